@@ -76,7 +76,7 @@ def is_compiled() -> bool:
 
 
 def _has_compiled(folder: Path) -> bool:
-    return any(folder.glob("mcpmux/transports/wire.*.so"))
+    return any(folder.glob("mcpmux/transports/byte_stream.*.so"))
 
 
 def _digest() -> str:
@@ -102,7 +102,7 @@ def _compile() -> None:
     if done.returncode or not _has_compiled(HOME):
         raise RuntimeError(f"mcpmux cannot be compiled: {done.stderr[-SHOWN:] or 'nothing was compiled'}")
     tried = subprocess.run(
-        [sys.executable, "-c", "import mcpmux.transports.wire"],
+        [sys.executable, "-c", "import mcpmux.transports.byte_stream"],
         cwd=HOME,
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.runtime.link import Link, open_link
+from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.process import StopLadder, open_process
@@ -37,7 +37,7 @@ STOP = StopLadder(1.0, 1.0)
 class Asking:
     """What is asked again and again, and what was answered first, as everything must be."""
 
-    def __init__(self, link: Link, clock: Clock) -> None:
+    def __init__(self, link: DuplexChannel, clock: Clock) -> None:
         meta = {VERSION: raw(NEWEST), CLIENT_INFO: raw(CLIENT), CLIENT_CAPABILITIES: raw({})}
         self._call = Call(m.RESOURCES_READ, {"uri": raw(item_uri(0))}, meta)
         self._link = link
@@ -72,7 +72,7 @@ async def drive_channel(core: int, in_flight: int, seconds: float, warm_up: floa
         open_process(
             sys.executable, args, {}, None, stop=STOP, on_stderr_line=say, max_message_bytes=MESSAGE_BYTES
         ) as process,
-        open_link(process, answer_server, lambda _: None, objects=False) as link,
+        open_duplex_channel(process, answer_server, lambda _: None, objects=False) as link,
     ):
         await Asking(link, Clock(0, 0)).run()  # the server has started
         used = time.process_time()

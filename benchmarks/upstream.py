@@ -29,7 +29,7 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import encode_event
-from mcpmux.transports.stdio import open_stdio_pipe
+from mcpmux.transports.stdio import open_stdio_stream
 
 MODERN, LEGACY = "modern", "legacy"
 TEXT_BYTES = 1024  # of a listed resource, and of the tool's answer
@@ -212,7 +212,7 @@ async def serve_sites(site: Site, ports: list[int], delays: Delays, streams: boo
 
 async def serve_stdio(site: Site) -> None:
     """Serve whoever started this process, until it closes our standard input."""
-    async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
+    async with open_stdio_stream(MESSAGE_BYTES) as pipe:
         with suppress(TransportClosed):
             while True:
                 _, answer = site.answer(await pipe.receive())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.pipe import MessagePipe
+from mcpmux.transports.message_stream import MessageStream
 
 CAPACITY = 16  # messages each way before `send` waits
 
@@ -57,7 +57,7 @@ class PromptMemoryPipe(MemoryPipe):
 
 def open_memory_pipes(
     capacity: int = CAPACITY, kind: type[MemoryPipe] = MemoryPipe
-) -> tuple[MessagePipe, MessagePipe]:
+) -> tuple[MessageStream, MessageStream]:
     """Two connected ends. Closing one ends the other."""
     to_right, from_left = trio.open_memory_channel[bytes](capacity)
     to_left, from_right = trio.open_memory_channel[bytes](capacity)

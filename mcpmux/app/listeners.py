@@ -24,7 +24,7 @@ from mcpmux.config import (
     TcpListener,
     UnixListener,
     WebSocketListener,
-    find_open_doors,
+    find_unguarded_listeners,
 )
 from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
@@ -41,8 +41,8 @@ from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.shared import Handler
-from mcpmux.transports.readiness import Reception
-from mcpmux.transports.stdio import open_stdio_pipe
+from mcpmux.transports.readiness import ReadinessPoller
+from mcpmux.transports.stdio import open_stdio_stream
 from mcpmux.transports.stream import in_tls, open_tcp_listeners, open_unix_listener, serve_streams
 from mcpmux.transports.tls.context import CurrentContext, TlsContexts
 
@@ -63,12 +63,12 @@ class Serving(msgspec.Struct, frozen=True):
     """
 
     limits: Limits
-    front: Service
+    service: Service
     stopping: trio.Event
     announce: Announce
     gate: Gate | None = None
     certificates: TlsContexts = msgspec.field(default_factory=TlsContexts)
-    reception: Reception | None = None
+    poller: ReadinessPoller | None = None
 
 
 class HandedConnections(msgspec.Struct, frozen=True):
@@ -86,14 +86,14 @@ class HandedConnections(msgspec.Struct, frozen=True):
 async def serve_stdio(serving: Serving) -> None:
     """Serve the client on standard input and output. When it has gone we stop."""
     limits = serving.limits
-    async with open_stdio_pipe(limits.max_message_bytes) as pipe, trio.open_nursery() as nursery:
+    async with open_stdio_stream(limits.max_message_bytes) as pipe, trio.open_nursery() as nursery:
 
         async def end_when_stopping() -> None:
             await serving.stopping.wait()
             nursery.cancel_scope.cancel(reason="stopping")
 
         nursery.start_soon(end_when_stopping)
-        await serve_pipe(pipe, serving.front, limits.client_stall, in_flight=limits.max_in_flight)
+        await serve_pipe(pipe, serving.service, limits.client_stall, in_flight=limits.max_in_flight)
         serving.stopping.set()
 
 
@@ -115,7 +115,7 @@ async def serve_http_listener(
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
     endpoint = HttpEndpoint(
-        serving.front, listener.path, policy, sessions, listener.sse_path, stall, gate, mark
+        serving.service, listener.path, policy, sessions, listener.sse_path, stall, gate, mark
     )
     handle: Handler = endpoint.handle
     if gate is not None:
@@ -140,7 +140,7 @@ async def serve_http_listener(
         limits=limits,
         tls=await tls_of(listener, serving.certificates),
         handing=handed.handing if handed is not None else None,
-        reception=serving.reception,
+        poller=serving.poller,
     )
     async with _open(listener, handed) as (url, accepting), trio.open_nursery() as sessions_of_listener:
         await sessions_of_listener.start(endpoint.run)
@@ -170,7 +170,7 @@ async def serve_stream_listener(
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         door = Door(listener.path, policy)
     bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
-    clients = StreamClients(serving.front, bounds, stopping, door, gate_of(listener, serving.gate))
+    clients = StreamClients(serving.service, bounds, stopping, door, gate_of(listener, serving.gate))
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
     tls = await tls_of(listener, serving.certificates)
     async with _open(listener, handed) as (url, plain), trio.open_nursery() as connections:
@@ -229,7 +229,7 @@ def check_listeners(config: Config) -> None:
 
     Reads files: call it in a thread.
     """
-    problems = [f"{where}: {text}" for where, text in find_open_doors(config.listeners, config.auth)]
+    problems = [f"{where}: {text}" for where, text in find_unguarded_listeners(config.listeners, config.auth)]
     if problems:
         raise ConfigError(problems)
     if config.auth.issuers:

@@ -28,23 +28,23 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
+from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.calls import Client, Question
-from mcpmux.runtime.downstreams.service import Front
-from mcpmux.runtime.guard import Guard
+from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.merger import Merger
-from mcpmux.runtime.relay import Relay, upstream_of
+from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.addressee import Addressee
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.fleet import Fleet
-from mcpmux.runtime.upstreams.memory import Store
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.response_cache import CacheStore
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.readiness import Reception, available, open_reception
+from mcpmux.transports.readiness import ReadinessPoller, available, open_readiness_poller
 from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ class Sessions:
     """Makes every session with an upstream, and connects it to those who hear from it.
 
     A session keeps the configuration that it was made with; `adjust` replaces what is looked up at each use.
-    `relay` must be set before the first session is made. `held`: why upstreams get no exchange, by name.
+    `hub` must be set before the first session is made. `held`: why upstreams get no exchange, by name.
     """
 
     config: InitVar[Config]
@@ -71,17 +71,17 @@ class Sessions:
     open_channel: OpenChannel
     tap: Tap | None
     trace: Trace | None
-    guard: Guard
-    store: Store
-    relay: Relay = field(init=False)
+    access: AccessControl
+    store: CacheStore
+    hub: NotificationHub = field(init=False)
     held: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self, config: Config) -> None:
-        self.fleet = Fleet(self._make, self._make_lane, self._move_interest)
+        self.registry = UpstreamRegistry(self._make, self._make_era_session, self._move_interest)
         self.adopt(config)
 
     def __repr__(self) -> str:
-        return f"<Sessions {self.fleet!r}>"
+        return f"<Sessions {self.registry!r}>"
 
     def adopt(self, config: Config) -> None:
         """Make sessions as this configuration says from now on."""
@@ -91,7 +91,7 @@ class Sessions:
     def make_shared(self, name: str) -> Upstream:
         """A new shared session. It subscribes to what clients listen to already."""
         upstream = self._make(name, name, SHARED_CAPABILITIES, Eras.MODERN_FIRST)
-        upstream.subscriber.take_over(self.relay.subscriptions.wanted(name))
+        upstream.subscriber.take_over(self.hub.subscriptions.wanted(name))
         return upstream
 
     def adjust(self, session: Upstream) -> None:
@@ -103,22 +103,22 @@ class Sessions:
 
     def adjust_memory(self, session: Upstream) -> None:
         """Cache the replies of a session, or do not, as the current configuration says."""
-        session.remember(self.store.memory_of(session.config, session.key))
+        session.remember(self.store.cache_of(session.config, session.key))
 
     def _update(self, key: str, uri: str) -> None:
         """Clients of a resource hear of a change that mcpmux may have missed."""
-        upstream = self.fleet.by_key(key)
+        upstream = self.registry.by_key(key)
         if upstream is not None and upstream.memory is not None:
             upstream.memory.updated(uri)
-        self.relay.tell_update(key, uri)
+        self.hub.tell_update(key, uri)
 
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
-        config, relay, watch = self.settings[name], self.relay, None
+        config, hub, watch = self.settings[name], self.hub, None
         if self.tap is not None:
             leg = Leg("upstream", key, transport_of(config.target), name)
             watch = Watch(self.tap, leg, self.trace)
         # A client's own session comes and goes with it; nobody else's lists change.
-        on_change = relay.upstream_changed if key == name else lambda _name, _capabilities: None
+        on_change = hub.upstream_changed if key == name else lambda _name, _capabilities: None
         upstream = Upstream(
             config,
             key,
@@ -128,14 +128,14 @@ class Sessions:
             self.server_info,
             self.open_channel,
             Subscriber(
-                partial(relay.subscriptions.wanted, key),
-                partial(relay.client_listening, key),
+                partial(hub.subscriptions.wanted, key),
+                partial(hub.client_listening, key),
                 partial(self._update, key),
                 partial(on_change, name),
             ),
             partial(self._find_client, key),
             on_change,
-            relay.hear,
+            hub.hear,
             watch,
             self.store.generations,
         )
@@ -144,36 +144,36 @@ class Sessions:
             upstream.hold(self.held[name])
         return upstream
 
-    def _make_lane(self, name: str, key: str) -> Upstream:
+    def _make_era_session(self, name: str, key: str) -> Upstream:
         return self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
 
     async def _find_client(self, key: str, question: Question) -> Client | None:
         client = await self._client_meant(key, question)
-        space = self.fleet.space(key)
-        if client is not None and not self.guard.sees(client.principal, upstream_of(key)):
+        space = self.registry.space(key)
+        if client is not None and not self.access.sees(client.principal, upstream_of(key)):
             return None
         return Addressee(client, space) if client is not None and space is not None else None
 
     async def _client_meant(self, key: str, question: Question) -> Client | None:
         if question.client is not None:
-            return self.fleet.client(question.client)
+            return self.registry.client(question.client)
         if question.task_id is not None:
-            found = self.relay.personal.tasks.find(key, question.task_id)
+            found = self.hub.personal.tasks.find(key, question.task_id)
             if found is not None:
-                return self.fleet.client(found[0])
+                return self.registry.client(found[0])
         if question.method == m.ROOTS_LIST:  # many servers ask at once when they are started
             with trio.move_on_after(FIRST_CLIENT_SECONDS):
-                return await self.fleet.first_client_of(key)
-        return self.fleet.client_of(key)
+                return await self.registry.first_client_of(key)
+        return self.registry.client_of(key)
 
     def _move_interest(self, key: str, name: str) -> None:
-        moved = self.relay.move_interest(key, name)
-        if name in self.fleet:
-            self.fleet[name].subscriber.take_over(moved)
+        moved = self.hub.move_interest(key, name)
+        if name in self.registry:
+            self.registry[name].subscriber.take_over(moved)
 
     def on_wanted(self, key: str) -> None:
         """The subscriptions wanted of a session have changed."""
-        upstream = self.fleet.by_key(key)
+        upstream = self.registry.by_key(key)
         if upstream is not None:
             upstream.subscriber.poke()
 
@@ -184,12 +184,12 @@ class Mux:
 
     config: Config
     router: Router
-    front: Front
-    relay: Relay
-    upstreams: Fleet
+    service: MuxService
+    hub: NotificationHub
+    upstreams: UpstreamRegistry
     merger: Merger
     sessions: Sessions
-    reception: Reception | None = None
+    poller: ReadinessPoller | None = None
     followers: list[Follower] = field(default_factory=list)
     certificates: TlsContexts = field(default_factory=TlsContexts)
 
@@ -212,12 +212,12 @@ class Mux:
 
     def _change_settings(self, config: Config) -> None:
         merging, server_info = config.merging, implementation(config.identity)
-        self.relay.window = merging.change_window
+        self.hub.window = merging.change_window
         self.merger.page_size, self.merger.strict = merging.page_size, merging.strict
         if merging.cursor_key != self.config.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
         self.router.instructions = config.identity.instructions
-        self.router.server_info = self.front.server_info = self.sessions.server_info = server_info
+        self.router.server_info = self.service.server_info = self.sessions.server_info = server_info
 
     def _clear_cache(self, config: Config) -> None:
         """Cached replies are as clients saw them under the old configuration."""
@@ -230,23 +230,23 @@ class Mux:
                 session.forget()
 
     def _change_upstreams(self, config: Config, plan: Plan) -> None:
-        fleet, sessions, before = self.upstreams, self.sessions, dict(self.upstreams)
+        registry, sessions, before = self.upstreams, self.sessions, dict(self.upstreams)
         prefixes = {name: settings.prefix for name, settings in sessions.settings.items()}
         sessions.adopt(config)
         renamed = [
             name for name, each in sessions.settings.items() if prefixes.get(name, each.prefix) != each.prefix
         ]
         self.router.namespace = sessions.namespace
-        self.relay.passes_all = sessions.namespace.transparent is not None
+        self.hub.passes_all = sessions.namespace.transparent is not None
         for name in (*plan.removed, *plan.restarted):
             sessions.held.pop(name, None)
         for name in renamed:
-            self.relay.forget(name)
+            self.hub.forget(name)
         stay = [name for name in sessions.settings if name in before and name not in plan.restarted]
-        for session in fleet.sessions():
+        for session in registry.sessions():
             if session.name in stay:
                 sessions.adjust(session)
-        fleet.become(
+        registry.become(
             {name: before[name] if name in stay else sessions.make_shared(name) for name in sessions.settings}
         )
         self._tell([before[name] for name in before if name not in stay or name in renamed])
@@ -255,7 +255,7 @@ class Mux:
         """Tell clients that the lists of these have changed."""
         for upstream in upstreams:
             if upstream.facts is not None:
-                self.relay.upstream_changed(upstream.name, upstream.facts.capabilities)
+                self.hub.upstream_changed(upstream.name, upstream.facts.capabilities)
 
     def restart(self, name: str) -> None:
         """Open a new session with an upstream; what is in flight in the old ones is finished there."""
@@ -318,39 +318,41 @@ async def open_mux(
     Nothing runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
-        reception = await stack.enter_async_context(open_reception()) if available else None
+        poller = await stack.enter_async_context(open_readiness_poller()) if available else None
         limits, merging, certificates = config.limits, config.merging, TlsContexts()
         opener = ChannelOpener(
             limits.max_message_bytes,
             limits.max_head_bytes,
             STOP_LADDER,
             head_fields=limits.max_header_fields,
-            reception=reception,
+            poller=poller,
             certificates=certificates,
         )
         server_info = implementation(config.identity)
-        guard, store = Guard(policy_of(config.access)), Store(config.caching, generations)
-        sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, guard, store)
-        fleet, namespace = sessions.fleet, sessions.namespace
-        relay = sessions.relay = Relay(fleet.space, merging.change_window, sessions.on_wanted, guard)
-        relay.passes_all = namespace.transparent is not None
-        fleet.become({name: sessions.make_shared(name) for name in sessions.settings})
-        tasks = Tasks(relay.personal, fleet.client, guard)
+        access, store = AccessControl(policy_of(config.access)), CacheStore(config.caching, generations)
+        sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, access, store)
+        registry, namespace = sessions.registry, sessions.namespace
+        hub = sessions.hub = NotificationHub(
+            registry.space, merging.change_window, sessions.on_wanted, access
+        )
+        hub.passes_all = namespace.transparent is not None
+        registry.become({name: sessions.make_shared(name) for name in sessions.settings})
+        tasks = Tasks(hub.personal, registry.client, access)
         merger = Merger(
-            fleet,
+            registry,
             CursorSeal(_key_of(config)),
             merging.page_size,
             tasks.hides,
-            guard,
+            access,
             store,
             strict=merging.strict,
         )
         instructions = config.identity.instructions
-        router = Router(fleet, namespace, merger, relay, tasks, server_info, instructions, guard)
-        front = Front(router, relay, server_info, tap, StateSeal(_key_of(config)), mark)
+        router = Router(registry, namespace, merger, hub, tasks, server_info, instructions, access)
+        service = MuxService(router, hub, server_info, tap, StateSeal(_key_of(config)), mark)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        nursery.start_soon(relay.run, name="relay")
+        nursery.start_soon(hub.run, name="notification")
         await nursery.start(tasks.waits.run)
-        await nursery.start(fleet.run, name="fleet")
-        yield Mux(config, router, front, relay, fleet, merger, sessions, reception, certificates=certificates)
+        await nursery.start(registry.run, name="upstreams")
+        yield Mux(config, router, service, hub, registry, merger, sessions, poller, certificates=certificates)
         nursery.cancel_scope.cancel()

@@ -102,15 +102,13 @@ class Inspector:
         """The states of the upstreams."""
         from mcpmux.traffic.admin.upstreams import UpstreamView
 
-        return UpstreamView(
-            mux.upstreams, mux.relay.subscriptions, self.redactor, lambda: mux.config.upstreams
-        )
+        return UpstreamView(mux.upstreams, mux.hub.subscriptions, self.redactor, lambda: mux.config.upstreams)
 
     def renderer(self, mux: Mux) -> Callable[[], Awaitable[bytes]]:
         """Renders all metrics as text for Prometheus."""
         from mcpmux.traffic.telemetry import prometheus  # not at the top: see there
 
-        gauges = prometheus.mux_gauges(mux.upstreams, mux.relay, mux.sessions.store)
+        gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.sessions.store)
         if self.capture is not None:
             gauges += prometheus.capture_gauges(self.capture)
         if self.audit is not None:

@@ -72,7 +72,7 @@ async def serve(
                 await clients.start(observers.inspector.serve, mux, control, stopping, announce)
             settle_memory()
             await stopping.wait()
-            mux.relay.close()
+            mux.hub.close()
             reloading.cancel(reason="stopping")
             clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
         signals.cancel_scope.cancel()
@@ -85,7 +85,7 @@ def prepare_serving(
     mux.followers += followers
     if gate is not None:
         mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
-    return Serving(mux.config.limits, mux.front, stopping, announce, gate, mux.certificates, mux.reception)
+    return Serving(mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller)
 
 
 def settle_memory() -> None:

@@ -29,12 +29,12 @@ from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
 from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
+from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.wire import reason_of
 
 STATE_BYTES = 32
 VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1

@@ -24,9 +24,9 @@ import trio
 
 from mcpmux.config import ClientTls, Secret
 from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
+from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
-from mcpmux.transports.wire import reason_of
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebAnswer, WebClient

@@ -35,7 +35,7 @@ from mcpmux.config.auth import Issuer
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.principal import Admission, Principal, Turned, is_name
-from mcpmux.transports.wire import reason_of
+from mcpmux.transports.byte_stream import reason_of
 
 try:
     from joserfc import jws

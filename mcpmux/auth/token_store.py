@@ -19,7 +19,7 @@ import msgspec
 
 from mcpmux.errors import TransportError
 from mcpmux.protocol.envelope import UNREADABLE
-from mcpmux.transports.wire import reason_of
+from mcpmux.transports.byte_stream import reason_of
 
 OTHERS = 0o077
 DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations

@@ -21,7 +21,7 @@ from mcpmux.config import Limits
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.readiness import Reception
+from mcpmux.transports.readiness import ReadinessPoller
 
 RECEIVE_BYTES = 64 * 1024
 MOST_HEADS = 64  # remembered; a Date makes a new one each second
@@ -78,9 +78,9 @@ class Connector:
     `at_once`: how many may be opening; a server's queue for new connections is short.
     """
 
-    def __init__(self, origin: HttpOrigin, reception: Reception, limits: Limits, at_once: int) -> None:
+    def __init__(self, origin: HttpOrigin, poller: ReadinessPoller, limits: Limits, at_once: int) -> None:
         self.origin = origin
-        self._reception = reception
+        self._poller = poller
         self._limits = limits
         self._opening = trio.CapacityLimiter(at_once)
         self._heads = KnownHeads()
@@ -98,7 +98,7 @@ class Connector:
             raise ConnectFailed(f"cannot connect to {self.origin.authority}: {error}") from None
         opened.setblocking(False)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return HttpConnection(opened, self._reception, self._heads, self._limits)
+        return HttpConnection(opened, self._poller, self._heads, self._limits)
 
     async def _look_up(self) -> socket.socket:
         """Whichever address of the name answers first."""
@@ -130,7 +130,7 @@ class HttpConnection:
         "_heads",
         "_known",
         "_limits",
-        "_reception",
+        "_poller",
         "_task",
         "_then",
         "_unsent",
@@ -142,13 +142,13 @@ class HttpConnection:
     )
 
     def __init__(
-        self, opened: socket.socket, reception: Reception, heads: KnownHeads, limits: Limits
+        self, opened: socket.socket, poller: ReadinessPoller, heads: KnownHeads, limits: Limits
     ) -> None:
         """`opened`: non-blocking. `heads`: may be shared with others."""
         self.socket = opened
         self.parser = ResponseParser(limits.max_head_bytes)
         self.begun = self.closed = self.used = False
-        self._reception = reception
+        self._poller = poller
         self._heads = heads
         self._limits = limits
         self._busy = self._done = False
@@ -157,7 +157,7 @@ class HttpConnection:
         self._unsent = b""
         self._then: Then = _nothing
         self._task: trio.lowlevel.Task | None = None
-        reception.watch(opened.fileno(), self._receive)
+        poller.watch(opened.fileno(), self._receive)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self._busy else "idle"
@@ -167,7 +167,7 @@ class HttpConnection:
         """Give the socket back."""
         if not self.closed:
             self.closed = True
-            self._reception.forget(self.socket.fileno())
+            self._poller.forget(self.socket.fileno())
             self.socket.close()
 
     async def exchange(self, data: bytes, then: Then) -> bytes | None:
@@ -270,10 +270,10 @@ class HttpConnection:
             self._end(None)
             return
         parser.feed(data)
-        if parser.wire_bytes > self._limits.max_message_bytes + self._limits.max_head_bytes:
+        if parser.received_bytes > self._limits.max_message_bytes + self._limits.max_head_bytes:
             raise MessageTooLarge(f"its answer is larger than {self._limits.max_message_bytes} bytes")
         if parser.complete:
-            if parser.wire_bytes == len(data):
+            if parser.received_bytes == len(data):
                 self._heads.learn(data, parser)
             self._end(None)
 

@@ -33,7 +33,7 @@ from mcpmux.transports.http.client import EVENT_STREAM
 from mcpmux.transports.http.message import encode_request_head
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
-from mcpmux.transports.readiness import available, open_reception
+from mcpmux.transports.readiness import available, open_readiness_poller
 from mcpmux.transports.sse import SseDecoder
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below
@@ -262,5 +262,5 @@ async def open_pools(upstream: Upstream, at_once: int) -> AsyncIterator[OpenPool
     if origin.secure or choose_proxy(origin, target.proxy) is not None:
         yield no_pool
         return
-    async with open_reception() as reception:
-        yield partial(open_pool, Connector(origin, reception, DEFAULTS, at_once))
+    async with open_readiness_poller() as poller:
+        yield partial(open_pool, Connector(origin, poller, DEFAULTS, at_once))

@@ -24,7 +24,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.mux.pattern import matches as is_match
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -103,16 +103,16 @@ class Operation(NamedTuple):
 
 
 def parse_weighted(text: str) -> tuple[float, str]:
-    """(weight, the rest) of `8 read`; without a number it is 1. Raises Unfit."""
+    """(weight, the rest) of `8 read`; without a number it is 1. Raises InvalidValue."""
     found = _WEIGHT.fullmatch(text.strip())
     weight = float(found[1]) if found else 1.0
     if weight <= 0:
-        raise Unfit("a weight has to be above 0")
+        raise InvalidValue("a weight has to be above 0")
     return weight, found[2] if found else text.strip()
 
 
 def parse_operation(text: str) -> Operation:
-    """The operation that the words describe. Raises Unfit."""
+    """The operation that the words describe. Raises InvalidValue."""
     verb, _, rest = text.strip().partition(" ")
     subject, _, more = rest.strip().partition(" ")
     if verb == "ping" and not subject:
@@ -123,13 +123,13 @@ def parse_operation(text: str) -> Operation:
         return Operation(text, verb, subject or "resources")
     if verb in ("tool", "prompt", "template") and subject:
         if verb == "template" and not more.strip():
-            raise Unfit(f'`{text}`: a template needs values, such as {{"name": "{{{{a|b}}}}"}}')
+            raise InvalidValue(f'`{text}`: a template needs values, such as {{"name": "{{{{a|b}}}}"}}')
         return Operation(text, verb, subject, _arguments(text, more))
     if verb == "complete" and subject:
         argument, _, value = more.strip().partition(" ")
         if argument:
             return Operation(text, verb, subject, Template({"name": argument, "value": value.strip()}))
-    raise Unfit(f"`{text}` is no operation; {_guess(verb, subject, more)}{EXPECTED}")
+    raise InvalidValue(f"`{text}` is no operation; {_guess(verb, subject, more)}{EXPECTED}")
 
 
 def _guess(verb: str, subject: str, more: str) -> str:
@@ -146,14 +146,14 @@ def _guess(verb: str, subject: str, more: str) -> str:
 def _arguments(text: str, more: str) -> Template:
     try:
         return parse_arguments(more.strip())
-    except Unfit as mistake:
-        raise Unfit(f"`{text}`: {mistake}") from None
+    except InvalidValue as mistake:
+        raise InvalidValue(f"`{text}`: {mistake}") from None
 
 
 def bind(operation: Operation, inventory: Inventory, exponent: float) -> Make:
     """A function that makes the asks of an operation at a server that has `inventory`.
 
-    `exponent` of the popularity of its resources: 0 for all alike. Raises Unfit when there is nothing to ask.
+    `exponent` of the popularity of its resources: 0 for all alike. Raises InvalidValue if it lists none.
     """
     verb, name = operation.verb, operation.name
     if verb in ("read", "subscribe"):
@@ -194,7 +194,9 @@ def matches(glob: str, uri: str) -> bool:
 def _draw_from(items: Sequence[T], exponent: float, operation: Operation) -> Drawing[T]:
     if not items:
         about = f" that matches {operation.subject}" if operation.verb in ("read", "subscribe") else ""
-        raise Unfit(f"`{operation.text}`: the server lists no resource{about if operation.subject else ''}")
+        raise InvalidValue(
+            f"`{operation.text}`: the server lists no resource{about if operation.subject else ''}"
+        )
     return Drawing(items, zipf(len(items), exponent))
 
 
@@ -250,7 +252,7 @@ class Template:
     """A JSON object with placeholders. `needs_uri`: whether `{{uri}}` is among them."""
 
     def __init__(self, value: dict[str, Any]) -> None:
-        """A bare placeholder is a text that begins with _BARE. Raises Unfit."""
+        """A bare placeholder is a text that begins with _BARE. Raises InvalidValue."""
         self.needs_uri = False
         first, *pieces = _PLACE.split(_json(value))
         self._first = first
@@ -273,7 +275,7 @@ class Template:
         return decode_fields("".join(pieces).encode())
 
     def _compile(self, inside: str, *, quoted: bool) -> Callable[[Moment], str]:
-        """How to make the JSON that stands for a placeholder. Raises Unfit."""
+        """How to make the JSON that stands for a placeholder. Raises InvalidValue."""
         fill = self._compile_place(inside)
         if quoted:
             return lambda at: _json(str(fill(at)))[1:-1]
@@ -289,12 +291,12 @@ class Template:
         if span is not None:
             low, high = int(span[1]), int(span[2])
             if low > high:
-                raise Unfit(f"{{{{{inside}}}}} is empty; {KNOWN}")
+                raise InvalidValue(f"{{{{{inside}}}}} is empty; {KNOWN}")
             return lambda at: at.random.randint(low, high)
         if "|" in inside:
             words = inside.split("|")
             return lambda at: at.random.choice(words)
-        raise Unfit(f"{{{{{inside}}}}} means nothing here; {KNOWN}")
+        raise InvalidValue(f"{{{{{inside}}}}} means nothing here; {KNOWN}")
 
 
 def _json(value: Any) -> str:
@@ -302,13 +304,13 @@ def _json(value: Any) -> str:
 
 
 def parse_arguments(text: str) -> Template:
-    """The template in a JSON object; an empty text is an empty object. Raises Unfit."""
+    """The template in a JSON object; an empty text is an empty object. Raises InvalidValue."""
     try:
         value = decode_any(_TEXT_OR_PLACE.sub(_quote, text).encode() or b"{}")
     except ValueError as error:
-        raise Unfit(f"the arguments are no JSON: {error}") from None
+        raise InvalidValue(f"the arguments are no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise Unfit('the arguments have to be a JSON object such as {"message": "hello"}')
+        raise InvalidValue('the arguments have to be a JSON object such as {"message": "hello"}')
     return Template(value)
 
 

@@ -22,7 +22,7 @@ from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.config.reading import Source, parse_source
-from mcpmux.config.report import Unfit, sort_of, suggest, unfit
+from mcpmux.config.report import InvalidValue, invalid_value, sort_of, suggest
 from mcpmux.config.scalars import Choice, Duration, Flag, Text, Whole
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.handshake import ServerFacts
@@ -79,13 +79,13 @@ class Plan:
 
     def __attrs_post_init__(self) -> None:
         if self.rate is not None and self.clients is not None:
-            raise Unfit("a rate and a number of clients exclude each other: arrivals need no clients")
+            raise InvalidValue("a rate and a number of clients exclude each other: arrivals need no clients")
         if self.rate is not None and self.think:
-            raise Unfit("think time belongs to clients; at a rate nobody thinks")
+            raise InvalidValue("think time belongs to clients; at a rate nobody thinks")
         if self.profile is not None and self.seconds is not None and "/" in (self.rate or ""):
-            raise Unfit("the rate says itself how long it takes; leave the duration out")
+            raise InvalidValue("the rate says itself how long it takes; leave the duration out")
         if self.captured is not None and self.flows:
-            raise Unfit("a capture says what is asked: leave operations and flows out")
+            raise InvalidValue("a capture says what is asked: leave operations and flows out")
         if self.find_max:
             self._check_search()
         if self.push is not None:
@@ -94,32 +94,32 @@ class Plan:
     def _check_search(self) -> None:
         for condition in self.find_max:
             if condition.part is not None or condition.measure in OF_RUN:
-                raise Unfit(f"{condition.text}: a search looks at all requests together")
+                raise InvalidValue(f"{condition.text}: a search looks at all requests together")
         if self.push is not None:
-            raise Unfit("a search for the highest rate and pushes are two measurements")
+            raise InvalidValue("a search for the highest rate and pushes are two measurements")
         if self.runs > 1:
-            raise Unfit("a search tries each rate several times itself: leave the runs out")
+            raise InvalidValue("a search tries each rate several times itself: leave the runs out")
         if self.clients is not None or self.think:
-            raise Unfit("a search looks for a rate: leave clients and think time out")
+            raise InvalidValue("a search looks for a rate: leave clients and think time out")
         if self.profile is not None and (len(self.profile) > 1 or self.profile[0][0] != self.profile[0][1]):
-            raise Unfit("a search begins with one rate: write a single number")
+            raise InvalidValue("a search begins with one rate: write a single number")
 
     def _check_push(self) -> None:
         assert self.push is not None
         if self.captured is not None:
-            raise Unfit("pushes make their own changes: leave the capture out")
+            raise InvalidValue("pushes make their own changes: leave the capture out")
         if self.rate is not None or self.clients is not None:
-            raise Unfit("changes are made one after another: leave rate and clients out")
+            raise InvalidValue("changes are made one after another: leave rate and clients out")
         if self.resources > 1 and (self.push.arguments is None or not self.push.arguments.needs_uri):
-            raise Unfit(
+            raise InvalidValue(
                 "with several resources the change has to say which one: put {{uri}} in its arguments"
             )
         if any(step.verb != "subscribe" for flow in self.flows for step in flow.steps):
-            raise Unfit("with pushes the only other operation is `subscribe GLOB`, which says of what")
+            raise InvalidValue("with pushes the only other operation is `subscribe GLOB`, which says of what")
 
     @property
     def profile(self) -> Profile | None:
-        """The arrivals of the open model. Raises Unfit."""
+        """The arrivals of the open model. Raises InvalidValue."""
         return None if self.rate is None else parse_rate(self.rate, self.seconds or SECONDS)
 
     @property
@@ -151,21 +151,25 @@ class Plan:
         )
 
     def connections_each(self, upstream: Upstream) -> int:
-        """Connections that each session may have. Raises Unfit when the numbers do not go together."""
+        """Connections that each session may have. Raises InvalidValue when the numbers do not go together."""
         if self.push is not None:
             return 2  # a listen, and a request
         if self.sessions > self.workers:
-            raise Unfit(f"{self.sessions} sessions need as many requests in flight or clients at least")
+            raise InvalidValue(
+                f"{self.sessions} sessions need as many requests in flight or clients at least"
+            )
         if not isinstance(upstream.target, Http):
             if self.connections not in (None, self.sessions):
                 kind = TRANSPORTS[type(upstream.target)]
-                raise Unfit(f"over {kind} a session is a connection: leave --connections out, use --sessions")
+                raise InvalidValue(
+                    f"over {kind} a session is a connection: leave --connections out, use --sessions"
+                )
             return 1
         connections = self.workers if self.connections is None else self.connections
         if connections < self.sessions:
-            raise Unfit(f"{self.sessions} sessions need as many connections at least")
+            raise InvalidValue(f"{self.sessions} sessions need as many connections at least")
         if connections < self.workers and self.connections is not None and self.in_flight is not None:
-            raise Unfit(f"over HTTP {self.workers} requests in flight need as many connections")
+            raise InvalidValue(f"over HTTP {self.workers} requests in flight need as many connections")
         return -(-connections // self.sessions)
 
     def settings(self) -> dict[str, object]:
@@ -219,21 +223,21 @@ class Plan:
 
 
 def default_flows(facts: ServerFacts, uris: tuple[str, ...]) -> tuple[Flow, ...]:
-    """What is asked of a server by default: reads, or else a list. Raises Unfit."""
+    """What is asked of a server by default: reads, or else a list. Raises InvalidValue."""
     if uris:
         return (parse_flow("read"),)
     for capability in DEFAULT_LISTS:
         if facts.offers(capability):
             return (parse_flow(f"list {capability}"),)
-    raise Unfit("it has neither resources nor tools nor prompts: say with --do what to ask of it")
+    raise InvalidValue("it has neither resources nor tools nor prompts: say with --do what to ask of it")
 
 
 def choose_uris(flows: Sequence[Flow], uris: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """The first `count` resources that the `subscribe` of the flows is about. Raises Unfit."""
+    """The first `count` resources that the `subscribe` of the flows is about. Raises InvalidValue."""
     globs = [step.subject or "*" for flow in flows for step in flow.steps]
     found = [uri for uri in uris if any(matches(glob, uri) for glob in globs)]
     if len(found) < count:
-        raise Unfit(f"the server lists {len(found)} such resources, not {count}")
+        raise InvalidValue(f"the server lists {len(found)} such resources, not {count}")
     return tuple(found[:count])
 
 
@@ -265,7 +269,7 @@ MOST = 10_000_000  # of any count; the plan has closer limits
 
 
 class Reader(Protocol):
-    """Reads one value. Raises Unfit."""
+    """Reads one value. Raises InvalidValue."""
 
     def read(self, value: object) -> Any: ...
 
@@ -281,7 +285,7 @@ class _Number:
             or not isinstance(value, int | float)
             or not self.low <= value <= self.high
         ):
-            raise Unfit(f"expected a number from {self.low:g} to {self.high:g}")
+            raise InvalidValue(f"expected a number from {self.low:g} to {self.high:g}")
         return float(value)
 
 
@@ -291,7 +295,7 @@ class _Rate:
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return f"{value:g}" if value < MOST else str(value)
         if not isinstance(value, str):
-            raise Unfit('expected a rate a second such as 200 or "100..1000/30s"')
+            raise InvalidValue('expected a rate a second such as 200 or "100..1000/30s"')
         return value
 
 
@@ -305,7 +309,7 @@ class _Pause:
 class _Texts:
     def read(self, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise unfit("a list of texts", value)
+            raise invalid_value("a list of texts", value)
         return tuple(value)
 
 
@@ -376,7 +380,7 @@ def _read_steps(texts: Sequence[str], place: str, problems: list[str]) -> Iterat
     for number, text in enumerate(texts):
         try:
             yield parse_operation(text)
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             problems.append(f"{place}[{number}]: {mistake}")
 
 
@@ -390,6 +394,6 @@ def _read_table(
             continue
         try:
             read[key] = readers[key].read(value)
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             problems.append(f"{place}{key}: {mistake}")
     return read

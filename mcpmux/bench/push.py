@@ -45,7 +45,7 @@ class Push:
         self._pause = pause
         self._recorder = recorder
         self.deliveries = Deliveries(subscribers, len(self._uris))
-        self._news = trio.Event()
+        self._to_tell = trio.Event()
         self._scope = trio.CancelScope()
         self.stopped: str | None = None
 
@@ -67,7 +67,7 @@ class Push:
             return
         if uri is not None:
             self.deliveries.hear(subscriber, uri, trio.current_time())
-            self._news.set()
+            self._to_tell.set()
 
     async def run(
         self, subscribers: Sequence[Session], changer: Session, changes: Iterable[Change], seconds: float
@@ -146,8 +146,8 @@ class Push:
     async def _wait_until_heard(self, uri: str) -> None:
         with trio.move_on_after(self._patience):
             while not self.deliveries.complete(uri):
-                self._news = trio.Event()
-                await self._news.wait()
+                self._to_tell = trio.Event()
+                await self._to_tell.wait()
 
 
 # Which subscriber has heard of which change, and when.

@@ -24,7 +24,7 @@ from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
 from mcpmux.bench.workload import InTurn, Turns, bind_mix, parse_flow
 from mcpmux.config import Upstream
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.revisions import is_modern
@@ -134,10 +134,12 @@ class Run:
             else:
                 flows = plan.flows or default_flows(session.facts, uris)
             if session.modern and any(step.verb == "ping" for flow in flows for step in flow.steps):
-                raise Unfit("`ping`: revision 2026-07-28 has none; ask for an older one with --revision")
+                raise InvalidValue(
+                    "`ping`: revision 2026-07-28 has none; ask for an older one with --revision"
+                )
             mix = bind_mix(flows, Inventory(uris), plan.zipf, Random(plan.seed))
             return choose_uris(flows, uris, plan.resources) if plan.push is not None else uris, mix
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             problem = f"{self.upstream.name}: {mistake}"
         raise ConfigError([problem])
 

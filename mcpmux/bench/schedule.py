@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import trio
 
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import Duration
 
 RATE_LIMIT = 1_000_000.0  # a second; more is a slip of the keyboard
@@ -60,7 +60,7 @@ Profile = tuple[Ramp, ...]
 def parse_rate(text: str, seconds: float) -> Profile:
     """The profile that `text` describes; `seconds` is what steps without any duration share.
 
-    Raises Unfit.
+    Raises InvalidValue.
     """
     ramps: list[Ramp] = []
     following: float | None = None
@@ -71,7 +71,7 @@ def parse_rate(text: str, seconds: float) -> Profile:
         ramps.append(Ramp(first, last, following or seconds / len(steps)))
     profile = tuple(reversed(ramps))
     if total_arrivals(profile) < 1:
-        raise Unfit(f"nothing would be sent at the rate {text!r}; {EXPECTED}")
+        raise InvalidValue(f"nothing would be sent at the rate {text!r}; {EXPECTED}")
     return profile
 
 
@@ -80,17 +80,17 @@ def _parse_step(step: str) -> tuple[float, float, float | None]:
     rates, _, duration = step.partition("/")
     first, dots, last = rates.partition("..")
     if "/" in step and not duration:
-        raise Unfit(EXPECTED)
+        raise InvalidValue(EXPECTED)
     low = _parse_number(first)
     return low, _parse_number(last) if dots else low, Duration().read(duration) if duration else None
 
 
 def _parse_number(text: str) -> float:
     if not _NUMBER.fullmatch(text.strip()):
-        raise Unfit(EXPECTED)
+        raise InvalidValue(EXPECTED)
     rate = float(text)
     if rate > RATE_LIMIT:
-        raise Unfit(f"expected at most {RATE_LIMIT:,.0f} arrivals a second")
+        raise InvalidValue(f"expected at most {RATE_LIMIT:,.0f} arrivals a second")
     return rate
 
 

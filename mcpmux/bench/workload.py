@@ -51,7 +51,7 @@ class Flow(NamedTuple):
 
 
 def parse_flow(text: str) -> Flow:
-    """A flow of one step: `8 read`. Raises Unfit."""
+    """A flow of one step: `8 read`. Raises InvalidValue."""
     weight, rest = parse_weighted(text)
     return Flow(weight, (parse_operation(rest),))
 
@@ -113,7 +113,7 @@ class Mix:
 
 
 def bind_mix(flows: Sequence[Flow], inventory: Inventory, exponent: float, random: Random) -> Mix:
-    """The mix at a server that has `inventory`. Raises Unfit when it lacks what a flow asks for."""
+    """The mix at a server that has `inventory`. Raises InvalidValue when it lacks what a flow asks for."""
     bound = [
         BoundFlow(tuple(bind(step, inventory, exponent) for step in flow.steps), flow.pause) for flow in flows
     ]

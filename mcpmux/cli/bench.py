@@ -34,7 +34,7 @@ from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.reading import load_source
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import Duration
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.traffic.reading.dialogue import SideName
@@ -92,7 +92,7 @@ def check_targets(upstreams: Sequence[Upstream], plan: Plan, *, allow_remote: bo
             )
         try:
             plan.connections_each(upstream)
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             raise Mistake(f"{upstream.name}: {mistake}") from None
 
 
@@ -238,7 +238,7 @@ def bench(
     captured = read_captured(options["captures"], options["capture_upstream"], options["with_tools"])
     try:
         plan = make_plan(flows or tuple(parse_flow(text) for text in operations), captured, options)
-    except Unfit as mistake:
+    except InvalidValue as mistake:
         raise Mistake(str(mistake)) from None
     assertions = read_assertions(options["assertions"], plan.operation_names())
     found, limits = find_targets(targets, only, upstreams)
@@ -272,7 +272,7 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
 
 
 def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:
-    """The plan that the options describe. Raises Unfit, Mistake."""
+    """The plan that the options describe. Raises InvalidValue, Mistake."""
     same = (
         *("runs", "clients", "rate", "count", "warm_up", "think", "connections", "sessions", "in_flight"),
         *("zipf", "check", "revision", "seed", "resources"),

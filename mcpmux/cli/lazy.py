@@ -118,4 +118,4 @@ _PACKAGE = Path(mcpmux.__file__).parent
 
 def is_compiled() -> bool:
     """Whether the modules that pyproject.toml lists for mypyc are compiled. If not, they are interpreted."""
-    return any((_PACKAGE / f"transports/wire{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+    return any((_PACKAGE / f"transports/byte_stream{suffix}").exists() for suffix in EXTENSION_SUFFIXES)

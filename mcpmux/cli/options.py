@@ -22,7 +22,7 @@ from mcpmux.config import (
     read_config,
 )
 from mcpmux.config.reading import STANDARD_INPUT
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -35,7 +35,7 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
 class Parsed(click.ParamType[Any]):
-    """An option whose text `parse` reads. Unfit becomes a Mistake. `name` is shown in help."""
+    """An option whose text `parse` reads. InvalidValue becomes a Mistake. `name` is shown in help."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class Parsed(click.ParamType[Any]):
             return value
         try:
             return self._parse(value)
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             what = param.opts[0] if isinstance(param, click.Option) else self.name
             raise Mistake(f"{what}: {mistake}") from None
 
@@ -112,7 +112,7 @@ def _read_target(target: str) -> Config:
     if _is_server(target):
         try:
             return Config(upstreams=(parse_upstream_argument(target),))
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             raise ConfigError([str(mistake)]) from None
     if not target:
         raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])

@@ -36,7 +36,7 @@ from mcpmux.config import (
     parse_http_argument,
 )
 from mcpmux.config.reading import STANDARD_INPUT
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.namespace import WORKERS_LIMIT
@@ -137,7 +137,7 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
                 tcp=tuple(each for each in chosen if isinstance(each, TcpListener)),
                 unix=tuple(each for each in chosen if isinstance(each, UnixListener)),
             )
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             raise ConfigError([str(mistake)]) from None
     if configured.stdio or configured.bound:
         return configured

@@ -35,7 +35,7 @@ from mcpmux.config import (
     parse_upstream_argument,
 )
 from mcpmux.config.listener import is_loopback
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.traffic import parse_path
 from mcpmux.logs import configure_logs
 from mcpmux.printable import printable
@@ -171,7 +171,7 @@ DIFFERENT = 1  # exit code
 
 
 def read_speed(text: str) -> float:
-    """A factor, or `max`, which is infinite. Raises Unfit."""
+    """A factor, or `max`, which is infinite. Raises InvalidValue."""
     if text == "max":
         return math.inf
     try:
@@ -179,7 +179,7 @@ def read_speed(text: str) -> float:
     except ValueError:
         speed = 0.0
     if not 0.001 <= speed <= 1_000_000:
-        raise Unfit("expected a factor such as 1, 0.5 or 10, or `max`")
+        raise InvalidValue("expected a factor such as 1, 0.5 or 10, or `max`")
     return speed
 
 

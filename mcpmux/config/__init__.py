@@ -7,7 +7,7 @@ from mcpmux.config.auth import Auth as Auth
 from mcpmux.config.auth import Issuer as Issuer
 from mcpmux.config.auth import OAuth as OAuth
 from mcpmux.config.auth import StaticToken as StaticToken
-from mcpmux.config.auth import find_open_doors as find_open_doors
+from mcpmux.config.auth import find_unguarded_listeners as find_unguarded_listeners
 from mcpmux.config.expansion import Secret as Secret
 from mcpmux.config.expansion import display_url as display_url
 from mcpmux.config.listener import Admin as Admin

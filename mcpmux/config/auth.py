@@ -21,7 +21,7 @@ from mcpmux.config.listener import (
     asks_certificate,
     is_loopback,
 )
-from mcpmux.config.report import Unfit, closest, unfit
+from mcpmux.config.report import InvalidValue, closest, invalid_value
 from mcpmux.config.scalars import (
     NAME_PATTERN,
     Choice,
@@ -105,11 +105,11 @@ class Issuer:
 
     def __attrs_post_init__(self) -> None:
         if self.jwks_url is not None and self.jwks_file is not None:
-            raise Unfit("`jwks_url` and `jwks_file` are given; remove one of them")
+            raise InvalidValue("`jwks_url` and `jwks_file` are given; remove one of them")
         if not self.algorithms:
-            raise Unfit("`algorithms` is empty, so no token could be accepted")
+            raise InvalidValue("`algorithms` is empty, so no token could be accepted")
         if self.leeway > MOST_LEEWAY:
-            raise Unfit(f"`leeway` is longer than {MOST_LEEWAY:g} s; set the clocks right instead")
+            raise InvalidValue(f"`leeway` is longer than {MOST_LEEWAY:g} s; set the clocks right instead")
 
 
 @frozen(kw_only=True)
@@ -133,9 +133,11 @@ class Auth:
 
     def __attrs_post_init__(self) -> None:
         if self.issuers and self.resource is None:
-            raise Unfit("`issuers` need `resource`, the URL that their tokens must be made for")
+            raise InvalidValue("`issuers` need `resource`, the URL that their tokens must be made for")
         if RESERVED in self.issuers:
-            raise Unfit(f'an issuer cannot be called "{RESERVED}": so begin principals out of certificates')
+            raise InvalidValue(
+                f'an issuer cannot be called "{RESERVED}": so begin principals out of certificates'
+            )
         groups: Any = (("tokens", self.tokens, "sha256"), ("issuers", self.issuers, "issuer"))
         for key, group, what in groups:
             names: dict[str, list[str]] = {}
@@ -143,7 +145,7 @@ class Auth:
                 names.setdefault(getattr(each, what), []).append(name)
             for same in names.values():
                 if len(same) > 1:
-                    raise Unfit(
+                    raise InvalidValue(
                         f"`{key}` {' and '.join(same)} have the same `{what}`, so it is not known who comes"
                     )
 
@@ -153,7 +155,7 @@ class Auth:
         return bool(self.tokens or self.issuers)
 
 
-def find_open_doors(listeners: Listeners, auth: Auth) -> Iterator[tuple[str, str]]:
+def find_unguarded_listeners(listeners: Listeners, auth: Auth) -> Iterator[tuple[str, str]]:
     """Yields (listener, mistake) for each listener that lets strangers in although no setting allows it."""
     kinds = {HttpListener: "http", WebSocketListener: "websocket", TcpListener: "tcp"}
     for listener in () if auth.allow_anyone else listeners.bound:
@@ -199,14 +201,16 @@ class UseName(Text, frozen=True):
 
     def read(self, value: object) -> str:
         if not isinstance(value, str):
-            raise unfit("text", value)
+            raise invalid_value("text", value)
         if _LIST.fullmatch(value):
-            raise Unfit('lists show what may be used, so they need no rule: name "read", "call" or "get"')
+            raise InvalidValue(
+                'lists show what may be used, so they need no rule: name "read", "call" or "get"'
+            )
         if _TASK.fullmatch(value):
-            raise Unfit('a task is allowed to whoever may call its tool: name "call"')
+            raise InvalidValue('a task is allowed to whoever may call its tool: name "call"')
         close = None if value in USES else closest(value, USES, 0.7)
         if close is not None:
-            raise Unfit(f'expected {self.expected}; did you mean "{close}"?')
+            raise InvalidValue(f'expected {self.expected}; did you mean "{close}"?')
         name: str = super().read(value)
         return name
 
@@ -223,7 +227,7 @@ class TargetGlob(Text, frozen=True):
         for _ in range(_ROUNDS):
             plain = unquote(plain)
         if ":" in plain and _DOT_SEGMENT.search(plain):
-            raise Unfit("expected a path without `.` and `..` in it: write where it leads to")
+            raise InvalidValue("expected a path without `.` and `..` in it: write where it leads to")
         return glob
 
 
@@ -251,7 +255,9 @@ class AccessRule:
     def __attrs_post_init__(self) -> None:
         asks = self.principals or self.scopes or self.upstreams or self.methods or self.targets
         if self.effect == "deny" and not asks:
-            raise Unfit("expected at least one of `principals`, `scopes`, `upstreams`, `methods`, `targets`")
+            raise InvalidValue(
+                "expected at least one of `principals`, `scopes`, `upstreams`, `methods`, `targets`"
+            )
 
 
 def find_unknown_upstreams(rules: Sequence[AccessRule], names: Collection[str]) -> Iterator[tuple[int, str]]:
@@ -308,10 +314,10 @@ class OAuth:
 
     def __attrs_post_init__(self) -> None:
         if self.client_secret is not None and self.client_id is None:
-            raise Unfit("`client_secret` needs `client_id` beside it")
+            raise InvalidValue("`client_secret` needs `client_id` beside it")
         if self.client_secret is not None and self.issuer is None:
-            raise Unfit("`client_secret` needs `issuer`: the upstream must not choose who is shown it")
+            raise InvalidValue("`client_secret` needs `issuer`: the upstream must not choose who is shown it")
         if self.grant == CLIENT_CREDENTIALS and self.client_secret is None:
-            raise Unfit('`grant` "client_credentials" needs `client_id`, `client_secret` and `issuer`')
+            raise InvalidValue('`grant` "client_credentials" needs `client_id`, `client_secret` and `issuer`')
         if self.client_id is not None and self.client_metadata_url is not None:
-            raise Unfit("`client_id` and `client_metadata_url` are given; remove one of them")
+            raise InvalidValue("`client_id` and `client_metadata_url` are given; remove one of them")

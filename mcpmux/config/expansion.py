@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 
 MASK = "***"
 
@@ -66,17 +66,17 @@ _ASSIGNMENT = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.
 
 
 def read_env_file(path: str) -> dict[str, Secret]:
-    """The variables in the file. Raises Unfit if it cannot be read or a line is no assignment."""
+    """The variables in the file. Raises InvalidValue if it cannot be read or a line is no assignment."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise Unfit(f"expected a readable file of `NAME=value` lines: {reason}") from None
+        raise InvalidValue(f"expected a readable file of `NAME=value` lines: {reason}") from None
     return parse_env_file(text)
 
 
 def parse_env_file(text: str) -> dict[str, Secret]:
-    """The variables in `text`. The last one of a name counts. Raises Unfit with the wrong lines."""
+    """The variables in `text`. The last one of a name counts. Raises InvalidValue with the wrong lines."""
     variables: dict[str, Secret] = {}
     bad_lines: list[str] = []
     for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
@@ -89,7 +89,7 @@ def parse_env_file(text: str) -> dict[str, Secret]:
             name, *values = match.groups()
             variables[name] = Secret(next(value for value in values if value is not None))
     if bad_lines:
-        raise Unfit(f"expected `NAME=value` in the file's line {', '.join(bad_lines)}")
+        raise InvalidValue(f"expected `NAME=value` in the file's line {', '.join(bad_lines)}")
     return variables
 
 
@@ -103,7 +103,7 @@ _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTAL
 def expand(text: str, environ: Mapping[str, str]) -> str:
     """`text` with every reference replaced.
 
-    Raises Unfit with every variable that is not set and every reference that cannot be read.
+    Raises InvalidValue with every variable that is not set and every reference that cannot be read.
     """
     mistakes: list[str] = []
 
@@ -112,37 +112,39 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
             return match[0][1:]
         try:
             return _resolve(match[1], bool(match[2]), environ)
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             mistakes.append(str(mistake))
             return ""
 
     expanded = _REFERENCE.sub(replace, text)
     if mistakes:
-        raise Unfit("; ".join(mistakes))
+        raise InvalidValue("; ".join(mistakes))
     return expanded
 
 
 def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
     """The value of one reference; `inner` is the text between its braces."""
     if not closed:
-        raise Unfit("`${` has no closing `}`; a literal `${` is written `$${`")
+        raise InvalidValue("`${` has no closing `}`; a literal `${` is written `$${`")
     if inner.startswith("input:"):
-        raise Unfit("`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`")
+        raise InvalidValue(
+            "`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`"
+        )
     if inner.startswith(_FILE):
         return _read(inner.removeprefix(_FILE))
     match = _VARIABLE.fullmatch(inner)
     if match is None:
-        raise Unfit(
+        raise InvalidValue(
             "expected `${VARIABLE}`, `${VARIABLE:-default}` or `${file:PATH}`; "
             "a literal `${` is written `$${`"
         )
     name, default = match.groups()
     if default is not None and "${" in default:
-        raise Unfit(f"the default of `{name}` cannot hold another `${{…}}`")
+        raise InvalidValue(f"the default of `{name}` cannot hold another `${{…}}`")
     if default is not None:
         return environ.get(name) or default
     if name not in environ:
-        raise Unfit(
+        raise InvalidValue(
             f"the environment variable `{name}` is not set and has no default (`${{{name}:-default}}`)"
         )
     return environ[name]
@@ -151,15 +153,17 @@ def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
 def _read(path: str) -> str:
     """The text of a file without line ends at its end. No mistake quotes the file."""
     if "${" in path:
-        raise Unfit("the path in `${file:PATH}` cannot hold another `${…}`")
+        raise InvalidValue("the path in `${file:PATH}` cannot hold another `${…}`")
     try:
         with Path(path).open("rb") as file:
             data = file.read(FILE_BYTES + 1)
         text = data.decode("utf-8-sig").rstrip("\r\n")
     except OSError as error:
-        raise Unfit(f"the file `{path}` cannot be read: {(error.strerror or 'error').lower()}") from None
+        raise InvalidValue(
+            f"the file `{path}` cannot be read: {(error.strerror or 'error').lower()}"
+        ) from None
     except ValueError:  # no UTF-8; a NUL in the path
-        raise Unfit(f"the file `{path}` is no UTF-8 text") from None
+        raise InvalidValue(f"the file `{path}` is no UTF-8 text") from None
     if len(data) > FILE_BYTES:
-        raise Unfit(f"the file `{path}` is longer than {FILE_BYTES} bytes")
+        raise InvalidValue(f"the file `{path}` is longer than {FILE_BYTES} bytes")
     return text

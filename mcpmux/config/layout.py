@@ -21,7 +21,7 @@ from mcpmux.config.auth import OAuth
 from mcpmux.config.expansion import Secret, read_env_file
 from mcpmux.config.listener import ClientTls
 from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
-from mcpmux.config.report import KeyPath, Report, Unfit, closest, sort_of
+from mcpmux.config.report import InvalidValue, KeyPath, Report, closest, sort_of
 from mcpmux.config.scalars import (
     Choice,
     EnvironmentValue,
@@ -159,7 +159,7 @@ class HostTransport(Choice, frozen=True):
 
     def read(self, value: object) -> str:
         if value not in self.words:
-            raise Unfit('expected "stdio", "http", "sse" or "websocket"')
+            raise InvalidValue('expected "stdio", "http", "sse" or "websocket"')
         return str(value)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 from attrs import frozen
 
 from mcpmux.config.expansion import Secret
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import Choice, Flag, SecretText, Size, Text, Whole
 
 URL_PATH = Text('a path starting with "/"', r"/[^\s\x00-\x1f?#]*")
@@ -74,9 +74,9 @@ class ClientTls:
 
     def __attrs_post_init__(self) -> None:
         if self.certificate is None and (self.key is not None or self.key_password is not None):
-            raise Unfit("`key` and `key_password` need `certificate` beside them")
+            raise InvalidValue("`key` and `key_password` need `certificate` beside them")
         if not self.verify and self.ca is not None:
-            raise Unfit("`ca` has no effect with `verify` false; remove one of them")
+            raise InvalidValue("`ca` has no effect with `verify` false; remove one of them")
 
 
 @frozen(kw_only=True)
@@ -110,7 +110,7 @@ class HttpListener(WebListener):
 
     def __attrs_post_init__(self) -> None:
         if self.sse_path == self.path:
-            raise Unfit('`sse_path` is the same as `path`; expected another path, or "" for none')
+            raise InvalidValue('`sse_path` is the same as `path`; expected another path, or "" for none')
 
 
 @frozen(kw_only=True)
@@ -177,7 +177,9 @@ class Listeners:
         places = [each.address for each in self.bound if isinstance(each, UnixListener) or each.port]
         for place in dict.fromkeys(places):
             if places.count(place) > 1:
-                raise Unfit(f"two listeners have the address {place}; leave one out, or choose another port")
+                raise InvalidValue(
+                    f"two listeners have the address {place}; leave one out, or choose another port"
+                )
 
     @property
     def bound(self) -> tuple[AnyListener, ...]:
@@ -215,7 +217,9 @@ class Admin:
 
     def __attrs_post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise Unfit(f"`host` {self.host} is reached from the network; set `token` too, or use 127.0.0.1")
+            raise InvalidValue(
+                f"`host` {self.host} is reached from the network; set `token` too, or use 127.0.0.1"
+            )
 
 
 def is_loopback(host: str) -> bool:
@@ -236,15 +240,15 @@ MAX_PORT = 65535
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of "127.0.0.1:8484", "localhost:0" or "[::1]:8484". Raises Unfit."""
+    """Host and port of "127.0.0.1:8484", "localhost:0" or "[::1]:8484". Raises InvalidValue."""
     match = re.fullmatch(ADDRESS_PATTERN, text)
     if match is None or int(match[3]) > MAX_PORT:
-        raise Unfit('expected "HOST:PORT", for example "127.0.0.1:8484" or "[::1]:8484"')
+        raise InvalidValue('expected "HOST:PORT", for example "127.0.0.1:8484" or "[::1]:8484"')
     return match[1] or match[2], int(match[3])
 
 
 def parse_address(kind: type[Listener], text: str) -> Listener:
-    """The listener of that kind at `HOST:PORT`. Raises Unfit."""
+    """The listener of that kind at `HOST:PORT`. Raises InvalidValue."""
     host, port = split_address(text)
     return kind(host=host, port=port)
 

@@ -24,7 +24,7 @@ from mcpmux.config.expansion import expand
 from mcpmux.config.layout import UPSTREAMS, Entry, Layout, lay_out
 from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
-from mcpmux.config.report import ELSEWHERE, KeyPath, Report, Unfit, closest, suggest, unfit
+from mcpmux.config.report import ELSEWHERE, InvalidValue, KeyPath, Report, closest, invalid_value, suggest
 from mcpmux.config.scalars import Scalar
 from mcpmux.errors import ConfigError
 
@@ -120,7 +120,7 @@ class Reader:
         before = len(self._report.problems)
         try:
             value = self._read(type_, raw, path, also_known)
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             self._report.add(path, str(mistake))
         return value if len(self._report.problems) == before else None
 
@@ -132,14 +132,14 @@ class Reader:
             return scalar.read(self._expand(raw))
         if is_list(type_):
             if not isinstance(raw, list):
-                raise unfit("a list", raw)
+                raise invalid_value("a list", raw)
             item_type = get_args(type_)[0]
             return tuple(self.read(item_type, item, (*path, index)) for index, item in enumerate(raw))
         if isinstance(raw, str) and type_ in SHORT_FORMS:
             _, parse = SHORT_FORMS[type_]
             return parse(self._expand(raw))
         if not isinstance(raw, Mapping):
-            raise unfit("a table", raw)
+            raise invalid_value("a table", raw)
         if not is_mapping(type_):
             return self._read_table(type_, raw, path, also_known)
         key_type, value_type = get_args(type_)

@@ -23,7 +23,7 @@ ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "requ
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 
 
-class Unfit(ValueError):
+class InvalidValue(ValueError):
     """A value is not accepted. The message says what was expected and never quotes the value."""
 
 
@@ -42,8 +42,8 @@ def sort_of(value: object) -> str:
     return "a date or time"
 
 
-def unfit(expected: str, value: object) -> Unfit:
-    return Unfit(f"expected {expected}, got {sort_of(value)}")
+def invalid_value(expected: str, value: object) -> InvalidValue:
+    return InvalidValue(f"expected {expected}, got {sort_of(value)}")
 
 
 def format_path(path: KeyPath) -> str:

@@ -1,7 +1,7 @@
 """What a single value of the configuration may be.
 
 A scalar is in the type of a field: `Annotated[int, Whole(1, 10)]`. `read` turns a value of the file into a
-value of ours, or raises Unfit. `schema` describes the same values in JSON Schema. A schema applies to text
+value of ours, or raises InvalidValue. `schema` describes the same values in JSON Schema. It applies to text
 before `${VAR}` is expanded, so it accepts any text with `${`.
 
 Scalars are structs of msgspec and not of attrs, because attrs compiles each class at every start.
@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from mcpmux.config.expansion import Secret
-from mcpmux.config.report import Unfit, unfit
+from mcpmux.config.report import InvalidValue, invalid_value
 
 _HAS_REFERENCE = r"\$\{"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -35,7 +35,7 @@ class Scalar(msgspec.Struct, frozen=True):
     """The base of all scalars."""
 
     def read(self, value: object) -> Any:
-        """Our value for a value of the file, in which variables are expanded already. Raises Unfit."""
+        """Our value for a value of the file, in which variables are expanded already. Raises InvalidValue."""
         raise NotImplementedError
 
     def schema(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Flag(Scalar, frozen=True):
 
     def read(self, value: object) -> bool:
         if not isinstance(value, bool):
-            raise unfit("true or false", value)
+            raise invalid_value("true or false", value)
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -77,9 +77,9 @@ class Text(Scalar, frozen=True):
 
     def read(self, value: object) -> Any:
         if not isinstance(value, str):
-            raise unfit("text", value)
+            raise invalid_value("text", value)
         if not re.fullmatch(self.pattern, value):
-            raise Unfit(f"expected {self.expected}")
+            raise InvalidValue(f"expected {self.expected}")
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class HttpUrl(Text, frozen=True):
         except ValueError:  # brackets that do not match, a port out of range
             usable = False
         if not usable:
-            raise Unfit(f"expected {self.expected}")
+            raise InvalidValue(f"expected {self.expected}")
         return url
 
     def is_usable(self, parts: SplitResult) -> bool:
@@ -157,7 +157,7 @@ class Choice(Scalar, frozen=True):
 
     def read(self, value: object) -> str:
         if value not in self.words:
-            raise Unfit("expected one of " + ", ".join(f'"{word}"' for word in self.words))
+            raise InvalidValue("expected one of " + ", ".join(f'"{word}"' for word in self.words))
         return str(value)
 
     def schema(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class Whole(Scalar, frozen=True):
     def read(self, value: object) -> int:
         number = int(value) if isinstance(value, str) and re.fullmatch(_DIGITS, value) else value
         if not isinstance(number, int) or isinstance(number, bool) or not self.low <= number <= self.high:
-            raise Unfit(f"expected a whole number from {self.low} to {self.high}")
+            raise InvalidValue(f"expected a whole number from {self.low} to {self.high}")
         return number
 
     def schema(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class Share(Scalar, frozen=True):
     def read(self, value: object) -> float:
         number = float(value) if isinstance(value, str) and re.fullmatch(_SHARE, value) else value
         if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= 1:
-            raise Unfit("expected a number from 0 to 1")
+            raise InvalidValue("expected a number from 0 to 1")
         return float(number)
 
     def schema(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Duration(Scalar, frozen=True):
         seconds = _measure(value, _DURATION, _SECONDS)
         if seconds is None or not (0 < seconds < math.inf or (self.off and seconds == 0)):
             least = "seconds, 0 for never," if self.off else "seconds above 0,"
-            raise Unfit(f'expected {least} as a number or as text such as "500ms", "10s" or "2m"')
+            raise InvalidValue(f'expected {least} as a number or as text such as "500ms", "10s" or "2m"')
         return float(seconds)
 
     def schema(self) -> dict[str, Any]:
@@ -221,7 +221,9 @@ class Size(Scalar, frozen=True):
     def read(self, value: object) -> int:
         size = _measure(value, _SIZE, _BYTES)
         if size is None or size % 1 or not self.low <= size <= self.high:
-            raise Unfit(f'expected {self.low} to {self.high} bytes, as a number or as text such as "64MiB"')
+            raise InvalidValue(
+                f'expected {self.low} to {self.high} bytes, as a number or as text such as "64MiB"'
+            )
         return int(size)
 
     def schema(self) -> dict[str, Any]:

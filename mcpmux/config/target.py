@@ -29,7 +29,7 @@ from mcpmux.config.listener import (
     split_address,
 )
 from mcpmux.config.model import Http, Stdio, Target, Tcp, Unix, Upstream, WebSocket, find_conflicts
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import HttpUrl, derive_name, is_name
 from mcpmux.errors import ConfigError
 
@@ -49,7 +49,7 @@ def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
     for number, text in enumerate(texts, start=1):
         try:
             upstream = parse_upstream_argument(text)
-        except Unfit as mistake:
+        except InvalidValue as mistake:
             problems.append(f"--upstream number {number}: {mistake}")
         else:
             upstreams.append(upstream)
@@ -63,20 +63,22 @@ def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
 
 
 def parse_upstream_argument(text: str) -> Upstream:
-    """The upstream that `NAME=URL` or `NAME=COMMAND LINE` describes. Raises Unfit.
+    """The upstream that `NAME=URL` or `NAME=COMMAND LINE` describes. Raises InvalidValue.
 
     Without `NAME=` it has no prefix, and its name comes from the URL or the command. The command line is
     split as a shell does it. Nothing in it is expanded.
     """
     if text.startswith("="):
-        raise Unfit("expected a name before =")
+        raise InvalidValue("expected a name before =")
     match = None if text.startswith(URL_STARTS) else _NAMED.fullmatch(text)
     if match is None:
         target = _parse_target(text)
         return Upstream(name=_name_target(target), target=target, prefix="")
     name, value = match.groups()
     if not is_name(name):
-        raise Unfit(f"`{name}` is no name; expected a-z, 0-9, `.` and `-`, such as `{derive_name(name)}`")
+        raise InvalidValue(
+            f"`{name}` is no name; expected a-z, 0-9, `.` and `-`, such as `{derive_name(name)}`"
+        )
     return Upstream(name=name, target=_parse_target(value))
 
 
@@ -86,9 +88,9 @@ def _parse_target(text: str) -> Target:
     try:
         words = shlex.split(text)
     except ValueError:
-        raise Unfit("expected a command line, its quotation marks do not match") from None
+        raise InvalidValue("expected a command line, its quotation marks do not match") from None
     if not words or not words[0] or "\0" in text:
-        raise Unfit("expected [NAME=]URL or [NAME=]COMMAND LINE")
+        raise InvalidValue("expected [NAME=]URL or [NAME=]COMMAND LINE")
     return Stdio(words[0], tuple(words[1:]))
 
 
@@ -99,21 +101,21 @@ def _name_target(target: Target) -> str:
 
 
 def parse_listen_argument(text: str) -> AnyListener:
-    """The listener at a URL: http, ws or tcp and `//HOST:PORT`, or `unix:PATH`. Raises Unfit."""
+    """The listener at a URL: http, ws or tcp and `//HOST:PORT`, or `unix:PATH`. Raises InvalidValue."""
     scheme, colon, rest = text.partition(":")
     if scheme in ("https", "wss", "tls") and colon:
-        raise Unfit(f"{scheme}:// needs a certificate, which only a configuration file can name")
+        raise InvalidValue(f"{scheme}:// needs a certificate, which only a configuration file can name")
     if scheme == "unix" and rest:
         place = make_target(ServerUrl().read(text))
         assert isinstance(place, Unix)
         return UnixListener(path=place.path)
     if scheme not in ("http", "ws", "tcp") or not rest.startswith("//"):
-        raise Unfit("expected http://HOST:PORT, ws://HOST:PORT, tcp://HOST:PORT or unix:PATH")
+        raise InvalidValue("expected http://HOST:PORT, ws://HOST:PORT, tcp://HOST:PORT or unix:PATH")
     address, _, path = rest[2:].partition("/")
     host, port = split_address(address)
     if scheme == "tcp":
         if path:
-            raise Unfit("expected tcp://HOST:PORT, which has no path")
+            raise InvalidValue("expected tcp://HOST:PORT, which has no path")
         return TcpListener(host=host, port=port)
     path = URL_PATH.read(f"/{path}") if path else _DEFAULT_PATH
     return (HttpListener if scheme == "http" else WebSocketListener)(host=host, port=port, path=path)

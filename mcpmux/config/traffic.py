@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from attrs import field, frozen
 
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import (
     Choice,
     Filled,
@@ -56,19 +56,19 @@ _EXPECTED_PATH = "expected a path such as `params.arguments.ssn`, `result.conten
 
 
 def parse_path(text: str) -> tuple[Step, ...]:
-    """The steps of a path. Raises Unfit."""
+    """The steps of a path. Raises InvalidValue."""
     steps: list[Step] = []
     at = 1 if text.startswith("$") else 0
     while at < len(text):
         match = _STEP.match(text, at)
         if match is None or (at > 0 and text[at] not in ".[" and text[at - 1] != "$"):
-            raise Unfit(_EXPECTED_PATH)
+            raise InvalidValue(_EXPECTED_PATH)
         at = match.end()
         if match[1] or match[4]:
             steps.append(DEEP)
         steps.append(_step_of(match))
     if not steps or len(steps) > PATH_LIMIT:
-        raise Unfit(_EXPECTED_PATH)
+        raise InvalidValue(_EXPECTED_PATH)
     return tuple(steps)
 
 
@@ -81,7 +81,7 @@ def _step_of(match: re.Match[str]) -> Step:
         try:
             return str(json.loads(match[7]))
         except ValueError:
-            raise Unfit(_EXPECTED_PATH) from None
+            raise InvalidValue(_EXPECTED_PATH) from None
     return ONE
 
 
@@ -108,7 +108,7 @@ class CaptureRule:
 
     def __attrs_post_init__(self) -> None:
         if self.upstream is None and self.method is None:
-            raise Unfit("expected `upstream` or `method`; for all messages set `level` of `capture`")
+            raise InvalidValue("expected `upstream` or `method`; for all messages set `level` of `capture`")
 
 
 @frozen(kw_only=True)
@@ -187,27 +187,27 @@ PROBE_LENGTH = 3000
 
 
 def compile_pattern(text: str) -> regex.Pattern[str]:
-    """Compile a regular expression of the user. Raises Unfit if it is none."""
+    """Compile a regular expression of the user. Raises InvalidValue if it is none."""
     import regex  # not at the top: it is large, and few configurations have a pattern
 
     try:
         return regex.compile(text)
     except regex.error as error:
-        raise Unfit(
+        raise InvalidValue(
             f"expected a regular expression: {error.msg} at character {(error.pos or 0) + 1}"
         ) from None
 
 
 def check_pattern(text: str) -> None:
-    """Raises Unfit for text that is no regular expression, matches empty text, or takes forever."""
+    """Raises InvalidValue for text that is no regular expression, matches empty text, or takes forever."""
     compiled = compile_pattern(text)
     try:
         if compiled.search("", timeout=PROBE_SECONDS) is not None:
-            raise Unfit("expected a regular expression that does not match empty text")
+            raise InvalidValue("expected a regular expression that does not match empty text")
         for probe in _probes_of(text):
             compiled.search(probe, timeout=PROBE_SECONDS)
     except TimeoutError:
-        raise Unfit(
+        raise InvalidValue(
             "this regular expression takes too long on long text; repeat nothing inside a repetition, "
             "and bound repetitions: {1,64} in place of +"
         ) from None
@@ -221,7 +221,7 @@ def _probes_of(pattern: str) -> list[str]:
 
 
 class Checked(Text, frozen=True):
-    """Text that `check` accepts, which raises Unfit. It stays text."""
+    """Text that `check` accepts, which raises InvalidValue. It stays text."""
 
     check: Callable[[str], object] = str
 

@@ -30,10 +30,10 @@ from mcpmux.protocol.envelope import Request, decode_any, raw
 from mcpmux.protocol.era import downgrade_error, downgrade_result
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.duplex_channel import open_duplex_channel
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.pipe import MessagePipe
-from mcpmux.transports.stdio import open_stdio_pipe
+from mcpmux.transports.message_stream import MessageStream
+from mcpmux.transports.stdio import open_stdio_stream
 
 LINGER_SECONDS = 1.0  # to answer requests from before the client closed its side
 MESSAGE_BYTES = 2**20  # longest request
@@ -67,9 +67,11 @@ class DemoServer:
     def __repr__(self) -> str:
         return f"<DemoServer {bytes(self._info).decode()}>"
 
-    async def serve(self, pipe: MessagePipe) -> None:
+    async def serve(self, pipe: MessageStream) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
-        async with open_link(pipe, self.answer, lambda _: None, objects=True, linger=LINGER_SECONDS) as link:
+        async with open_duplex_channel(
+            pipe, self.answer, lambda _: None, objects=True, linger=LINGER_SECONDS
+        ) as link:
             await link.ended.wait()
 
     async def answer(self, request: Request, notify: Notify) -> Fields:
@@ -187,7 +189,7 @@ def run_server(server: DemoServer) -> None:
     """Serve the program that started this process, until it closes standard input."""
 
     async def serve() -> None:
-        async with open_stdio_pipe(MESSAGE_BYTES) as pipe:
+        async with open_stdio_stream(MESSAGE_BYTES) as pipe:
             await server.serve(pipe)
 
     trio.run(serve)

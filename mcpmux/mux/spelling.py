@@ -105,14 +105,14 @@ def read(uri: str, way: Way | None) -> str:
         uri = _decoded(uri, way.rounds)
     cut = _TAIL.search(uri) if way.cut != "never" else None
     end = cut.start() if cut is not None else len(uri)
-    front, tail = uri[:end], uri[end:]
+    service, tail = uri[:end], uri[end:]
     if way.cut == "first":
-        front, tail = _decoded(front, way.rounds), _decoded(tail, way.rounds)
+        service, tail = _decoded(service, way.rounds), _decoded(tail, way.rounds)
     if way.trimming:
-        front = front.translate(_IGNORED)
+        service = service.translate(_IGNORED)
     if way.turning:
-        front = front.replace("\\", "/")
-    return _read_front(front, way.merging) + tail
+        service = service.replace("\\", "/")
+    return _read_front(service, way.merging) + tail
 
 
 def _rounds_in(uri: str) -> int:
@@ -133,12 +133,12 @@ def _decoded(text: str, rounds: int) -> str:
     return text
 
 
-def _read_front(front: str, merging: bool) -> str:
+def _read_front(service: str, merging: bool) -> str:
     """Scheme, authority and path: everything in front of the query."""
-    found = _SCHEME.match(front)
+    found = _SCHEME.match(service)
     if found is None:
-        return _read_path(front, merging)
-    scheme, rest = found[1].lower(), front[found.end() :]
+        return _read_path(service, merging)
+    scheme, rest = found[1].lower(), service[found.end() :]
     if scheme == "file" and rest.startswith("/") and not rest.startswith("//"):
         rest = f"//{rest}"
     if not rest.startswith("//"):

@@ -163,7 +163,7 @@ class Call(Value):
 
 
 class Event(Value):
-    """A notification inside the core: request-scoped on its way down, or a change on its way to the relay."""
+    """A notification inside the core: request-scoped on its way down, or a change on its way to clients."""
 
     __slots__ = ("method", "params")
 

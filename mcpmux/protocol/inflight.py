@@ -26,7 +26,7 @@ from mcpmux.protocol.call import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Call,
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode, raw
 from mcpmux.protocol.raw_json import Id, RequestOut
 
-T = TypeVar("T", bound="Ticket")
+T = TypeVar("T", bound="PendingRequest")
 
 EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
@@ -40,7 +40,7 @@ class Deadline(Protocol):
     at: float
 
 
-class Ticket:
+class PendingRequest:
     """One request that waits for its answer. `wake` is called whenever there is something to take.
 
     `cut_off` is called once `deadline` has passed.
@@ -73,7 +73,7 @@ class Ticket:
 
     def __repr__(self) -> str:
         state = "answered" if self.answer is not None else "waiting"
-        return f"<Ticket {self.id} {state}, {len(self.events)} events>"
+        return f"<PendingRequest {self.id} {state}, {len(self.events)} events>"
 
     def push(self, event: Event) -> None:
         """Keep an event for the waiting exchange, within the bound."""
@@ -122,76 +122,78 @@ class Ticket:
             self.wake()
 
 
-class Outgoing:
+class PendingRequests:
     """The requests that our side sent on one stream and that are not answered yet."""
 
     def __init__(self) -> None:
-        self._tickets: dict[int, Ticket] = {}
+        self._tickets: dict[int, PendingRequest] = {}
         self._next = 0
 
     def __repr__(self) -> str:
-        return f"<Outgoing {len(self._tickets)} in flight>"
+        return f"<PendingRequests {len(self._tickets)} in flight>"
 
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def __iter__(self) -> Iterator[Ticket]:
+    def __iter__(self) -> Iterator[PendingRequest]:
         return iter(list(self._tickets.values()))
 
-    def open(self, call: Call, kind: type[T] = Ticket) -> T:  # type: ignore[assignment]  # mypy 4236
+    def open(self, call: Call, kind: type[T] = PendingRequest) -> T:  # type: ignore[assignment]  # mypy 4236
         """A ticket for a call, under an id that was never used on this stream."""
         self._next += 1
-        ticket = self._tickets[self._next] = kind(self._next, call)
-        return ticket
+        pending = self._tickets[self._next] = kind(self._next, call)
+        return pending
 
     def take_answer(self, answer: Reply | ErrorReply) -> bool:
         """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""
-        ticket = self._find(answer.id)
-        if ticket is None:
+        pending = self._find(answer.id)
+        if pending is None:
             return False
-        ticket.settle(answer)
+        pending.settle(answer)
         return True
 
     def take_event(self, token: Id | None, event: Event) -> bool:
         """Hand a request-scoped notification to the exchange with that progress token."""
-        ticket = self._find(token)
-        if ticket is None:
+        pending = self._find(token)
+        if pending is None:
             return False
-        ticket.push(event)
+        pending.push(event)
         return True
 
     def is_open(self, token: Id | None) -> bool:
         """Whether somebody still waits for the answer with that id."""
         return self._find(token) is not None
 
-    def sole(self, method: str) -> Ticket | None:
+    def sole(self, method: str) -> PendingRequest | None:
         """The oldest request in flight, when all are of one client: an unmarked notification is for it.
 
         `method`: the notification's. A log message is for one that may hear any, if there is such.
         """
-        tickets = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
+        all_pending = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
         if method == m.LOG_MESSAGE:
             # One that has asked for log messages, or is of an era in which none has to.
-            hearing = [t for t in tickets if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta]
-            tickets = hearing or tickets
-        if not tickets:
+            hearing = [t for t in all_pending if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta]
+            all_pending = hearing or all_pending
+        if not all_pending:
             return None
-        client = tickets[0].call.client
-        same = len(tickets) == 1 or (client is not None and all(t.call.client is client for t in tickets))
-        return tickets[0] if same else None
+        client = all_pending[0].call.client
+        same = len(all_pending) == 1 or (
+            client is not None and all(t.call.client is client for t in all_pending)
+        )
+        return all_pending[0] if same else None
 
-    def close(self, ticket: Ticket) -> bool:
+    def close(self, pending: PendingRequest) -> bool:
         """Forget a ticket; True when it was still waiting, so that the peer must be told."""
-        self._tickets.pop(ticket.id, None)
-        return ticket.answer is None
+        self._tickets.pop(pending.id, None)
+        return pending.answer is None
 
     def fail_all(self, error: McpmuxError) -> None:
         """The stream is over: everybody who waits gets `error`."""
-        for ticket in self:  # those who wait may go on at once, and close theirs
-            if ticket.answer is None:
-                ticket.settle(error)
+        for pending in self:  # those who wait may go on at once, and close theirs
+            if pending.answer is None:
+                pending.settle(error)
 
-    def _find(self, token: Id | None) -> Ticket | None:
+    def _find(self, token: Id | None) -> PendingRequest | None:
         if isinstance(token, bool) or not isinstance(token, int):
             return None
         return self._tickets.get(token)

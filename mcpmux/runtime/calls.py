@@ -39,7 +39,7 @@ from mcpmux.protocol.envelope import (
     encode_reply,
     raw,
 )
-from mcpmux.protocol.inflight import Outgoing, Ticket
+from mcpmux.protocol.inflight import PendingRequest, PendingRequests
 from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
@@ -119,43 +119,43 @@ class Calls:
     """
 
     def __init__(self, send: Send, hear: Hear) -> None:
-        self.outgoing = Outgoing()
+        self.pending_requests = PendingRequests()
         self._send = send
         self._hear = hear
-        self._parked: dict[str, Ticket] = {}
+        self._parked: dict[str, PendingRequest] = {}
         self.may_ask = m.ASKED_DURING  # in which of our requests the server may ask something
         self.find_client: FindClient = nobody
         self.revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
 
     def __repr__(self) -> str:
-        return f"<Calls {self.outgoing!r}, {len(self._parked)} parked>"
+        return f"<Calls {self.pending_requests!r}, {len(self._parked)} parked>"
 
-    async def wait(self, ticket: Ticket, notify: Notify, deadline: Deadline | None = None) -> Fields:
+    async def wait(self, pending: PendingRequest, notify: Notify, deadline: Deadline | None = None) -> Fields:
         """The answer to a ticket's call, its notifications handed to `notify` on the way.
 
         It is `input_required`, and the ticket parked, when the server asks something first. Raises RpcError
         (the server's answer), what the ticket was failed with, or Overdue.
         """
-        token = ticket.call.meta.get(PROGRESS_TOKEN)
+        token = pending.call.meta.get(PROGRESS_TOKEN)
         while True:
-            while ticket.events:
+            while pending.events:
                 await in_task()
                 with limited(deadline):  # for a client that does not read
-                    await _pass_on(ticket.events.popleft(), token, notify)
-            answer = ticket.answer
-            if answer is not None and ticket.dropped:
+                    await _pass_on(pending.events.popleft(), token, notify)
+            answer = pending.answer
+            if answer is not None and pending.dropped:
                 log.warning(
-                    "events dropped for a slow client", method=ticket.call.method, count=ticket.dropped
+                    "events dropped for a slow client", method=pending.call.method, count=pending.dropped
                 )
             if answer is not None:
                 if isinstance(answer, _ANSWERS):
                     return result_of(answer)
                 raise answer
-            if ticket.asked:
-                return self._park(ticket)
-            if ticket.overdue:
+            if pending.asked:
+                return self._park(pending)
+            if pending.overdue:
                 raise Overdue("no answer in time")
-            await woken(ticket)
+            await woken(pending)
 
     @property
     def has_parked(self) -> bool:
@@ -164,12 +164,12 @@ class Calls:
 
     # Questions of the server
 
-    async def take_question(self, request: Request, ticket: Ticket | None = None) -> None:
-        """The server asks something; `ticket`: of which call, when the transport tells."""
+    async def take_question(self, request: Request, pending: PendingRequest | None = None) -> None:
+        """The server asks something; `pending`: of which call, when the transport tells."""
         try:
             params = decode_fields(request.params)
             task_id = related_task(params)
-            target = (ticket or self._meant_by()) if task_id is None else self._waiting_for(task_id)
+            target = (pending or self._meant_by()) if task_id is None else self._waiting_for(task_id)
             if target is None or target.call.method == m.RESOURCES_SUBSCRIBE:
                 await self._reply(request, await self._ask_directly(request.method, params, target))
                 return
@@ -189,14 +189,14 @@ class Calls:
     def withdraw_question(self, request_id: Id | None) -> None:
         """The server does not want to know any more; nothing happens when it never asked that."""
         key = repr(request_id)
-        for ticket in self.outgoing:
-            if ticket.asked.get(key) is not None and ticket.asked[key].id == request_id:
-                del ticket.asked[key]
-        for state, ticket in self._parked.items():
-            if not ticket.asked:
+        for pending in self.pending_requests:
+            if pending.asked.get(key) is not None and pending.asked[key].id == request_id:
+                del pending.asked[key]
+        for state, pending in self._parked.items():
+            if not pending.asked:
                 self._hear(Notification(WITHDRAWN, raw({STATE: state})))
 
-    async def _ask_directly(self, method: str, params: Fields, cause: Ticket | None) -> Fields:
+    async def _ask_directly(self, method: str, params: Fields, cause: PendingRequest | None) -> Fields:
         """Ask a client something that none of its calls has caused, but perhaps one of ours: `cause`.
 
         Raises RpcError.
@@ -220,17 +220,17 @@ class Calls:
             return await client.ask(method, params)
         raise RpcError(INVALID_REQUEST, "the client did not answer")
 
-    def _waiting_for(self, task_id: str) -> Ticket | None:
+    def _waiting_for(self, task_id: str) -> PendingRequest | None:
         """The `tasks/result` that waits for a task; None when there is none."""
-        waiting = (t for t in self.outgoing if t.call.method == m.TASKS_RESULT)
-        return next((ticket for ticket in waiting if ticket.call.text(TASK_ID) == task_id), None)
+        waiting = (t for t in self.pending_requests if t.call.method == m.TASKS_RESULT)
+        return next((pending for pending in waiting if pending.call.text(TASK_ID) == task_id), None)
 
-    def _meant_by(self) -> Ticket | None:
+    def _meant_by(self) -> PendingRequest | None:
         """The call that an unmarked request of the server is about; None when there is none.
 
         Raises RpcError when several can be meant.
         """
-        candidates = [t for t in self.outgoing if t.call.method in self.may_ask]
+        candidates = [t for t in self.pending_requests if t.call.method in self.may_ask]
         candidates = [t for t in candidates if not _has_asked(t)] or candidates
         if not candidates:
             return None
@@ -239,52 +239,52 @@ class Calls:
             raise RpcError(INVALID_REQUEST, AMBIGUOUS)
         return candidates[0]
 
-    def _park(self, ticket: Ticket) -> Fields:
+    def _park(self, pending: PendingRequest) -> Fields:
         if len(self._parked) >= PARK_LIMIT:
             raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
         state = secrets.token_urlsafe(STATE_BYTES)
-        self._parked[state] = ticket
-        ticket.parked_until = trio.current_time() + PARK_SECONDS
-        return input_required(ticket.asked, state, legacy=ticket.call.legacy)
+        self._parked[state] = pending
+        pending.parked_until = trio.current_time() + PARK_SECONDS
+        return input_required(pending.asked, state, legacy=pending.call.legacy)
 
-    async def resume(self, call: Call) -> Ticket:
+    async def resume(self, call: Call) -> PendingRequest:
         """The parked ticket that a repeated call goes on with; the client's answers are passed on.
 
         Raises RpcError for a state that was not given to this very request, or not any more.
         """
         state = call.text(STATE) or ""
-        ticket = self._parked.get(state)
-        if ticket is None or not _is_same(ticket.call, call):
+        pending = self._parked.get(state)
+        if pending is None or not _is_same(pending.call, call):
             raise unknown_state()
         del self._parked[state]
-        ticket.parked_until = None
-        ticket.call = call
+        pending.parked_until = None
+        pending.call = call
         try:
             responses = decode_fields(call.params.get(RESPONSES))
-            answers = {key: read_response(responses[key]) for key in ticket.asked if key in responses}
+            answers = {key: read_response(responses[key]) for key in pending.asked if key in responses}
         except ValueError:
             answers = {}
         for key, answer in answers.items():
-            request = ticket.asked.pop(key)
+            request = pending.asked.pop(key)
             if isinstance(answer, RpcError):
                 await self._send(encode_error(request.id, answer))
             else:
                 await self._reply(request, answer)
-        return ticket
+        return pending
 
-    def overdue(self) -> list[Ticket]:
+    def overdue(self) -> list[PendingRequest]:
         """Parked tickets whose clients took too long, no longer parked."""
         now = trio.current_time()
         late = [s for s, t in self._parked.items() if t.parked_until is not None and t.parked_until < now]
         return [self._parked.pop(state) for state in late]
 
-    def take_back(self, state: str) -> Ticket | None:
+    def take_back(self, state: str) -> PendingRequest | None:
         """The parked ticket of a client that has gone; None when there is none with that state."""
         return self._parked.pop(state, None)
 
-    async def refuse_questions(self, ticket: Ticket) -> None:
+    async def refuse_questions(self, pending: PendingRequest) -> None:
         """Tell the server that what it asked in a call will not be answered."""
-        for request in ticket.asked.values():
+        for request in pending.asked.values():
             error = RpcError(INVALID_REQUEST, "the client did not answer")
             try:
                 await self._send(encode_error(request.id, error))
@@ -292,9 +292,9 @@ class Calls:
                 return
 
 
-def _has_asked(ticket: Ticket) -> bool:
+def _has_asked(pending: PendingRequest) -> bool:
     """Whether a server has waited for a client's answer for so long that it asks nothing more before."""
-    began = math.inf if ticket.parked_until is None else ticket.parked_until - PARK_SECONDS
+    began = math.inf if pending.parked_until is None else pending.parked_until - PARK_SECONDS
     return trio.current_time() - began > ASKS_MORE_SECONDS
 
 

@@ -13,7 +13,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT
 from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
 from mcpmux.runtime.merger import Texts, walk_texts
-from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 
@@ -50,8 +50,8 @@ class _Search:
 class Catalog:
     """Looks into the upstreams' lists: as they are remembered, and anew for what is not found there."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, registry: UpstreamRegistry) -> None:
+        self._registry = registry
         self._names: dict[tuple[str, str], str] = {}  # own names by (upstream, shortened name)
 
     async def owners_of(self, uri: str, call: Call, asked: Collection[str]) -> Owners:
@@ -76,7 +76,7 @@ class Catalog:
     async def _search(self, search: _Search, asked: Collection[str]) -> _Search:
         async with trio.open_nursery() as nursery:
             for name in asked:
-                nursery.start_soon(self._claim, self._fleet.for_call(name, search.call), search)
+                nursery.start_soon(self._claim, self._registry.for_call(name, search.call), search)
         return search
 
     async def _claim(self, upstream: Upstream, search: _Search) -> None:
@@ -108,7 +108,7 @@ class Catalog:
         if known is not None:
             return known
         await in_task()
-        found = await self._find_name(self._fleet.for_call(owner, call), list_method, call, find)
+        found = await self._find_name(self._registry.for_call(owner, call), list_method, call, find)
         if found is not None:
             if len(self._names) >= NAMES_KEPT:
                 del self._names[next(iter(self._names))]

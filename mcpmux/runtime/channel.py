@@ -18,7 +18,7 @@ import trio
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Calls, FindClient, Hear, Send
 from mcpmux.transports.deadlines import Deadline, DeadlineSweeper
@@ -34,7 +34,7 @@ class Channel:
     """
 
     legacy_only = False
-    _ticket_kind: type[Ticket] = Ticket
+    _pending_kind: type[PendingRequest] = PendingRequest
     _nursery: trio.Nursery
 
     def __init__(self, send: Send, hear: Hear, closed: trio.Event) -> None:
@@ -58,20 +58,20 @@ class Channel:
         The client's progress token is replaced by our own on the wire and put back in what returns. Raises
         RpcError (the peer's answer), TransportError (there is none), Overdue (not within `deadline`).
         """
-        ticket = self.calls.outgoing.open(call, self._ticket_kind)
+        pending = self.calls.pending_requests.open(call, self._pending_kind)
         try:
             if deadline is not None:
-                ticket.deadline = deadline
-                self.deadlines.watch(ticket)
-            if not self._send_now(ticket):
-                await self._send(ticket, deadline)
-            return await self.calls.wait(ticket, notify, deadline)
+                pending.deadline = deadline
+                self.deadlines.watch(pending)
+            if not self._send_now(pending):
+                await self._send(pending, deadline)
+            return await self.calls.wait(pending, notify, deadline)
         except RpcError as error:
             again = self._after_error(call, notify, deadline, error)
             if again is None:
                 raise
         finally:
-            self._close(ticket)
+            self._close(pending)
         return await again
 
     def _after_error(
@@ -80,41 +80,41 @@ class Channel:
         """How the call is done once more after the peer's error; None when that is its answer."""
         return None
 
-    def _send_now(self, ticket: Ticket) -> bool:
+    def _send_now(self, pending: PendingRequest) -> bool:
         """Send the call of a ticket without waiting; False, and nothing is done, when that cannot be.
 
         Raises TransportError.
         """
         raise NotImplementedError
 
-    async def _send(self, ticket: Ticket, deadline: Deadline | None) -> None:
+    async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
         """Send the call of a ticket. Raises TransportError, Overdue."""
         raise NotImplementedError
 
-    def _abandon(self, ticket: Ticket) -> None:
+    def _abandon(self, pending: PendingRequest) -> None:
         """Nobody waits any more for the answer to what was sent: the peer is told. Never waits."""
         raise NotImplementedError
 
-    def _close(self, ticket: Ticket) -> None:
+    def _close(self, pending: PendingRequest) -> None:
         """The wait is over: the ticket is gone, or parked."""
-        self.deadlines.forget(ticket)
-        if ticket.parked_until is not None:
+        self.deadlines.forget(pending)
+        if pending.parked_until is not None:
             if not self._expiring:
                 self._expiring = True
                 self._nursery.start_soon(self._expire_parked, name="parked calls")
-        elif self.calls.outgoing.close(ticket):
-            self._abandon(ticket)
+        elif self.calls.pending_requests.close(pending):
+            self._abandon(pending)
 
     # Calls that wait for their client's answers
 
     async def resume(self, call: Call, notify: Notify) -> Fields:
         """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
         await in_task()
-        ticket = await self.calls.resume(call)
+        pending = await self.calls.resume(call)
         try:
-            return await self.calls.wait(ticket, notify)
+            return await self.calls.wait(pending, notify)
         finally:
-            self._close(ticket)
+            self._close(pending)
 
     async def reply(self, call: Call) -> None:
         """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
@@ -122,23 +122,23 @@ class Channel:
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when no call was parked with that state."""
-        ticket = self.calls.take_back(state)
-        if ticket is not None and not self.closed.is_set():
-            self._nursery.start_soon(self._give_up, ticket)
-        return ticket is not None
+        pending = self.calls.take_back(state)
+        if pending is not None and not self.closed.is_set():
+            self._nursery.start_soon(self._give_up, pending)
+        return pending is not None
 
     async def _expire_parked(self) -> None:
         while self.calls.has_parked:
             await trio.sleep(EXPIRE_SECONDS)
-            for ticket in self.calls.overdue():
-                await self._give_up(ticket)
+            for pending in self.calls.overdue():
+                await self._give_up(pending)
         self._expiring = False
 
-    async def _give_up(self, ticket: Ticket) -> None:
+    async def _give_up(self, pending: PendingRequest) -> None:
         """Nobody will go on with a parked call: the server is told, and forgets it."""
-        await self.calls.refuse_questions(ticket)
-        ticket.parked_until = None
-        self._close(ticket)
+        await self.calls.refuse_questions(pending)
+        pending.parked_until = None
+        self._close(pending)
 
     def ask_clients_by(self, find: FindClient) -> None:
         """Who is asked when the server asks something that no call has caused."""

@@ -21,7 +21,7 @@ from mcpmux.protocol.envelope import Request, encode_error, encode_notification,
 from mcpmux.protocol.framing import BatchAnswer
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.transports.inline import Inline, in_task
-from mcpmux.transports.pipe import MessagePipe, offer_to
+from mcpmux.transports.message_stream import MessageStream, offer_to
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ class _Exchange:
 class Incoming:
     """The peer's exchanges in progress, by id. `on_done` is called when one of them is over."""
 
-    def __init__(self, pipe: MessagePipe, answer: Answer, on_done: Callable[[], None]) -> None:
+    def __init__(self, pipe: MessageStream, answer: Answer, on_done: Callable[[], None]) -> None:
         self._pipe = pipe
         self._offer = offer_to(pipe)
         self._answer = answer

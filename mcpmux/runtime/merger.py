@@ -27,10 +27,10 @@ from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOU
 from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.guard import Guard, confined
+from mcpmux.runtime.access_control import AccessControl, confined
 from mcpmux.runtime.upstreams.connection import unheard
-from mcpmux.runtime.upstreams.fleet import Fleet
-from mcpmux.runtime.upstreams.memory import HINTS, Found, Page, Store, aged
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 
@@ -46,28 +46,28 @@ Reasons = Mapping[str, str]
 """A sentence for each upstream that is missing."""
 
 
-def describe(fleet: Fleet, reasons: Reasons) -> dict[str, dict[str, str]]:
+def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, dict[str, str]]:
     """The states and reasons of the missing, in order."""
-    there = [name for name in fleet if name in reasons]
-    names = there + [name for name in reasons if name not in fleet]
+    there = [name for name in registry if name in reasons]
+    names = there + [name for name in reasons if name not in registry]
     return {
-        name: {"state": fleet[name].state if name in fleet else REMOVED, "reason": reasons[name]}
+        name: {"state": registry[name].state if name in registry else REMOVED, "reason": reasons[name]}
         for name in names
     }
 
 
-def mention(result: Fields, fleet: Fleet, reasons: Reasons) -> None:
+def mention(result: Fields, registry: UpstreamRegistry, reasons: Reasons) -> None:
     """Say in an answer what is missing."""
     try:
         meta = decode_fields(result.get(META))
     except ValueError:
         meta = {}
-    result[META] = raw({**meta, LEFT_OUT: describe(fleet, reasons)})
+    result[META] = raw({**meta, LEFT_OUT: describe(registry, reasons)})
 
 
-def incomplete(what: str, fleet: Fleet, reasons: Reasons, **more: object) -> RpcError:
+def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: object) -> RpcError:
     """The error in place of an answer; `what` begins its sentence, `more` is for its data."""
-    missing = describe(fleet, reasons)
+    missing = describe(registry, reasons)
     sentences = "; ".join(each["reason"] for each in missing.values())
     return RpcError(UPSTREAM_UNAVAILABLE, f"{what}: {sentences}", {**more, LEFT_OUT: missing})
 
@@ -235,23 +235,23 @@ class Merger:
 
     def __init__(
         self,
-        fleet: Fleet,
+        registry: UpstreamRegistry,
         seal: CursorSeal,
         page_size: int,
         hides: Hides,
-        guard: Guard | None = None,
-        store: Store | None = None,
+        access: AccessControl | None = None,
+        store: CacheStore | None = None,
         *,
         strict: bool = False,
     ) -> None:
-        """`hides`: which tasks are not the client's. `guard`: what else its principal does not see.
+        """`hides`: which tasks are not the client's. `access`: what else its principal does not see.
 
         `strict`: a list that lacks something is an error.
         """
         self.strict = strict
-        self._guard = guard if guard is not None else Guard()
-        self._store = store if store is not None else Store()
-        self._fleet = fleet
+        self._access = access if access is not None else AccessControl()
+        self._store = store if store is not None else CacheStore()
+        self._registry = registry
         self._hides = hides
         self.seal = seal
         self.page_size = page_size
@@ -291,7 +291,7 @@ class Merger:
         walk = Walk(self._start(call), self.page_size)
         await in_task()
         for position in walk.wanted:
-            if position.upstream not in self._fleet:
+            if position.upstream not in self._registry:
                 walk.leave_out(position.upstream, f"Upstream {position.upstream!r} was removed")
         parts.began = trio.current_time()
         freshness = Freshness()
@@ -301,11 +301,11 @@ class Merger:
         if walk.failures:
             parts.until = None
         result = self._result(call, walk, freshness)
-        return result if self._guard.policy is None else confined(result)
+        return result if self._access.policy is None else confined(result)
 
     def _start(self, call: Call) -> list[Position]:
         if "cursor" not in call.params or bytes(call.params["cursor"]) == b"null":
-            return [Position(name) for name in self._guard.visible(call, self._fleet)]
+            return [Position(name) for name in self._access.visible(call, self._registry)]
         cursor = text_of(call.params["cursor"])
         if cursor is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "cursor" must be a string')
@@ -313,7 +313,7 @@ class Merger:
             positions = self.seal.open(call.method, cursor, call.principal.name)
         except InvalidCursor as error:
             raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
-        visible = set(self._guard.visible(call, [position.upstream for position in positions]))
+        visible = set(self._access.visible(call, [position.upstream for position in positions]))
         return [position for position in positions if position.upstream in visible]
 
     async def _round(self, walk: Walk, call: Call, parts: Parts, freshness: Freshness) -> None:
@@ -321,7 +321,7 @@ class Merger:
         asked: dict[float, list[tuple[Position, Upstream]]] = {}
         for position in walk.wanted:
             try:
-                upstream = self._fleet.for_call(position.upstream, call)
+                upstream = self._registry.for_call(position.upstream, call)
             except RpcError as error:
                 walk.take_failure(position, error.message)
             else:
@@ -376,8 +376,8 @@ class Merger:
         found = await find_page(upstream, call, position.cursor)
         page = found.page
         items: Sequence[Raw] = page.items
-        if self._guard.policy is not None:
-            items = list(compress(items, self._guard.shown(call, upstream.name, page.texts)))
+        if self._access.policy is not None:
+            items = list(compress(items, self._access.shown(call, upstream.name, page.texts)))
         limit = upstream.config.max_list_items
         walk.take_page(position, items, page.following, limit, looked_at=len(page.items))
         freshness.take(page.result)
@@ -394,7 +394,7 @@ class Merger:
     ) -> None:
         page = await fetch_page(upstream, call, position.cursor)
         tasks = items_of(upstream, call, page)
-        found = self._guard.sift(call, upstream.name, upstream.key, tasks)
+        found = self._access.sift(call, upstream.name, upstream.key, tasks)
         found = [task for task in found if not self._hides(upstream, call, task)]
         items = [rewrite.expose_item(call.method, item, upstream.space) for item in found]
         limit = upstream.config.max_list_items
@@ -404,7 +404,7 @@ class Merger:
     def _result(self, call: Call, walk: Walk, freshness: Freshness) -> Fields:
         method = call.method
         if walk.failures and self.strict:
-            raise incomplete("The list is not complete", self._fleet, walk.failures)
+            raise incomplete("The list is not complete", self._registry, walk.failures)
         result = {"resultType": raw("complete"), PAGED[method].items: walk.encoded_items()}
         if walk.wanted:
             try:
@@ -414,5 +414,5 @@ class Merger:
         result["ttlMs"] = raw(0 if walk.failures else freshness.ttl_ms)
         result["cacheScope"] = raw(freshness.scope)
         if walk.failures:
-            mention(result, self._fleet, walk.failures)
+            mention(result, self._registry, walk.failures)
         return result

@@ -19,7 +19,7 @@ from mcpmux.protocol.call import PROGRESS_TOKEN, Event
 from mcpmux.protocol.envelope import text_of
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
-from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.client_outbox import ClientOutbox
 
 PERSONAL = frozenset({m.TASK_STATUS, m.ELICITATION_COMPLETE, m.PROGRESS})
 UNCLAIMED_LIMIT = 64  # statuses of tasks whose making has not been answered yet
@@ -34,26 +34,26 @@ class Personal:
     def __init__(self) -> None:
         self.tasks: Ownership[Raw | None] = Ownership()
         self._elicitations: Ownership[None] = Ownership()
-        self._mailboxes: dict[object, Mailbox] = {}
+        self._outboxes: dict[object, ClientOutbox] = {}
         self._unclaimed: dict[Key, Event] = {}
         self._completed: dict[Key, None] = {}
         self._completion = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Personal {self.tasks!r}, {len(self._mailboxes)} mailboxes>"
+        return f"<Personal {self.tasks!r}, {len(self._outboxes)} outboxes>"
 
-    def join(self, client: object, mailbox: Mailbox) -> None:
+    def join(self, client: object, outbox: ClientOutbox) -> None:
         """A client that can be told things. `leave` must follow."""
-        self._mailboxes[client] = mailbox
+        self._outboxes[client] = outbox
 
-    def mailbox_of_task(self, upstream: str, task_id: str) -> Mailbox | None:
+    def outbox_of_task(self, upstream: str, task_id: str) -> ClientOutbox | None:
         """Where the client of a task is told things, None when there is none."""
         found = self.tasks.find(upstream, task_id)
-        return self._mailboxes.get(found[0]) if found is not None else None
+        return self._outboxes.get(found[0]) if found is not None else None
 
     def leave(self, client: object) -> None:
         """A client has gone."""
-        self._mailboxes.pop(client, None)
+        self._outboxes.pop(client, None)
         self.tasks.leave(client)
         self._elicitations.leave(client)
 
@@ -114,6 +114,6 @@ class Personal:
             await self._completion.wait()
 
     def _put(self, client: object, event: Event) -> None:
-        mailbox = self._mailboxes.get(client)
-        if mailbox is not None:
-            mailbox.put(event)
+        outbox = self._outboxes.get(client)
+        if outbox is not None:
+            outbox.put(event)

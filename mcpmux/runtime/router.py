@@ -29,17 +29,26 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.runtime.access_control import (
+    AccessControl,
+    as_refused,
+    confined,
+    no_item,
+    no_method,
+    no_resource,
+    no_task,
+    one_of,
+)
 from mcpmux.runtime.asker import Asker
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog, Owners
-from mcpmux.runtime.guard import Guard, as_refused, confined, no_item, no_method, no_resource, no_task, one_of
-from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
-from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks import Tasks
-from mcpmux.runtime.upstreams.fleet import Fleet
-from mcpmux.runtime.upstreams.memory import REMEMBERED
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.response_cache import REMEMBERED
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 
@@ -57,23 +66,23 @@ class Router:
 
     def __init__(
         self,
-        fleet: Fleet,
+        registry: UpstreamRegistry,
         namespace: Namespace,
         merger: Merger,
-        relay: Relay,
+        hub: NotificationHub,
         tasks: Tasks,
         server_info: Raw,
         instructions: str | None,
-        guard: Guard | None = None,
+        access: AccessControl | None = None,
     ) -> None:
-        self._fleet = fleet
-        self.guard = guard if guard is not None else Guard()
+        self._registry = registry
+        self.access = access if access is not None else AccessControl()
         self.namespace = namespace  # replaced as a whole when the set of upstreams changes
         self._merger = merger
-        self._relay = relay
+        self._hub = hub
         self._tasks = tasks
-        self._catalog = Catalog(fleet)
-        self._asker = Asker(tasks, relay.personal)
+        self._catalog = Catalog(registry)
+        self._asker = Asker(tasks, hub.personal)
         self._ask = self._asker.ask
         self.server_info = server_info
         self._signature = Signature(server_info)
@@ -89,17 +98,17 @@ class Router:
         }
 
     def __repr__(self) -> str:
-        return f"<Router {self._fleet}>"
+        return f"<Router {self._registry}>"
 
     async def exchange(self, call: Call, notify: Notify) -> Fields:
         """Answer one call. Raises RpcError."""
-        if self.guard.policy is not None:
-            self.guard.check_spelling(call)
+        if self.access.policy is not None:
+            self.access.check_spelling(call)
         only = self.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
-            if self.guard.policy is not None and (answer := self._judge(only, call)) is not None:
+            if self.access.policy is not None and (answer := self._judge(only, call)) is not None:
                 return answer
-            upstream = self._fleet.for_call(only, call)
+            upstream = self._registry.for_call(only, call)
             try:
                 if call.method in m.ABOUT_TASKS:
                     result = await self._tasks.exchange(upstream, call, notify)
@@ -109,7 +118,9 @@ class Router:
                     result = await upstream.exchange(call, notify)
             except RpcError as error:
                 return await self._asker.after_error(upstream, call, notify, error)
-            return self.guard.sift_result(call, only, upstream.key, self._asker.noted(upstream, call, result))
+            return self.access.sift_result(
+                call, only, upstream.key, self._asker.noted(upstream, call, result)
+            )
         route = self._routes.get(call.method)
         if route is None:
             raise no_method(call.method)
@@ -120,10 +131,10 @@ class Router:
 
         Raises Refused.
         """
-        seen = self.guard.sees(call.principal, only)
+        seen = self.access.sees(call.principal, only)
         # A session of its own may be opened by that.
-        key = self._fleet.for_call(only, call).key if seen else ""
-        return self.guard.admit(call, only, key)
+        key = self._registry.for_call(only, call).key if seen else ""
+        return self.access.admit(call, only, key)
 
     async def introduce(self, *, legacy: bool = False, principal: Principal = ANYONE) -> Introduction:
         """(capabilities, instructions) of what `principal` may use, once starting upstreams had their chance.
@@ -132,8 +143,8 @@ class Router:
         """
         await in_task()
         with trio.move_on_after(STARTUP_SECONDS):
-            await self._fleet.settled(legacy=legacy)
-        facts = self.guard.narrow(principal, self._fleet.facts(legacy=legacy))
+            await self._registry.settled(legacy=legacy)
+        facts = self.access.narrow(principal, self._registry.facts(legacy=legacy))
         capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
         if self.namespace.transparent is not None:
             return capabilities, self.instructions or (facts[0][1].instructions if facts else None)
@@ -141,62 +152,62 @@ class Router:
 
     def may_hear(self, principal: Principal, change: str) -> bool:
         """Whether a principal may hear of changes of a list (the notification's method)."""
-        return self.guard.may_hear(principal, change, self._fleet)
+        return self.access.may_hear(principal, change, self._registry)
 
     @property
     def policy(self) -> Policy | None:
         """The access rules in force; None when everything is allowed. To change them is one step."""
-        return self.guard.policy
+        return self.access.policy
 
     @policy.setter
     def policy(self, policy: Policy | None) -> None:
-        self.guard.policy = policy
+        self.access.policy = policy
         self._merger.forget()
-        self._relay.rules_changed(self._fleet)
+        self._hub.rules_changed(self._registry)
 
     def abandon(self, state: str) -> None:
         """The client of a call that waits for its answers has gone."""
         if self._tasks.waits.abandon(state):
             return
-        for upstream in self._fleet.connected():
+        for upstream in self._registry.connected():
             if upstream.connection is not None and upstream.connection.abandon(state):
                 return
 
     def join(self, client: Client) -> None:
         """A client has come that can be asked things outside of its calls."""
-        self._fleet.join(client)
+        self._registry.join(client)
 
     def leave(self, client: object) -> None:
         """A client has gone: what was opened for it alone is closed."""
-        self._fleet.leave(client)
-        self._relay.personal.leave(client)
+        self._registry.leave(client)
+        self._hub.personal.leave(client)
 
     def pass_on(self, method: str, params: Fields, client: object, principal: Principal = ANYONE) -> None:
         """A legacy client says what mcpmux does not know: it is for the only server, if there is but one."""
         only = self.namespace.transparent
-        if only is not None and self.guard.may(principal, only, method, None):
+        if only is not None and self.access.may(principal, only, method, None):
             call = Call(method, params, {}, client, None, True)
-            self._fleet.for_call(only, call).tell_nowait(method, params)
+            self._registry.for_call(only, call).tell_nowait(method, params)
 
     def roots_changed(self) -> None:
         """A client says that its roots have changed: every server that may have asked for them hears it."""
-        for upstream in self._fleet.connected():
+        for upstream in self._registry.connected():
             upstream.tell_nowait(m.ROOTS_CHANGED)
 
-    async def subscribe(self, mailbox: Mailbox, uri: str, call: Call) -> None:
-        """From now on `mailbox`, of the client of `call`, hears of updates of `uri`.
+    async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
+        """From now on `outbox`, of the client of `call`, hears of updates of `uri`.
 
         Raises RpcError, and everything is as before then.
         """
         await in_task()
         said_raw = self.namespace.resolve_uri(uri) is None
         owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
-        for upstream in self._fleet.tellers(owner, call):
+        for upstream in self._registry.tellers(owner, call):
             try:
                 await upstream.expect("resources", "subscribe")
-                # The rules may be others by now; from here to the relay's tables nothing waits.
-                self.guard.check(call.principal, owner, m.RESOURCES_SUBSCRIBE, own, no_resource(uri))
-                await self._subscribe_at(upstream, mailbox, own, said_raw)
+                # The rules may be others by now; from here to the hub's tables nothing waits.
+                self.access.check(call.principal, owner, m.RESOURCES_SUBSCRIBE, own, no_resource(uri))
+                await self._subscribe_at(upstream, outbox, own, said_raw)
                 return
             except RpcError as error:
                 refusal = error
@@ -204,8 +215,8 @@ class Router:
                     break
         raise refusal
 
-    async def _subscribe_at(self, upstream: Upstream, mailbox: Mailbox, own: str, said_raw: bool) -> None:
-        new = self._relay.subscribe(mailbox, upstream.key, own, said_raw=said_raw)
+    async def _subscribe_at(self, upstream: Upstream, outbox: ClientOutbox, own: str, said_raw: bool) -> None:
+        new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
         agreed = False
         try:
             agreed = await upstream.subscriber.ensure(own, upstream.config.list_timeout)
@@ -213,15 +224,15 @@ class Router:
             raise rewrite.expose_error(error, upstream.space) from None
         finally:
             if new and not agreed:
-                self._relay.unsubscribe(mailbox, upstream.key, own)
+                self._hub.unsubscribe(outbox, upstream.key, own)
         if not agreed:
             raise upstream.error(UPSTREAM_TIMEOUT, f"did not agree to tell about changes of {own} in time")
 
-    async def unsubscribe(self, mailbox: Mailbox, uri: str, call: Call) -> None:
-        """`mailbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
+    async def unsubscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
+        """`outbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
         owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
-        for key in self._fleet.keys_of(owner, call):
-            self._relay.unsubscribe(mailbox, key, own)
+        for key in self._registry.keys_of(owner, call):
+            self._hub.unsubscribe(outbox, key, own)
 
     async def _discover(self, call: Call, _notify: Notify) -> Fields:
         capabilities, instructions = await self.introduce(principal=call.principal)
@@ -240,14 +251,14 @@ class Router:
         uri = call.text("uri")
         if uri is None:
             raise _missing("uri")
-        found = self.namespace.resolve_uri(uri) if self.guard.policy is None else None
+        found = self.namespace.resolve_uri(uri) if self.access.policy is None else None
         if found is None:
             return self._find_and_read(uri, call, notify)
         return self._read_from(*found, call, notify)  # as `_resolve_uri` has it
 
     def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
         call = call.with_params({**call.params, "uri": raw(own)})
-        upstream = self._fleet.for_call(owner, call)
+        upstream = self._registry.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes():
             return self._ask(upstream, call, notify)
         return upstream.memory.read(call, own, partial(self._ask, upstream, call), notify, upstream)
@@ -255,14 +266,14 @@ class Router:
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
         result = self._mentioned(await self._read_from(owner, own, call, notify), missing)
-        return result if self.guard.policy is None else confined(result)
+        return result if self.access.policy is None else confined(result)
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """A tool call, or a prompt."""
         name = call.text("name")
         if name is None:
             raise _missing("name")
-        found = self.namespace.resolve_name(name) if self.guard.policy is None else None
+        found = self.namespace.resolve_name(name) if self.access.policy is None else None
         if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
         return self._use_from(*found, call, notify)
@@ -271,7 +282,7 @@ class Router:
         params = {**call.params, "name": raw(own)}
         if call.method == m.TOOLS_CALL and "arguments" in params:
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self.namespace)
-        return self._ask(self._fleet.for_call(owner, call), call.with_params(params), notify)
+        return self._ask(self._registry.for_call(owner, call), call.with_params(params), notify)
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
         listed = m.TOOLS_LIST if call.method == m.TOOLS_CALL else m.PROMPTS_LIST
@@ -283,7 +294,7 @@ class Router:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        self.guard.check_ref(ref)
+        self.access.check_ref(ref)
         kind, uri, name = (text_of(ref.get(key)) for key in ("type", "uri", "name"))
         if kind == "ref/resource" and uri is not None:
             owner, own, _ = await self._resolve_uri(uri, call, m.COMPLETE)
@@ -298,12 +309,12 @@ class Router:
     def _mentioned(self, result: Fields, missing: Reasons) -> Fields:
         """The result (changed in place), in which is said who might have been meant, too."""
         if missing:
-            mention(result, self._fleet, missing)
+            mention(result, self._registry, missing)
         return result
 
     def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
         """Ask `owner`, see `Asker`. Raises RpcError at once when it was removed."""
-        return self._ask(self._fleet.for_call(owner, call), call.with_params(params), notify)
+        return self._ask(self._registry.for_call(owner, call), call.with_params(params), notify)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.namespace
@@ -311,12 +322,12 @@ class Router:
         if found is None:
             raise no_task()
         owner, own = found
-        if self.guard.policy is not None:
-            if not self.guard.may_use(call.principal, owner, m.TOOLS_CALL):
+        if self.access.policy is not None:
+            if not self.access.may_use(call.principal, owner, m.TOOLS_CALL):
                 raise as_refused(no_task(), NO_RULE)
-            key = self._fleet.for_call(owner, call).key
-            tool = self.guard.tool_of(key, own)
-            self.guard.check(call.principal, owner, m.TOOLS_CALL, tool, no_task())
+            key = self._registry.for_call(owner, call).key
+            tool = self.access.tool_of(key, own)
+            self.access.check(call.principal, owner, m.TOOLS_CALL, tool, no_task())
 
         def resolve(task_id: str) -> str:
             named = namespace.resolve_task(task_id)
@@ -330,14 +341,14 @@ class Router:
 
         Or of a template when `use` is COMPLETE. Raises RpcError.
         """
-        namespace, guard = self.namespace, self.guard
+        namespace, access = self.namespace, self.access
         found = namespace.resolve_uri(uri)
         if found is not None:
-            if guard.policy is not None:
-                guard.check_uri(call.principal, found[0], use, found[1], no_resource(uri))
+            if access.policy is not None:
+                access.check_uri(call.principal, found[0], use, found[1], no_resource(uri))
             return (*found, {})
         # Who may not have it from an upstream does not even make that upstream be asked.
-        asked = guard.candidates(call.principal, self._fleet, use, uri)
+        asked = access.candidates(call.principal, self._registry, use, uri)
         owners = await self._catalog.owners_of(uri, call, asked)
         owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri, all_asked=len(asked))
         return owner, uri, owners.missing
@@ -354,11 +365,11 @@ class Router:
         """The only owner of what names nobody. Raises RpcError when that is unclear or there is none."""
         candidates, missing = owners
         if missing and len(candidates) < 2 and (not candidates or self._merger.strict):
-            raise incomplete(f"It is not known who owns {wanted}", self._fleet, missing, **refusal.data)
+            raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
         if len(candidates) == 1:
             return candidates[0]
         if not candidates:
-            raise refusal if all_asked == len(self._fleet) else as_refused(refusal, NO_RULE)
+            raise refusal if all_asked == len(self._registry) else as_refused(refusal, NO_RULE)
         spaces = self.namespace.spaces
         raise one_of(refusal, wanted, [expose(spaces[name], wanted) for name in candidates])
 
@@ -369,15 +380,15 @@ class Router:
 
         Raises RpcError.
         """
-        namespace, guard = self.namespace, self.guard
+        namespace, access = self.namespace, self.access
         missing = no_item(m.LISTS[list_method].items.removesuffix("s"), name)
         found = namespace.resolve_name(name)
         if found is None:
-            asked = guard.candidates(call.principal, self._fleet, use, name, is_uri=False)
+            asked = access.candidates(call.principal, self._registry, use, name, is_uri=False)
             owners = await self._catalog.owners_of_name(list_method, name, call, asked)
             owner = self._sole(owners, name, missing, Space.expose_name, all_asked=len(asked))
             return owner, name, owners.missing
-        if not guard.may_use(call.principal, found[0], use):
+        if not access.may_use(call.principal, found[0], use):
             raise as_refused(missing, NO_RULE)
         if namespace.is_shortened(name):
             match = partial(namespace.match_name, name, found[0])
@@ -385,8 +396,8 @@ class Router:
             if own is None:
                 raise missing
             found = found[0], own
-        if guard.policy is not None:
-            guard.check(call.principal, found[0], use, found[1], missing)
+        if access.policy is not None:
+            access.check(call.principal, found[0], use, found[1], missing)
         return (*found, {})
 
 

@@ -1,8 +1,8 @@
 """What whoever watches the traffic is told: every message on both legs, and how each exchange went.
 
-Promises: a tap changes nothing of what passes. `saw` never waits; `admit` is awaited before a client's
-request is worked on, so that a watcher that must not lose anything can hold it back or refuse it. Without a
-tap (None everywhere) nothing is done or made for it.
+Promises: a tap changes nothing of what passes. `message_passed` never waits; `admit` is awaited before a
+client's request is worked on, so that a watcher that must not lose anything can hold it back or refuse it.
+Without a tap (None everywhere) nothing is done or made for it.
 
 Words: a leg is one conversation, with a client or with an upstream. An exchange is one request of a client
 with everything that it causes; it has a number, from 1, that its messages carry on both legs.
@@ -22,7 +22,7 @@ from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
 from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.transports.inline import AT_ONCE, in_task
-from mcpmux.transports.pipe import MessagePipe
+from mcpmux.transports.message_stream import MessageStream
 
 Side = Literal["client", "upstream"]
 Direction = Literal["in", "out"]
@@ -101,7 +101,7 @@ class Tap(Protocol):
         """A leg is over."""
         ...
 
-    def saw(
+    def message_passed(
         self,
         leg: Leg,
         direction: Direction,
@@ -115,9 +115,9 @@ class Tap(Protocol):
         ...
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
-        """The number of the exchange that a client's request has begun, which `saw` was told of.
+        """The number of the exchange that a client's request has begun, which `message_passed` was told of.
 
-        `message`: the request, when it is all that `saw` was told of then; with it this costs less.
+        `message`: the request, when `message_passed` was told of nothing else; with it this costs less.
         """
         ...
 
@@ -186,11 +186,11 @@ class Watch(NamedTuple):
 
     def sent(self, message: bytes, status: int | None = None) -> None:
         """mcpmux sends a message."""
-        self.tap.saw(self.leg, "out", message, status)
+        self.tap.message_passed(self.leg, "out", message, status)
 
     def received(self, message: bytes, status: int | None = None) -> None:
         """mcpmux has received a message."""
-        self.tap.saw(self.leg, "in", message, status)
+        self.tap.message_passed(self.leg, "in", message, status)
 
 
 def identify(call: Call) -> None:
@@ -246,33 +246,33 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
     return result
 
 
-def tapped(pipe: MessagePipe, watch: Watch | None) -> MessagePipe:
+def tapped(pipe: MessageStream, watch: Watch | None) -> MessageStream:
     """The pipe, seen by whoever watches."""
-    return pipe if watch is None else TappedPipe(pipe, watch.tap, watch.leg)
+    return pipe if watch is None else TappedStream(pipe, watch.tap, watch.leg)
 
 
-class TappedPipe:
-    """A MessagePipe whose messages a tap sees, as they are."""
+class TappedStream:
+    """A MessageStream whose messages a tap sees, as they are."""
 
-    def __init__(self, pipe: MessagePipe, tap: Tap, leg: Leg) -> None:
+    def __init__(self, pipe: MessageStream, tap: Tap, leg: Leg) -> None:
         self._pipe = pipe
         self._tap = tap
         self._leg = leg
 
     def __repr__(self) -> str:
-        return f"<TappedPipe {self._leg!r}>"
+        return f"<TappedStream {self._leg!r}>"
 
     async def send(self, message: bytes) -> None:
-        """See MessagePipe."""
-        self._tap.saw(self._leg, "out", message)
+        """See MessageStream."""
+        self._tap.message_passed(self._leg, "out", message)
         await self._pipe.send(message)
 
     async def receive(self) -> bytes:
-        """See MessagePipe."""
+        """See MessageStream."""
         message = await self._pipe.receive()
-        self._tap.saw(self._leg, "in", message)
+        self._tap.message_passed(self._leg, "in", message)
         return message
 
     async def aclose(self) -> None:
-        """See MessagePipe."""
+        """See MessageStream."""
         await self._pipe.aclose()

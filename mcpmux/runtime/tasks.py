@@ -42,8 +42,8 @@ from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, r
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
+from mcpmux.runtime.access_control import AccessControl, no_task
 from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client
-from mcpmux.runtime.guard import Guard, no_task
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.upstreams.connection import unheard
@@ -301,8 +301,10 @@ async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
 class Tasks:
     """What can make a task or is about one, for one upstream at a time and in its own ids."""
 
-    def __init__(self, personal: Personal, find_client: FindClient, guard: Guard | None = None) -> None:
-        self._guard = guard if guard is not None else Guard()
+    def __init__(
+        self, personal: Personal, find_client: FindClient, access: AccessControl | None = None
+    ) -> None:
+        self._access = access if access is not None else AccessControl()
         self._personal = personal
         self._find_client = find_client
         self._view = TaskView()
@@ -377,7 +379,7 @@ class Tasks:
         made = tasks.made_task(result)
         task_id = text_of(made.get(tasks.TASK_ID)) if made is not None else None
         if task_id is not None:
-            self._guard.made_task(upstream.key, task_id, call.text("name"))
+            self._access.made_task(upstream.key, task_id, call.text("name"))
             self._held.note(upstream.key, task_id, call.principal.name)
             token = call.meta.get(PROGRESS_TOKEN)
             self._personal.own_task(upstream.key, upstream.space, task_id, call.client, token)

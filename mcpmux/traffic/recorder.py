@@ -75,7 +75,9 @@ class Recorder:
         self.settle()
         self._correlator.forget(leg)
 
-    def saw(self, leg: Leg, direction: Direction, message: bytes, status: int | None = None) -> None:
+    def message_passed(
+        self, leg: Leg, direction: Direction, message: bytes, status: int | None = None
+    ) -> None:
         """See Tap."""
         if not self._has_observers:
             return

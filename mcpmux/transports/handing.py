@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.wire import reason_of
+from mcpmux.transports.byte_stream import reason_of
 
 NOTE_BYTES = 64 * 1024  # what was received of a connection may be so long; see `serve_http`
 _DATAGRAM_BYTES = NOTE_BYTES + 4096
@@ -54,11 +54,11 @@ def can_hand() -> bool:
 
 
 def hatch_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a new hatch, to be put into `Hatch`; neither is inherited by itself."""
+    """Two ends of a new hatch, to be put into `ConnectionChannel`; neither is inherited by itself."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-class Hatch:
+class ConnectionChannel:
     """One end: connections go out and come in."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -67,7 +67,7 @@ class Hatch:
         self._sending = trio.Lock()
 
     def __repr__(self) -> str:
-        return f"<Hatch fd={self._end.fileno()}>"
+        return f"<ConnectionChannel fd={self._end.fileno()}>"
 
     def send_nowait(self, note: Note, fd: int) -> bool:
         """False when the other side takes no more for now. Raises TransportClosed."""

@@ -28,7 +28,7 @@ from trio.abc import ReceiveStream
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
 from mcpmux.transports import orphan_reaper
-from mcpmux.transports.pipe import LinePipe, open_line_pipe
+from mcpmux.transports.message_stream import LineStream, open_line_stream
 
 log = structlog.get_logger()
 
@@ -150,7 +150,7 @@ class ChildProcess:
     the negative number of the signal that ended it.
     """
 
-    def __init__(self, process: trio.Process, lines: LinePipe) -> None:
+    def __init__(self, process: trio.Process, lines: LineStream) -> None:
         self._process = process
         self.pid = process.pid
         self.wait = process.wait
@@ -168,7 +168,7 @@ class ChildProcess:
         return self._process.returncode
 
     async def receive(self) -> bytes:
-        """See MessagePipe. The end is told in terms of the process."""
+        """See MessageStream. The end is told in terms of the process."""
         try:
             return await self._lines.receive()
         except TransportClosed as error:
@@ -216,7 +216,7 @@ def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
     return str(error.strerror)
 
 
-async def _stop(process: trio.Process, lines: LinePipe, output: ReceiveStream, ladder: StopLadder) -> None:
+async def _stop(process: trio.Process, lines: LineStream, output: ReceiveStream, ladder: StopLadder) -> None:
     """Go down the ladder to its end, even when cancelled. Bounded by the sum of the steps.
 
     The child's output is discarded meanwhile: it must not hang because it still wants to say something.
@@ -281,7 +281,7 @@ async def open_process(
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
 
     `command` is a path or is looked up in PATH; `env` is added to our own environment. A child that exits
-    early only ends its pipe. With a `guard` it is ended, too, when we are killed. Raises ConnectFailed when
+    early only ends its pipe. With a `access` it is ended, too, when we are killed. Raises ConnectFailed when
     it cannot be started.
     """
     process = await _spawn([command, *args], env, cwd)
@@ -291,7 +291,7 @@ async def open_process(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_pass_on_lines, process.stderr, on_stderr_line, reading_errors)
         try:
-            async with open_line_pipe(process.stdio, max_message_bytes) as lines:
+            async with open_line_stream(process.stdio, max_message_bytes) as lines:
                 try:
                     if guard is not None:
                         # Cancelled here, the shielded task could not be handed over and would never end.

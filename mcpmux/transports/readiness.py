@@ -25,7 +25,7 @@ import trio
 from trio.lowlevel import Abort
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.wire import PlainWire
+from mcpmux.transports.byte_stream import PlainStream
 
 log = structlog.get_logger()
 
@@ -39,11 +39,11 @@ COUNTED_WAITS: Final = 64  # after which it is found out anew which connections 
 available = sys.platform == "linux"
 
 
-class Reception:
+class ReadinessPoller:
     """Who is to be told of which descriptor."""
 
     def __init__(self) -> None:
-        self._poller = select.epoll()
+        self._epoll = select.epoll()
         self._told: dict[int, Callable[[], None]] = {}
         self._busy: set[int] = set()  # descriptors that were told of lately
         self._waits = 0
@@ -52,20 +52,20 @@ class Reception:
         self._pause = 0  # waits without lingering that are still to come
 
     def __repr__(self) -> str:
-        return f"<Reception of {len(self._told)}>"
+        return f"<ReadinessPoller of {len(self._told)}>"
 
     def watch(self, descriptor: int, tell: Callable[[], None]) -> None:
         """From now on `tell` is called whenever there is something to read.
 
         Raises OSError, and nothing is watched, when the system watches too much already.
         """
-        self._poller.register(descriptor, select.EPOLLIN)
+        self._epoll.register(descriptor, select.EPOLLIN)
         self._told[descriptor] = tell
 
     def forget(self, descriptor: int) -> None:
         """To be called before the descriptor is closed."""
         if self._told.pop(descriptor, None) is not None:
-            self._poller.unregister(descriptor)
+            self._epoll.unregister(descriptor)
 
     def give_way(self) -> None:
         """A task has been woken: the event loop has its turn without lingering."""
@@ -74,7 +74,7 @@ class Reception:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await trio.lowlevel.wait_readable(self._poller)
+            await trio.lowlevel.wait_readable(self._epoll)
             self._gives_way = False
             self._waits += 1
             if self._waits % COUNTED_WAITS == 0:
@@ -86,7 +86,7 @@ class Reception:
     def _tell_ready(self) -> int:
         """Tell of what is ready, until nothing is or others must have their turn; of how many it was."""
         told = 0
-        while told < MOST_AT_ONCE and (ready := self._poller.poll(0, MOST_AT_ONCE - told)):
+        while told < MOST_AT_ONCE and (ready := self._epoll.poll(0, MOST_AT_ONCE - told)):
             told += len(ready)
             for descriptor, _ in ready:
                 self._busy.add(descriptor)
@@ -107,7 +107,7 @@ class Reception:
         until = perf_counter() + LINGER_SECONDS
         while perf_counter() < until:
             os.sched_yield()
-            if self._poller.poll(0, 1):
+            if self._epoll.poll(0, 1):
                 self._misses = 0
                 return True
         self._misses = min(self._misses + 1, MOST_MISSES)
@@ -117,30 +117,32 @@ class Reception:
     def close(self) -> None:
         """Give the poller back. Nothing may run any more."""
         self._told.clear()
-        self._poller.close()
+        self._epoll.close()
 
 
-class Attention:
+class Registration:
     """To one wire. `take(data)` says whether that is done with; it must not raise. `close` it first."""
 
-    __slots__ = ("_data", "_reception", "_take", "_task", "_watched", "_wire")
+    __slots__ = ("_byte_stream", "_data", "_poller", "_take", "_task", "_watched")
 
-    def __init__(self, reception: Reception, wire: PlainWire, take: Callable[[bytes], bool]) -> None:
-        self._reception = reception
-        self._wire = wire
+    def __init__(
+        self, poller: ReadinessPoller, byte_stream: PlainStream, take: Callable[[bytes], bool]
+    ) -> None:
+        self._poller = poller
+        self._byte_stream = byte_stream
         self._take = take
         self._task: trio.lowlevel.Task | None = None  # asleep
         self._data = b""
         self._watched = False
 
     def __repr__(self) -> str:
-        return f"<Attention to {self._wire!r}{'' if self._task is None else ', asleep'}>"
+        return f"<Registration to {self._byte_stream!r}{'' if self._task is None else ', asleep'}>"
 
     async def receive(self) -> bytes:
         """What has come and was not taken, b"" at the end of the stream or when it broke."""
-        if self._wire.is_early or not self._is_watched():
+        if self._byte_stream.is_early or not self._is_watched():
             with suppress(TransportClosed):
-                return await self._wire.receive()
+                return await self._byte_stream.receive()
             return b""
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._leave)
@@ -150,7 +152,7 @@ class Attention:
     def _is_watched(self) -> bool:
         if not self._watched:
             try:
-                self._reception.watch(self._wire.descriptor, self._hear)
+                self._poller.watch(self._byte_stream.descriptor, self._hear)
             except OSError:  # the system watches too much already: the task watches by itself
                 return False
             self._watched = True
@@ -171,7 +173,7 @@ class Attention:
             self.close()
             return
         try:
-            data = self._wire.receive_nowait()
+            data = self._byte_stream.receive_nowait()
         except TransportClosed:
             data = b""
         if data is None or (data and self._take(data)):
@@ -179,24 +181,24 @@ class Attention:
         task, self._task = self._task, None
         if task is not None:  # else what `take` did has cancelled it, or woken it
             self._data = data
-            self._reception.give_way()
+            self._poller.give_way()
             trio.lowlevel.reschedule(task)
 
     def close(self) -> None:
         """Nothing is received until the task sleeps again. To be called before the wire is closed."""
         if self._watched:
             self._watched = False
-            self._reception.forget(self._wire.descriptor)
+            self._poller.forget(self._byte_stream.descriptor)
 
 
 @asynccontextmanager
-async def open_reception() -> AsyncIterator[Reception]:
+async def open_readiness_poller() -> AsyncIterator[ReadinessPoller]:
     """A reception that runs. On leaving nobody is told any more."""
-    reception = Reception()
+    poller = ReadinessPoller()
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(reception.run, name="reception")
-            yield reception
+            nursery.start_soon(poller.run, name="reception")
+            yield poller
             nursery.cancel_scope.cancel()
     finally:
-        reception.close()
+        poller.close()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from mcpmux.transports.pipe import QUEUE_BYTES
+from mcpmux.transports.message_stream import QUEUE_BYTES
 
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import trio
 from trio.abc import Stream
 
-from mcpmux.transports.pipe import RECEIVE_BYTES, LinePipe, open_line_pipe
+from mcpmux.transports.message_stream import RECEIVE_BYTES, LineStream, open_line_stream
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -87,9 +87,9 @@ def _private_channel() -> Iterator[tuple[int, int]]:
 
 
 @asynccontextmanager
-async def open_stdio_pipe(max_message_bytes: int) -> AsyncIterator[LinePipe]:
+async def open_stdio_stream(max_message_bytes: int) -> AsyncIterator[LineStream]:
     """The pipe to whoever started this process. One at a time; input ends like any stream."""
     with _private_channel() as (source, target):
         stream = trio.StapledStream(_open_stream(target), _open_stream(source))
-        async with open_line_pipe(stream, max_message_bytes) as pipe:
+        async with open_line_stream(stream, max_message_bytes) as pipe:
             yield pipe

@@ -23,11 +23,11 @@ import trio
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, RemoteProtocolError, TransportClosed
 from mcpmux.printable import printable
+from mcpmux.transports.byte_stream import KEEP_ALIVE, reason_of
 from mcpmux.transports.http.limits import HEAD_FIELDS
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, Proxy
 from mcpmux.transports.tls.context import client_context, explain_server
-from mcpmux.transports.wire import KEEP_ALIVE, reason_of
 
 CONNECT_SECONDS = 15.0  # for TCP, and again for TLS
 MOST_ADDRESSES = 4  # of one name that are tried

@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.config import Config, Http, Merging, Secret, Stdio, Upstream
-from mcpmux.runtime.upstreams.fleet import RETIRE_SECONDS
+from mcpmux.runtime.upstreams.registry import RETIRE_SECONDS
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_flows import docs
@@ -250,7 +250,7 @@ async def test_under_another_prefix_nobody_is_subscribed(autojump_clock):
         become(world, upstream("docs"), upstream("x", prefix="y"))
         await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
         assert world.servers["x"].subscribed == set()
-        assert "'x'" not in repr(world.mux.relay.subscriptions)
+        assert "'x'" not in repr(world.mux.hub.subscriptions)
 
 
 async def test_a_private_session_ends_with_its_upstream_and_a_new_one_serves(autojump_clock):

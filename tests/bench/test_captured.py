@@ -14,7 +14,7 @@ from mcpmux.bench.operation import Kind
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.run import Run
 from mcpmux.bench.workload import InTurn, load_of, parse_flow
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue
@@ -139,7 +139,7 @@ def test_fingerprints_tell_loads_apart():
 )
 def test_a_capture_is_the_only_thing_that_is_asked(settings: Any, words: str):
     load = load_of([dialogue((READ, {"uri": "a:1"}))], with_tools=False)
-    with pytest.raises(Unfit, match=words):
+    with pytest.raises(InvalidValue, match=words):
         Plan(captured=load, **settings)
 
 

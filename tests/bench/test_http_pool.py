@@ -23,7 +23,7 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.readiness import open_reception
+from mcpmux.transports.readiness import open_readiness_poller
 
 Answer = Callable[[dict[str, Any]], bytes | None]
 """The bytes that answer a request; None closes the connection instead."""
@@ -77,8 +77,8 @@ async def pool_to(answer: Answer, modern: bool = True, limits: Limits | None = N
         with trio.fail_after(20):
             async with opener.open(upstream, lambda _: None) as channel:
                 info = CLIENT_INFO if modern else None
-                async with open_reception() as reception:
-                    connector = Connector(HttpOrigin.from_url(url), reception, limits or Limits(), at_once=2)
+                async with open_readiness_poller() as poller:
+                    connector = Connector(HttpOrigin.from_url(url), poller, limits or Limits(), at_once=2)
                     pool = HttpPool(connector, channel, info, limits or Limits())  # type: ignore[arg-type]  # it is HTTP
                     yield pool, server
                     pool.close()

@@ -17,7 +17,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.workload import parse_flow
 from mcpmux.config import Upstream
 from mcpmux.errors import ConfigError, TransportError
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.duplex_channel import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
@@ -51,7 +51,7 @@ class Place:
         self._pipes.append(theirs)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
-            async with open_link(ours, answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()

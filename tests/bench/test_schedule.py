@@ -18,7 +18,7 @@ from mcpmux.bench.schedule import (
     total_arrivals,
     total_seconds,
 )
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 
 WRITTEN = {
     "200": (Ramp(200, 200, 10),),
@@ -44,7 +44,7 @@ def test_rate_is_read(text: str, profile: tuple[Ramp, ...]) -> None:
     ["", "fast", "-1", "1..", "..2", "1/", "1/0s", "1/10x", "0", "0..0", "1,,2", "2000000", "nan", "1e3"],
 )
 def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidValue):
         parse_rate(text, 10)
 
 

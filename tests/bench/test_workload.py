@@ -10,7 +10,7 @@ import pytest
 
 from mcpmux.bench.operation import Drawing, Inventory, Kind, bind, parse_operation, parse_weighted, zipf
 from mcpmux.bench.workload import Flow, bind_mix, parse_flow
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import decode_any
 
 URIS = Inventory(("file:///a.md", "file:///b.txt", "memo:c.md", "file:///dir/d.md"))
@@ -92,13 +92,13 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("text", "words"), MISTAKES.items(), ids=MISTAKES)
 def test_what_cannot_be_understood_is_told(text: str, words: str) -> None:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         parse_operation(text)
     assert words in str(caught.value)
 
 
 def test_nothing_to_read_is_told() -> None:
-    with pytest.raises(Unfit, match="lists no resource that matches http"):
+    with pytest.raises(InvalidValue, match="lists no resource that matches http"):
         bind(parse_operation("read http:*"), URIS, 0)
 
 
@@ -106,7 +106,7 @@ def test_weights() -> None:
     assert parse_weighted("8 read") == (8, "read")
     assert parse_weighted("0.5x list tools") == (0.5, "list tools")
     assert parse_weighted("ping") == (1, "ping")
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidValue):
         parse_weighted("0 ping")
 
 

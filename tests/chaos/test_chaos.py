@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from tests.chaos.clients import LoadClient
-from tests.chaos.fleet import DEADLINES, LONGEST, SHORTEST, Victim, Web, Wrapped, is_alive
 from tests.chaos.load import SHARED, Load
+from tests.chaos.registry import DEADLINES, LONGEST, SHORTEST, Victim, Web, Wrapped, is_alive
 from tests.chaos.waiting import until
 from tests.chaos.world import Held, World, open_world
 from tests.real.mux import descendants

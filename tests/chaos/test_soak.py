@@ -21,8 +21,8 @@ import pytest
 import trio
 
 from tests.chaos.clients import LEGACY, MODERN, HttpClient, Json
-from tests.chaos.fleet import Victim, Web
 from tests.chaos.load import SHARED, Load
+from tests.chaos.registry import Victim, Web
 from tests.chaos.waiting import POLL_SECONDS, count_descriptors, until
 from tests.real.mux import HttpMux, descendants
 

@@ -14,13 +14,13 @@ import trio
 from mcpmux import app
 from mcpmux.app.listeners import Serving, serve_http_listener
 from mcpmux.config import Config, HttpListener, Upstream
-from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.revisions import is_modern
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.transports.pipe import open_line_pipe
+from mcpmux.transports.message_stream import open_line_stream
 from tests.chaos.clients import LEGACY, MODERN, HttpClient, LineClient, LoadClient
 from tests.chaos.waiting import count_descriptors, until
 
@@ -86,14 +86,14 @@ class World:
                 await ours.aclose()
 
     async def _serve_stream(self, stream: trio.SocketStream) -> None:
-        async with stream, open_line_pipe(stream, MESSAGE_BYTES) as pipe:
-            await serve_pipe(pipe, self.mux.front)
+        async with stream, open_line_stream(stream, MESSAGE_BYTES) as pipe:
+            await serve_pipe(pipe, self.mux.service)
 
     def faults(self) -> dict[str, str]:
         """What is not as it should be, of every session that is to be there: why."""
         found = {}
         for session in self.mux.upstreams.sessions():
-            wanted = self.mux.relay.subscriptions.wanted(session.key)
+            wanted = self.mux.hub.subscriptions.wanted(session.key)
             if session.state != "ready":
                 found[session.key] = f"{session.state}: {session.trouble}"
             elif session.subscriber.asked != wanted:
@@ -112,19 +112,19 @@ class World:
         mux = self.mux
         counts: dict[str, object] = {
             "clients": mux.upstreams.clients,
-            "listeners": mux.relay.listening,
+            "listeners": mux.hub.listening,
             "private sessions": len(mux.upstreams._private),
-            "questions": len(mux.relay.questions),
-            "mailboxes": self._left(Mailbox),
-            "tickets": self._left(Ticket),
+            "questions": len(mux.hub.questions),
+            "mailboxes": self._left(ClientOutbox),
+            "tickets": self._left(PendingRequest),
             "http sessions": sum(len(each.sessions) for each in _found(HttpEndpoint)),
         }
         for session in mux.upstreams.sessions():
-            counts[f"{session.key} wanted"] = len(mux.relay.subscriptions.wanted(session.key))
+            counts[f"{session.key} wanted"] = len(mux.hub.subscriptions.wanted(session.key))
             counts[f"{session.key} asked"] = len(session.subscriber.asked)
             counts[f"{session.key} in flight"] = session.in_flight
             counts[f"{session.key} running"] = session.running
-            counts[f"{session.key} waiting"] = session.turnstile.waiting
+            counts[f"{session.key} waiting"] = session.limiter.waiting
         return {what: count for what, count in counts.items() if count}
 
     def _left(self, kind: type) -> int:
@@ -156,9 +156,9 @@ async def open_world(upstreams: list[Upstream]) -> AsyncIterator[World]:
     config = Config(upstreams=tuple(upstreams))
     urls: list[str] = []
     stopping = trio.Event()
-    others = {kind: _alive(kind) for kind in (Mailbox, Ticket)}
+    others = {kind: _alive(kind) for kind in (ClientOutbox, PendingRequest)}
     async with app.open_mux(config) as mux, trio.open_nursery() as nursery:
-        serving = Serving(config.limits, mux.front, stopping, urls.append)
+        serving = Serving(config.limits, mux.service, stopping, urls.append)
         await nursery.start(serve_http_listener, HttpListener(host="127.0.0.1", port=0), serving)
         for upstream in mux.upstreams.values():
             await upstream.settled()

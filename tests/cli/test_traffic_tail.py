@@ -157,8 +157,8 @@ async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(own: boo
         async with open_stream(here.url, here.token, own=own) as source:
             with trio.fail_after(60):
                 assert await anext(source) == []
-            here.traffic.saw(docs, "out", {"id": 1, "method": "ping"})
-            here.traffic.saw(docs, "in", {"id": 1, "result": {}})
+            here.traffic.message_passed(docs, "out", {"id": 1, "method": "ping"})
+            here.traffic.message_passed(docs, "in", {"id": 1, "result": {}})
             here.traffic.exchange()
             records = await first(source, 6 if own else 4)
         assert sorted(record.own for record in records) == [False] * 4 + [True] * 2 * own

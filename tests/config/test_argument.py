@@ -19,7 +19,7 @@ from mcpmux.config import (
     parse_upstream_argument,
     parse_upstream_arguments,
 )
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 
 
@@ -69,7 +69,7 @@ def test_argument_is_a_url_or_a_command_line(text, upstream):
     ],
 )
 def test_argument_that_is_neither_is_a_mistake(text, said):
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         parse_upstream_argument(text)
     assert said in str(caught.value)
     assert "hunter2" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_listener_is_host_and_port(text, listener):
     "text", ["", "8484", ":8484", "localhost", "localhost:65536", "::1:8484", "a b:1", "a:1\n"]
 )
 def test_listener_that_is_not_is_a_mistake(text):
-    with pytest.raises(Unfit, match="HOST:PORT"):
+    with pytest.raises(InvalidValue, match="HOST:PORT"):
         parse_http_argument(text)
 
 
@@ -150,6 +150,6 @@ def test_listener_is_a_url(text, listener):
     ],
 )
 def test_listener_url_that_is_none_is_a_mistake(text, said):
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         parse_listen_argument(text)
     assert said in str(caught.value)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.config.expansion import parse_env_file, read_env_file
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 
 
 def test_assignments_are_read():
@@ -29,7 +29,7 @@ PLAIN=last
 
 
 def test_lines_that_are_no_assignment_are_numbered_and_not_shown():
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         parse_env_file("A=1\nhunter2\n1X=hunter2\n")
     assert "line 2, 3" in str(caught.value)
     assert "hunter2" not in str(caught.value)
@@ -42,5 +42,5 @@ def test_file_that_cannot_be_read_is_a_mistake(tmp_path):
         (tmp_path, "directory"),
         (tmp_path / "latin", "UTF-8"),
     ):
-        with pytest.raises(Unfit, match=reason):
+        with pytest.raises(InvalidValue, match=reason):
             read_env_file(str(path))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config.expansion import expand
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 
 ENVIRON = {"HOME": "/home/me", "EMPTY": "", "ODD": "${HOME}"}
 
@@ -46,13 +46,13 @@ def test_references_are_replaced(text, expanded):
     ],
 )
 def test_reference_without_a_value_is_a_mistake(text, said):
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         expand(text, ENVIRON)
     assert said in str(caught.value)
 
 
 def test_every_unset_variable_of_a_text_is_named():
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         expand("${ONE} ${TWO}", {})
     assert "`ONE`" in str(caught.value)
     assert "`TWO`" in str(caught.value)
@@ -84,12 +84,12 @@ def test_a_file_that_cannot_be_used_is_told_without_its_content(tmp_path, conten
     path = tmp_path / "secret"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(Unfit, match=said) as caught:
+    with pytest.raises(InvalidValue, match=said) as caught:
         expand(f"${{file:{path}}}", ENVIRON)
     assert str(path) in str(caught.value)
     assert "SECRET" not in str(caught.value)
 
 
 def test_a_path_holds_no_reference():
-    with pytest.raises(Unfit, match="cannot hold another"):
+    with pytest.raises(InvalidValue, match="cannot hold another"):
         expand("${file:${HOME}/x}", ENVIRON)

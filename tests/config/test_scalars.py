@@ -6,7 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcpmux.config.expansion import Secret
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import (
     Choice,
     Duration,
@@ -108,14 +108,14 @@ def test_value_that_fits_is_read(scalar, value, expected):
 
 @pytest.mark.parametrize(("scalar", "value"), REJECTED)
 def test_value_that_does_not_fit_is_rejected_by_schema_too(scalar, value):
-    with pytest.raises(Unfit, match=r"^expected "):
+    with pytest.raises(InvalidValue, match=r"^expected "):
         scalar.read(value)
     assert not Draft202012Validator(scalar.schema()).is_valid(value)
 
 
 @pytest.mark.parametrize(("scalar", "value"), REJECTED_BY_READING_ONLY)
 def test_value_that_only_reading_can_judge_is_rejected(scalar, value):
-    with pytest.raises(Unfit, match=r"^expected "):
+    with pytest.raises(InvalidValue, match=r"^expected "):
         scalar.read(value)
 
 

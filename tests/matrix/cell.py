@@ -56,7 +56,7 @@ async def open_cell(down: str, up: str) -> AsyncIterator[Cell]:
     server = StrictServer(up)
     async with open_world({"up": server}, page_size=PAGE_SIZE) as world:
         ours, theirs = open_memory_pipes()
-        world.nursery.start_soon(serve_pipe, theirs, world.mux.front)
+        world.nursery.start_soon(serve_pipe, theirs, world.mux.service)
         cell = Cell(StrictClient(ours, down), server, partial(trio.sleep, 5))
         world.nursery.start_soon(cell.client.run)
         cell.introduction = await cell.client.hello()
@@ -75,7 +75,7 @@ async def open_http_cell(down: str, up: str) -> AsyncIterator[Cell]:
         )
         async with app.open_mux(config) as mux:
             endpoint = HttpEndpoint(
-                mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), SessionLimits(10, 300, ReplayBounds())
+                mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), SessionLimits(10, 300, ReplayBounds())
             )
             await nursery.start(endpoint.run)
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -9,7 +9,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
-from mcpmux.protocol.inflight import EVENT_LIMIT, Outgoing, Ticket
+from mcpmux.protocol.inflight import EVENT_LIMIT, PendingRequest, PendingRequests
 
 CALL = Call("tools/call", {}, {})
 
@@ -29,61 +29,61 @@ def answer(request_id: int) -> Reply:
 class InFlight(RuleBasedStateMachine):
     """The table against a dictionary of what each ticket must have."""
 
-    tickets = Bundle("tickets")
+    all_pending = Bundle("tickets")
 
     def __init__(self) -> None:
         super().__init__()
-        self.outgoing = Outgoing()
-        self.open_tickets: dict[int, Ticket] = {}
+        self.pending_requests = PendingRequests()
+        self.open_tickets: dict[int, PendingRequest] = {}
         self.answers: dict[int, object] = {}
         self.used: set[int] = set()
 
-    @rule(target=tickets)
-    def open(self) -> Ticket:
-        ticket = self.outgoing.open(CALL)
-        assert ticket.id not in self.used
-        self.used.add(ticket.id)
-        self.open_tickets[ticket.id] = ticket
-        return ticket
+    @rule(target=all_pending)
+    def open(self) -> PendingRequest:
+        pending = self.pending_requests.open(CALL)
+        assert pending.id not in self.used
+        self.used.add(pending.id)
+        self.open_tickets[pending.id] = pending
+        return pending
 
-    @rule(ticket=tickets, failed=st.booleans())
-    def take_answer(self, ticket: Ticket, failed: bool) -> None:
-        message = ErrorReply(ticket.id, -1, "no") if failed else answer(ticket.id)
-        assert self.outgoing.take_answer(message) is (ticket.id in self.open_tickets)
-        if ticket.id in self.open_tickets:
-            self.answers[ticket.id] = message
+    @rule(pending=all_pending, failed=st.booleans())
+    def take_answer(self, pending: PendingRequest, failed: bool) -> None:
+        message = ErrorReply(pending.id, -1, "no") if failed else answer(pending.id)
+        assert self.pending_requests.take_answer(message) is (pending.id in self.open_tickets)
+        if pending.id in self.open_tickets:
+            self.answers[pending.id] = message
 
-    @rule(ticket=tickets)
-    def take_event(self, ticket: Ticket) -> None:
-        before = len(ticket.events)
-        taken = self.outgoing.take_event(ticket.id, progress(1))
-        assert taken is (ticket.id in self.open_tickets)
-        assert len(ticket.events) == min(before + taken, EVENT_LIMIT)
+    @rule(pending=all_pending)
+    def take_event(self, pending: PendingRequest) -> None:
+        before = len(pending.events)
+        taken = self.pending_requests.take_event(pending.id, progress(1))
+        assert taken is (pending.id in self.open_tickets)
+        assert len(pending.events) == min(before + taken, EVENT_LIMIT)
 
-    @rule(ticket=consumes(tickets))
-    def close(self, ticket: Ticket) -> None:
-        still_waited = ticket.id in self.open_tickets and ticket.id not in self.answers
-        assert self.outgoing.close(ticket) is still_waited
-        del self.open_tickets[ticket.id]
+    @rule(pending=consumes(all_pending))
+    def close(self, pending: PendingRequest) -> None:
+        still_waited = pending.id in self.open_tickets and pending.id not in self.answers
+        assert self.pending_requests.close(pending) is still_waited
+        del self.open_tickets[pending.id]
 
     @rule()
     def end(self) -> None:
         ended = TransportClosed("over")
-        self.outgoing.fail_all(ended)
+        self.pending_requests.fail_all(ended)
         for ticket_id in self.open_tickets:
             self.answers.setdefault(ticket_id, ended)
 
     @invariant()
     def everybody_has_the_own_answer(self) -> None:
-        for ticket in self.open_tickets.values():
-            assert ticket.answer is self.answers.get(ticket.id)
-            assert self.outgoing.is_open(ticket.id)
+        for pending in self.open_tickets.values():
+            assert pending.answer is self.answers.get(pending.id)
+            assert self.pending_requests.is_open(pending.id)
 
     @invariant()
     def only_what_is_open_is_kept(self) -> None:
-        assert len(self.outgoing) == len(self.open_tickets)
-        assert repr(self.outgoing) == f"<Outgoing {len(self.open_tickets)} in flight>"
-        assert list(self.outgoing) == list(self.open_tickets.values())
+        assert len(self.pending_requests) == len(self.open_tickets)
+        assert repr(self.pending_requests) == f"<PendingRequests {len(self.open_tickets)} in flight>"
+        assert list(self.pending_requests) == list(self.open_tickets.values())
 
 
 TestInFlight = InFlight.TestCase
@@ -91,54 +91,54 @@ TestInFlight = InFlight.TestCase
 
 @pytest.mark.parametrize("foreign", [None, True, "1", 0, 2, -1, 10**40])
 def test_what_names_no_request_is_for_nobody(foreign):
-    outgoing = Outgoing()
-    ticket = outgoing.open(CALL)
-    assert ticket.id == 1
-    assert not outgoing.take_event(foreign, progress(1))
-    assert not outgoing.is_open(foreign)
-    assert not outgoing.take_answer(ErrorReply(foreign, -1, "no"))
-    assert ticket.answer is None
-    assert not ticket.events
+    pending_requests = PendingRequests()
+    pending = pending_requests.open(CALL)
+    assert pending.id == 1
+    assert not pending_requests.take_event(foreign, progress(1))
+    assert not pending_requests.is_open(foreign)
+    assert not pending_requests.take_answer(ErrorReply(foreign, -1, "no"))
+    assert pending.answer is None
+    assert not pending.events
 
 
 def test_a_closed_ticket_swallows_its_late_answer_and_progress():
-    outgoing = Outgoing()
-    ticket = outgoing.open(CALL)
-    assert outgoing.close(ticket) is True
-    assert outgoing.take_answer(answer(ticket.id)) is False
-    assert outgoing.take_event(ticket.id, progress(1)) is False
-    assert outgoing.close(ticket) is True
+    pending_requests = PendingRequests()
+    pending = pending_requests.open(CALL)
+    assert pending_requests.close(pending) is True
+    assert pending_requests.take_answer(answer(pending.id)) is False
+    assert pending_requests.take_event(pending.id, progress(1)) is False
+    assert pending_requests.close(pending) is True
 
 
 def test_an_answer_that_came_survives_the_end_of_the_stream():
-    outgoing = Outgoing()
-    ticket = outgoing.open(CALL)
-    outgoing.take_answer(answer(ticket.id))
-    outgoing.fail_all(TransportClosed("over"))
-    assert ticket.answer == answer(ticket.id)
-    assert outgoing.close(ticket) is False
+    pending_requests = PendingRequests()
+    pending = pending_requests.open(CALL)
+    pending_requests.take_answer(answer(pending.id))
+    pending_requests.fail_all(TransportClosed("over"))
+    assert pending.answer == answer(pending.id)
+    assert pending_requests.close(pending) is False
 
 
 def test_whoever_waits_is_woken_by_each_event_and_by_the_answer():
-    outgoing = Outgoing()
-    ticket = outgoing.open(CALL)
+    pending_requests = PendingRequests()
+    pending = pending_requests.open(CALL)
     woken: list[str] = []
-    ticket.wake = lambda: woken.append(repr(ticket))
-    outgoing.take_event(ticket.id, progress(1))
-    outgoing.take_answer(answer(ticket.id))
-    assert woken == ["<Ticket 1 waiting, 1 events>", "<Ticket 1 answered, 1 events>"]
+    pending.wake = lambda: woken.append(repr(pending))
+    pending_requests.take_event(pending.id, progress(1))
+    pending_requests.take_answer(answer(pending.id))
+    assert woken == ["<PendingRequest 1 waiting, 1 events>", "<PendingRequest 1 answered, 1 events>"]
 
 
 def test_what_the_server_asks_is_kept_until_it_is_answered():
-    ticket = Ticket(1, CALL)
+    pending = PendingRequest(1, CALL)
     woken: list[int] = []
-    ticket.wake = lambda: woken.append(len(ticket.asked))
+    pending.wake = lambda: woken.append(len(pending.asked))
     first, second = Request(7, "roots/list", None), Request("7", "sampling/createMessage", None)
-    ticket.ask(first)
-    ticket.ask(second)
-    assert list(ticket.asked.values()) == [first, second]  # ids of different types are different
+    pending.ask(first)
+    pending.ask(second)
+    assert list(pending.asked.values()) == [first, second]  # ids of different types are different
     assert woken == [1, 2]
-    assert ticket.answer is None
+    assert pending.answer is None
 
 
 def call_of(client: object) -> Call:
@@ -146,40 +146,42 @@ def call_of(client: object) -> Call:
 
 
 def test_what_names_no_request_is_for_the_oldest_when_all_are_of_one_client():
-    outgoing = Outgoing()
+    pending_requests = PendingRequests()
     ann, ben = object(), object()
-    assert outgoing.sole(m.LOG_MESSAGE) is None
-    first = outgoing.open(call_of(ann))
-    assert outgoing.sole(m.LOG_MESSAGE) is first
-    second = outgoing.open(call_of(ann))
-    assert outgoing.sole(m.LOG_MESSAGE) is first
-    stranger = outgoing.open(call_of(ben))
-    assert outgoing.sole(m.LOG_MESSAGE) is None
-    outgoing.close(stranger)
-    outgoing.close(first)
-    assert outgoing.sole(m.LOG_MESSAGE) is second
+    assert pending_requests.sole(m.LOG_MESSAGE) is None
+    first = pending_requests.open(call_of(ann))
+    assert pending_requests.sole(m.LOG_MESSAGE) is first
+    second = pending_requests.open(call_of(ann))
+    assert pending_requests.sole(m.LOG_MESSAGE) is first
+    stranger = pending_requests.open(call_of(ben))
+    assert pending_requests.sole(m.LOG_MESSAGE) is None
+    pending_requests.close(stranger)
+    pending_requests.close(first)
+    assert pending_requests.sole(m.LOG_MESSAGE) is second
 
 
 def test_requests_of_clients_that_nobody_knows_are_told_apart():
-    outgoing = Outgoing()
-    only = outgoing.open(call_of(None))
-    assert outgoing.sole(m.LOG_MESSAGE) is only
-    outgoing.open(call_of(None))
-    assert outgoing.sole(m.LOG_MESSAGE) is None
+    pending_requests = PendingRequests()
+    only = pending_requests.open(call_of(None))
+    assert pending_requests.sole(m.LOG_MESSAGE) is only
+    pending_requests.open(call_of(None))
+    assert pending_requests.sole(m.LOG_MESSAGE) is None
 
 
 def test_a_log_message_of_a_modern_server_is_for_a_request_that_asked_for_some():
     """ "The server MUST NOT emit `notifications/message` for a request that does not include this field"."""
-    outgoing = Outgoing()
+    pending_requests = PendingRequests()
     modern = {VERSION: raw("2026-07-28")}
-    outgoing.open(Call("subscriptions/listen", {}, modern))
-    assert outgoing.sole(m.LOG_MESSAGE) is None
-    loud = outgoing.open(Call("tools/call", {}, {**modern, LOG_LEVEL: raw("info")}, object()))
-    quiet = outgoing.open(Call("tools/call", {}, modern, object()))
-    assert outgoing.sole(m.LOG_MESSAGE) is loud
-    assert outgoing.sole("notifications/vendor/thing") is None
-    outgoing.close(loud)
-    assert outgoing.sole(m.LOG_MESSAGE) is quiet, "which is not to be, but there is no doubt whose it is"
+    pending_requests.open(Call("subscriptions/listen", {}, modern))
+    assert pending_requests.sole(m.LOG_MESSAGE) is None
+    loud = pending_requests.open(Call("tools/call", {}, {**modern, LOG_LEVEL: raw("info")}, object()))
+    quiet = pending_requests.open(Call("tools/call", {}, modern, object()))
+    assert pending_requests.sole(m.LOG_MESSAGE) is loud
+    assert pending_requests.sole("notifications/vendor/thing") is None
+    pending_requests.close(loud)
+    assert pending_requests.sole(m.LOG_MESSAGE) is quiet, (
+        "which is not to be, but there is no doubt whose it is"
+    )
 
 
 steps = st.one_of(st.just("progress"), st.just("log"), st.just("other"))
@@ -187,7 +189,7 @@ steps = st.one_of(st.just("progress"), st.just("log"), st.just("other"))
 
 @given(st.lists(steps, max_size=3 * EVENT_LIMIT))
 def test_events_are_bounded_in_order_and_counted_when_lost(kinds: list[str]):
-    ticket = Ticket(1, CALL)
+    pending = PendingRequest(1, CALL)
     made = [
         progress(number)
         if kind == "progress"
@@ -197,56 +199,56 @@ def test_events_are_bounded_in_order_and_counted_when_lost(kinds: list[str]):
         for number, kind in enumerate(kinds)
     ]
     for event in made:
-        ticket.push(event)
-    kept = list(ticket.events)
+        pending.push(event)
+    kept = list(pending.events)
     assert len(kept) <= EVENT_LIMIT
     assert [event for event in made if any(event is one for one in kept)] == kept
     superseded = sum(event.method == m.PROGRESS for event in made)
     superseded -= sum(event.method == m.PROGRESS for event in kept)
-    assert ticket.dropped <= len(made) - len(kept) <= ticket.dropped + superseded
+    assert pending.dropped <= len(made) - len(kept) <= pending.dropped + superseded
     if len(made) <= EVENT_LIMIT:
         assert kept == made
 
 
 def test_the_latest_progress_is_always_kept():
-    ticket = Ticket(1, CALL)
+    pending = PendingRequest(1, CALL)
     for number in range(1000):
-        ticket.push(progress(number))
-    assert ticket.events[-1] == progress(999)
-    assert len(ticket.events) == EVENT_LIMIT
-    assert ticket.dropped == 0
+        pending.push(progress(number))
+    assert pending.events[-1] == progress(999)
+    assert len(pending.events) == EVENT_LIMIT
+    assert pending.dropped == 0
 
 
 def test_progress_gets_in_among_log_messages_only():
-    ticket = Ticket(1, CALL)
+    pending = PendingRequest(1, CALL)
     for number in range(EVENT_LIMIT):
-        ticket.push(log_message(number))
-    ticket.push(log_message(EVENT_LIMIT))
-    assert ticket.dropped == 1
-    assert ticket.events[-1] == log_message(EVENT_LIMIT - 1)
-    ticket.push(progress(1))
-    assert ticket.dropped == 2
-    assert ticket.events[0] == log_message(1)
-    assert ticket.events[-1] == progress(1)
+        pending.push(log_message(number))
+    pending.push(log_message(EVENT_LIMIT))
+    assert pending.dropped == 1
+    assert pending.events[-1] == log_message(EVENT_LIMIT - 1)
+    pending.push(progress(1))
+    assert pending.dropped == 2
+    assert pending.events[0] == log_message(1)
+    assert pending.events[-1] == progress(1)
 
 
 def test_the_deadline_of_a_ticket_may_move():
     class Moving:
         at = 5.0
 
-    ticket = Outgoing().open(CALL)
-    assert ticket.until == float("inf")
-    ticket.deadline = moving = Moving()
-    assert ticket.until == 5
+    pending = PendingRequests().open(CALL)
+    assert pending.until == float("inf")
+    pending.deadline = moving = Moving()
+    assert pending.until == 5
     moving.at = 8
-    assert ticket.until == 8
+    assert pending.until == 8
 
 
 def test_a_ticket_that_is_cut_off_wakes_who_waits_and_the_peer_is_to_be_told():
-    outgoing = Outgoing()
-    ticket = outgoing.open(CALL)
+    pending_requests = PendingRequests()
+    pending = pending_requests.open(CALL)
     woken = []
-    ticket.wake = lambda: woken.append(ticket.overdue)
-    ticket.cut_off()
+    pending.wake = lambda: woken.append(pending.overdue)
+    pending.cut_off()
     assert woken == [True]
-    assert outgoing.close(ticket)
+    assert pending_requests.close(pending)

@@ -71,7 +71,7 @@ async def test_rows_appear_as_it_happens(browser: Browser):
         assert await page.run("!document.getElementById('empty').hidden")
         request, _ = here.traffic.begin("resources/read", {"uri": "docs+file:///a.md"})
         await page.wait(f"{row_with('docs+file:///a.md')}?.dataset.status === 'open'")
-        here.traffic.saw(
+        here.traffic.message_passed(
             here.traffic.client, "out", {"id": request, "error": {"code": -32602, "message": "no"}}
         )
         await page.wait(f"{row_with('Error -32602')}")
@@ -83,8 +83,8 @@ async def test_rows_appear_as_it_happens(browser: Browser):
 async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(browser: Browser):
     async with opened(browser) as (page, here):
         docs = here.traffic.upstreams["docs"]
-        here.traffic.saw(docs, "out", {"id": 1, "method": "server/discover"})
-        here.traffic.saw(docs, "in", {"id": 1, "result": {}})
+        here.traffic.message_passed(docs, "out", {"id": 1, "method": "server/discover"})
+        here.traffic.message_passed(docs, "in", {"id": 1, "result": {}})
         here.traffic.exchange()
         await page.wait(f"{ROWS} === 1")
         assert "tools/call" in (await page.run(TEXTS))[0]
@@ -93,7 +93,7 @@ async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(browser:
         assert await page.run(ROWS) == 1
         await page.run(f"{row_with('server/discover')}.click()")
         await page.wait("document.getElementById('detail').textContent.includes('server/discover')")
-        here.traffic.saw(docs, "out", {"id": 2, "method": "ping"})
+        here.traffic.message_passed(docs, "out", {"id": 2, "method": "ping"})
         await page.wait(f"{ROWS} === 2")
         await page.run("document.getElementById('own').click()")
         await page.wait(f"{row_with('tools/call')} !== undefined")
@@ -160,9 +160,11 @@ async def test_an_exchange_that_goes_on_is_followed_while_it_is_read(browser: Br
         token = EXCHANGE.set(exchange)
         for progress in (1, 2):
             params = {"progressToken": 1, "progress": progress}
-            traffic.saw(traffic.client, "out", {"method": "notifications/progress", "params": params})
+            traffic.message_passed(
+                traffic.client, "out", {"method": "notifications/progress", "params": params}
+            )
             await page.wait(f"document.querySelectorAll('.step').length === {progress + 1}")
-        traffic.saw(traffic.client, "out", {"id": request, "result": {}})
+        traffic.message_passed(traffic.client, "out", {"id": request, "result": {}})
         EXCHANGE.reset(token)
         await page.wait("document.querySelector('.detail .chip').textContent === 'OK'")
         assert await page.run("document.querySelector('.tree').mine")  # what was open stayed open
@@ -329,7 +331,7 @@ async def test_a_hostile_text_is_only_text(browser: Browser):
         "result": {"content": [{"type": "text", "text": HOSTILE}], HOSTILE: HOSTILE, "__proto__": {"hurt": 1}}
     }
     traffic.exchange(HOSTILE, {"name": HOSTILE, HOSTILE: [HOSTILE]}, answer=answer)
-    traffic.recorder.saw(traffic.upstreams["docs"], "in", HOSTILE.encode())
+    traffic.recorder.message_passed(traffic.upstreams["docs"], "in", HOSTILE.encode())
     server = ScriptedServer(tools=[])
 
     async def discover(*_: object) -> dict[str, object]:

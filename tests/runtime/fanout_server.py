@@ -45,7 +45,7 @@ async def listen(world: World) -> int:
     """Serve `world` on a free port of the loopback."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=CLIENTS)
     sessions = SessionLimits(CLIENTS, 300, ReplayBounds())
-    endpoint = HttpEndpoint(world.mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+    endpoint = HttpEndpoint(world.mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
     await world.nursery.start(endpoint.run)
     limits = HttpLimits(connections=CLIENTS)
     serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)

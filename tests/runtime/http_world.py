@@ -12,7 +12,7 @@ from attrs import evolve
 from mcpmux.config import Http, Upstream
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.readiness import available, open_reception
+from mcpmux.transports.readiness import available, open_readiness_poller
 from tests.runtime.scripted_http import open_http_face
 from tests.runtime.world import World
 
@@ -28,10 +28,10 @@ class HttpWorld(World):
         self.connects[upstream.name] = self.connects.get(upstream.name, 0) + 1
         server = self.servers[upstream.name]
         assert server is not None and available
-        async with open_reception() as reception, trio.open_nursery() as nursery:
+        async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
             url, scope = await nursery.start(_serve, server)
             self._pipes[upstream.name] = scope
-            opener = ChannelOpener(1 << 24, 1 << 16, STOP, reception=reception)
+            opener = ChannelOpener(1 << 24, 1 << 16, STOP, poller=poller)
             async with opener.open(evolve(upstream, target=Http(url)), hear, watch) as channel:
                 yield channel
             nursery.cancel_scope.cancel()

@@ -262,7 +262,7 @@ class StreamWorld:
         announced: list[str] = []
 
         async def serve(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-            serving = Serving(config.limits, self.mux.front, self.stopping, announced.append)
+            serving = Serving(config.limits, self.mux.service, self.stopping, announced.append)
             await serve_stream_listener(listener, serving, task_status=task_status)
             self.served.set()
 
@@ -272,7 +272,7 @@ class StreamWorld:
     def stop_serving(self) -> None:
         """What `mcpmux serve` does at the first signal."""
         self.stopping.set()
-        self.mux.relay.close()
+        self.mux.hub.close()
 
 
 @asynccontextmanager

@@ -470,19 +470,19 @@ async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, au
 async def test_what_waits_for_a_client_is_not_told_when_it_is_denied_meanwhile(autojump_clock):
     servers = {"docs": Store(MODERN, count=2), "vault": Store(MODERN)}
     async with open_world(servers, access=RULES) as world:
-        relay = world.mux.relay
-        mailbox = relay.join(frozenset(), ALICE)
+        hub = world.mux.hub
+        outbox = hub.join(frozenset(), ALICE)
         for number in (0, 1):
-            relay.subscribe(mailbox, "docs", f"file:///open/{number}", said_raw=False)
-        relay.tell_update("docs", "file:///open/1")
+            hub.subscribe(outbox, "docs", f"file:///open/{number}", said_raw=False)
+        hub.tell_update("docs", "file:///open/1")
         await trio.testing.wait_all_tasks_blocked()  # it has been put into the mailbox
         world.mux.router.policy = policy_of(LESS)
-        mailbox.close()
+        outbox.close()
         told = []
-        while (event := await mailbox.take()) is not None:
+        while (event := await outbox.take()) is not None:
             told.append(bytes(event.params["uri"]))
         assert told == [b'"docs+file:///open/0"']  # it may have been that one, nobody knows any more
-        relay.leave(mailbox)
+        hub.leave(outbox)
 
 
 async def test_a_reloaded_configuration_brings_its_rules(autojump_clock):

@@ -225,7 +225,7 @@ async def test_a_legacy_client_that_goes_while_it_is_asked_leaves_nothing_behind
             assert [last["params"]["requestId"]] == called
         else:
             assert "the client has gone" in server.heard[0]["error"]["message"]
-        assert len(world.mux.upstreams["x"].connection._channel.calls.outgoing) == 0
+        assert len(world.mux.upstreams["x"].connection._channel.calls.pending_requests) == 0
 
 
 async def test_changed_roots_are_passed_on_to_legacy_servers(autojump_clock):
@@ -317,7 +317,7 @@ async def test_a_client_that_does_not_read_is_closed(autojump_clock):
             await world.kill("y")
             await trio.sleep(1)
         await trio.sleep(100)
-        assert not world.mux.relay._listeners
+        assert not world.mux.hub._listeners
         assert client
 
 

@@ -301,7 +301,7 @@ async def test_a_servers_batch_is_read_over_http(face: type[Face]):
             config = Config(upstreams=(Upstream(name="x", target=Http(place.url)),))
             async with app.open_mux(config) as mux:
                 ours, theirs = open_memory_pipes()
-                nursery.start_soon(serve_pipe, theirs, mux.front)
+                nursery.start_soon(serve_pipe, theirs, mux.service)
                 client = ScriptedClient(ours)
                 await client.initialize("2025-11-25")
                 params = client.params({"name": "x__count"}, progressToken="t")

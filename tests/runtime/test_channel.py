@@ -14,10 +14,10 @@ from mcpmux.errors import Overdue, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.link import LAST_WORDS_SECONDS, Link, open_link
+from mcpmux.runtime.duplex_channel import LAST_WORDS_SECONDS, DuplexChannel, open_duplex_channel
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.pipe import QUEUE_BYTES
+from mcpmux.transports.message_stream import QUEUE_BYTES
 from tests.inline import run_inline
 from tests.memory_pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
 from tests.runtime.test_link_deadlines import Peer, open_world, refuse
@@ -38,8 +38,8 @@ async def say_progress(peer: Peer, request_id: int) -> None:
     await peer.say(method="notifications/progress", params={"progressToken": request_id, "progress": 1})
 
 
-def nothing_is_left(link: Link) -> bool:
-    return len(link.calls.outgoing) == 0 and not link.deadlines.watched
+def nothing_is_left(link: DuplexChannel) -> bool:
+    return len(link.calls.pending_requests) == 0 and not link.deadlines.watched
 
 
 class Begun:
@@ -197,7 +197,10 @@ async def test_where_sending_may_have_to_wait_an_exchange_wants_a_task(autojump_
 
 async def test_what_the_pipe_has_no_room_for_is_sent_in_a_task_and_once(autojump_clock):
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-    async with open_link(ours, refuse, lambda _: None, objects=False) as link, trio.open_nursery() as nursery:
+    async with (
+        open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link,
+        trio.open_nursery() as nursery,
+    ):
         peer = Peer(theirs)
         exchanges = [Begun(link.exchange(CALL, unheard)) for _ in range(CAPACITY + 3)]
         assert [exchange.is_asleep for exchange in exchanges] == [True] * CAPACITY + [False] * 3
@@ -214,7 +217,7 @@ async def test_what_the_pipe_has_no_room_for_is_sent_in_a_task_and_once(autojump
 
 async def test_an_exchange_that_cannot_be_sent_in_time_is_overdue(autojump_clock):
     ours, _theirs = open_memory_pipes(kind=PromptMemoryPipe)  # nobody reads
-    async with open_link(ours, refuse, lambda _: None, objects=False) as link:
+    async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
         exchanges = [Begun(link.exchange(CALL, unheard, Deadline(5, 0, 60))) for _ in range(CAPACITY + 1)]
         began = trio.current_time()
         for exchange in reversed(exchanges):
@@ -236,10 +239,13 @@ async def test_a_peer_that_takes_nothing_more_has_a_moment_for_last_words(autoju
     ours, theirs = open_memory_pipes()
     results: list[Fields] = []
 
-    async def ask(link: Link) -> None:
+    async def ask(link: DuplexChannel) -> None:
         results.append(await run_inline(link.exchange(CALL, unheard)))
 
-    async with open_link(ours, refuse, lambda _: None, objects=False) as link, trio.open_nursery() as nursery:
+    async with (
+        open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link,
+        trio.open_nursery() as nursery,
+    ):
         peer = Peer(theirs)
         nursery.start_soon(ask, link)
         asked = await peer.next()
@@ -255,7 +261,7 @@ async def test_a_peer_that_takes_nothing_more_has_a_moment_for_last_words(autoju
         assert trio.current_time() - began == pytest.approx(LAST_WORDS_SECONDS)
 
 
-async def failing_exchange(link: Link) -> None:
+async def failing_exchange(link: DuplexChannel) -> None:
     """After it no other exchange is tried on the link: who repeats it looks for a new one."""
     with pytest.raises(TransportClosed, match="the pipe is closed"):
         await run_inline(link.exchange(CALL, unheard))
@@ -265,7 +271,7 @@ async def failing_exchange(link: Link) -> None:
 @pytest.mark.parametrize("kind", [PromptMemoryPipe, None], ids=["prompt", "waiting"])
 async def test_a_call_that_meets_a_closed_stream_before_its_reader_does_ends_the_link(autojump_clock, kind):
     ours, theirs = open_memory_pipes(**({} if kind is None else {"kind": kind}))
-    async with open_link(ours, refuse, lambda _: None, objects=False) as link:
+    async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
         await quiet()
         await theirs.aclose()
         assert not link.closed.is_set()

@@ -313,7 +313,7 @@ def cancellations(worker: Worker) -> Counter[Any]:
 def assert_nothing_in_flight(mux: app.Mux) -> None:
     for upstream in mux.upstreams.values():
         assert upstream.connection is not None
-        assert "<Outgoing 0 in flight>" in repr(upstream.connection._channel)
+        assert "<PendingRequests 0 in flight>" in repr(upstream.connection._channel)
 
 
 async def test_nothing_crosses_on_pipes(autojump_clock):
@@ -337,7 +337,7 @@ async def test_nothing_crosses_on_pipes(autojump_clock):
             await caller.vanish()
         await trio.sleep(PATIENCE)
         assert not world.nursery.child_tasks
-        assert "<Relay 0 listeners" in repr(world.mux.relay)
+        assert "<NotificationHub 0 listeners" in repr(world.mux.hub)
 
 
 @asynccontextmanager
@@ -349,10 +349,10 @@ async def open_http_world(workers: dict[str, Worker]) -> AsyncIterator[tuple[app
         mux = await stack.enter_async_context(app.open_mux(Config(upstreams=upstreams)))
         nursery = await stack.enter_async_context(trio.open_nursery())
         sessions = SessionLimits(len(CLIENTS), 300, ReplayBounds())
-        endpoint = HttpEndpoint(mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+        endpoint = HttpEndpoint(mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(endpoint.run)
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), reception=mux.reception)
+        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), poller=mux.poller)
         await nursery.start(serve, listeners, endpoint.handle)
         yield mux, endpoint, listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()

@@ -133,7 +133,7 @@ class Server(ScriptedServer):
 
 
 async def _serve(world: World, pipe: Any) -> None:
-    await serve_pipe(pipe, world.mux.front)
+    await serve_pipe(pipe, world.mux.service)
     await pipe.aclose()
 
 
@@ -246,12 +246,12 @@ def check_server(server: Server) -> None:
 
 def check_nothing_is_held(world: World) -> None:
     upstream = world.mux.upstreams["x"]
-    assert (upstream.in_flight, upstream.turnstile.running, upstream.turnstile.waiting) == (0, 0, 0)
+    assert (upstream.in_flight, upstream.limiter.running, upstream.limiter.waiting) == (0, 0, 0)
     assert upstream.connection is not None
     channel = upstream.connection.channel
     assert channel.deadlines.watched == []
     # A question of our own after its health may be on its way.
-    assert [ticket for ticket in channel.calls.outgoing if ticket.call.method in ASKED] == []
+    assert [pending for pending in channel.calls.pending_requests if pending.call.method in ASKED] == []
     assert not channel.calls.has_parked
 
 

@@ -16,12 +16,12 @@ import trio.testing
 
 from mcpmux.config import AccessRule
 from mcpmux.errors import RpcError
-from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.link import Link, open_link
-from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED
+from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
+from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.pipe import open_line_pipe
+from mcpmux.transports.message_stream import open_line_stream
 from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
 from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.world import World, open_world
@@ -248,8 +248,8 @@ async def test_a_client_that_vanishes_leaves_nothing_behind(autojump_clock, serv
 async def test_what_was_asked_before_the_stream_ended_is_still_answered(autojump_clock, server):
     async with ready(server) as (world, client):
         left, right = trio.testing.memory_stream_pair()
-        async with open_line_pipe(left, 10**6) as ours, open_line_pipe(right, 10**6) as theirs:
-            world.nursery.start_soon(partial(serve_pipe, theirs, world.mux.front, linger=10))
+        async with open_line_stream(left, 10**6) as ours, open_line_stream(right, 10**6) as theirs:
+            world.nursery.start_soon(partial(serve_pipe, theirs, world.mux.service, linger=10))
             await ours.send(_message(client, *TOOL))
             await quiet()
             await ours.send_eof()
@@ -329,9 +329,9 @@ async def test_a_server_whose_reads_are_for_everybody_after_all_is_not_asked_aga
         assert len(server.asked("resources/read")) == before
 
 
-def on_the_way() -> list[Inline | Ticket]:
+def on_the_way() -> list[Inline | PendingRequest]:
     """What exchanges on their way have, as far as the collector knows of it."""
-    return [each for each in gc.get_objects() if isinstance(each, Inline | Ticket)]
+    return [each for each in gc.get_objects() if isinstance(each, Inline | PendingRequest)]
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
@@ -402,7 +402,7 @@ async def test_what_fails_at_once_is_answered_once_and_the_next_call_is_taken(au
         raise failure
 
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-    async with open_link(ours, answer, lambda _: None, objects=True):
+    async with open_duplex_channel(ours, answer, lambda _: None, objects=True):
         before = tasks()
         for number in (1, 2):
             await theirs.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call"}).encode())
@@ -421,7 +421,7 @@ async def test_an_answer_that_waits_without_a_task_is_an_error_that_is_told(auto
         raise AssertionError
 
     ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-    async with open_link(ours, answer, lambda _: None, objects=True) as link:
+    async with open_duplex_channel(ours, answer, lambda _: None, objects=True) as link:
         await theirs.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
         with trio.fail_after(5):
             assert json.loads(await theirs.receive())["error"]["code"] == -32603
@@ -433,7 +433,7 @@ async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock,
         connection = world.mux.upstreams["x"].connection
         assert connection is not None
         link = connection.channel
-        assert isinstance(link, Link)
+        assert isinstance(link, DuplexChannel)
         offer = link._offer
 
         def break_down(_data: bytes) -> bool:
@@ -443,7 +443,7 @@ async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock,
         await client.start(*TOOL)
         assert (await client.receive())["error"]["code"] == -32603
         assert held(world) == NO_SLOT_IS_HELD
-        assert len(link.calls.outgoing) == 0
+        assert len(link.calls.pending_requests) == 0
         monkeypatch.setattr(link, "_offer", offer)
         server.gate.set()
         assert "error" not in await client.request(*TOOL)

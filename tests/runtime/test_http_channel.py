@@ -211,12 +211,12 @@ async def test_updates_come_on_the_servers_own_stream_across_its_breaks():
 
     async with open_web(script) as (web, mux):
         web.second = trio.Event()
-        mailbox = mux.relay.join(frozenset({"notifications/tools/list_changed"}))
+        outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
         await web.second.wait()
-        heard = await mailbox.take()
+        heard = await outbox.take()
         assert heard is not None
         assert heard.method == "notifications/tools/list_changed"
-        mux.relay.leave(mailbox)
+        mux.hub.leave(outbox)
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
@@ -238,12 +238,12 @@ async def test_a_server_whose_own_stream_is_not_there_yet_is_asked_for_it_again(
 
     open_at_last = trio.Event()
     async with open_web(script) as (_, mux):
-        mailbox = mux.relay.join(frozenset({"notifications/tools/list_changed"}))
+        outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
         open_at_last.set()
-        heard = await mailbox.take()  # what it said before may have been missed
+        heard = await outbox.take()  # what it said before may have been missed
         assert heard is not None and heard.method == "notifications/tools/list_changed"
         assert refusals == 0
-        mux.relay.leave(mailbox)
+        mux.hub.leave(outbox)
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])

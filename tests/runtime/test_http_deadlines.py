@@ -19,7 +19,7 @@ from mcpmux.runtime.upstreams.http_channel import open_http_channel
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
-from mcpmux.transports.readiness import available, open_reception
+from mcpmux.transports.readiness import available, open_readiness_poller
 from tests.inline import run_inline
 from tests.runtime.scripted_web import LEGACY, event
 
@@ -129,7 +129,7 @@ class World:
 
     async def nothing_is_left(self) -> None:
         await trio.testing.wait_all_tasks_blocked()
-        assert len(self.channel.calls.outgoing) == 0
+        assert len(self.channel.calls.pending_requests) == 0
         assert self.channel.deadlines.watched == []
         assert self.pool._running == 0
 
@@ -137,7 +137,7 @@ class World:
 @asynccontextmanager
 async def served_by(script, way="carried", **limits):
     """A world whose server treats each connection as the script does. `way`: how its calls are sent."""
-    async with open_reception() as reception, trio.open_nursery() as nursery:
+    async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
 
         async def serve(stream) -> None:
             async with stream:
@@ -151,7 +151,7 @@ async def served_by(script, way="carried", **limits):
         posts = way == "posted"
         with (
             trio.fail_after(VIRTUAL_SECONDS),
-            HttpPool(origin, limits=limits, reception=reception if posts else None) as pool,
+            HttpPool(origin, limits=limits, poller=poller if posts else None) as pool,
         ):
             world = World(pool)
             await nursery.start(world.run)

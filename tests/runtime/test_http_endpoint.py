@@ -132,7 +132,7 @@ async def open_endpoint(
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         sessions = SessionLimits(max_sessions, 300, ReplayBounds())
-        endpoint = HttpEndpoint(world.mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+        endpoint = HttpEndpoint(world.mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
         await world.nursery.start(endpoint.run)
         limits = HttpLimits(body_bytes=body_bytes)
         serve = partial(
@@ -141,7 +141,7 @@ async def open_endpoint(
             refuse=refuse,
             stopping=trio.Event(),
             limits=limits,
-            reception=world.mux.reception,
+            poller=world.mux.poller,
         )
         await world.nursery.start(serve, listeners, endpoint.handle)
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:

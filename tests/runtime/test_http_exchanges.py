@@ -13,11 +13,11 @@ import trio
 from mcpmux.cli.lazy import is_compiled
 from mcpmux.mux import rewrite
 from mcpmux.protocol.large import LARGE_BYTES
-from mcpmux.runtime.link import Link
+from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_response import HttpTicket
-from mcpmux.runtime.upstreams.memory import DOUBTS
+from mcpmux.runtime.upstreams.http_response import PendingHttpRequest
+from mcpmux.runtime.upstreams.response_cache import DOUBTS
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.readiness import available
 from tests.runtime.http_world import HttpWorld
@@ -52,7 +52,7 @@ class Asking:
         self.client = client
         self.session = session
         self.attended: list[Inline] = []
-        self.carried: list[HttpTicket] = []
+        self.carried: list[PendingHttpRequest] = []
 
     @property
     def has_no_task(self) -> bool:
@@ -66,9 +66,9 @@ class Asking:
                 self.attended.append(inline)
             await attend(inline)
 
-        def note_carried(channel: HttpChannel, ticket: HttpTicket) -> None:
-            self.carried.append(ticket)
-            carry(channel, ticket)
+        def note_carried(channel: HttpChannel, pending: PendingHttpRequest) -> None:
+            self.carried.append(pending)
+            carry(channel, pending)
 
         monkeypatch.setattr(Inline, "attend", note_attended)
         monkeypatch.setattr(HttpChannel, "_carry", note_carried)
@@ -332,11 +332,11 @@ async def test_a_call_that_breaks_while_it_is_sent_is_answered_and_holds_nothing
     async with asking(server, era, monkeypatch) as found:
         server.gate.set()
 
-        def fail(_link: Link | HttpChannel, *_: Any) -> None:
+        def fail(_link: DuplexChannel | HttpChannel, *_: Any) -> None:
             raise ZeroDivisionError
 
         with monkeypatch.context() as broken:
-            broken.setattr(Link, "_send_now", fail)
+            broken.setattr(DuplexChannel, "_send_now", fail)
             broken.setattr(HttpChannel, "_send_now", fail)
             answer = await found.ask(*TOOL)
         assert answer.last["error"]["message"] == "Internal error"

@@ -70,7 +70,7 @@ async def open_guarded(
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         policy = OriginPolicy("127.0.0.1", (), ())
         sessions = SessionLimits(10, 300, ReplayBounds())
-        endpoint = HttpEndpoint(world.mux.front, "/mcp", policy, sessions, "/sse", gate=gate)
+        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, "/sse", gate=gate)
         await world.nursery.start(endpoint.run)
         guard = HttpGuard(gate, policy, "/mcp", endpoint.handle)
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
@@ -151,7 +151,7 @@ async def test_every_call_carries_its_principal():
             seen.append((call.method, call.principal.name, call.principal.scopes))
             return await exchange(call, notify)
 
-        mux.world.mux.front._router.exchange = spy
+        mux.world.mux.service._router.exchange = spy
         await mux.modern("resources/list", None, ANN)
         session = await mux.initialize(BEN)
         await mux.send(request("tools/list"), BEN | session)
@@ -340,7 +340,7 @@ async def test_a_stream_ends_when_its_token_expires(era: str):
 async def test_a_stream_ends_when_its_token_is_taken_back(era: str):
     gate = make_gate(tokens=STATIC)
     async with open_guarded(gate=gate) as mux:
-        before = len(mux.world.mux.relay._listeners)
+        before = len(mux.world.mux.hub._listeners)
         over = trio.Event()
         session = await mux.initialize(ANN) if era == "legacy" else {}
 
@@ -365,7 +365,7 @@ async def test_a_stream_ends_when_its_token_is_taken_back(era: str):
         assert (await mux.modern("resources/list", None, BEN)).status == 200
         with trio.fail_after(30):
             # The session's own goes within a second; no event tells of it.
-            while len(mux.world.mux.relay._listeners) > before:  # noqa: ASYNC110
+            while len(mux.world.mux.hub._listeners) > before:  # noqa: ASYNC110
                 await trio.sleep(0.05)
 
 

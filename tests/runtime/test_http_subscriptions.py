@@ -12,7 +12,7 @@ from mcpmux import app
 from mcpmux.config import Caching, Config, Http, Upstream
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
-from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.upstreams import http_response, subscriber
 from mcpmux.runtime.upstreams.connection import unheard
 from tests.runtime.scripted_http import HttpFace, open_http_face
@@ -39,11 +39,11 @@ class Stage:
         self.server = server
         self.face = face
         self.mux = mux
-        self.mailbox: Mailbox = mux.relay.join(frozenset())
+        self.outbox: ClientOutbox = mux.hub.join(frozenset())
 
     async def subscribe(self) -> None:
         for uri in ("x+memo:1", "x+memo:2"):
-            await self.mux.router.subscribe(self.mailbox, uri, SUBSCRIBE)
+            await self.mux.router.subscribe(self.outbox, uri, SUBSCRIBE)
         await self.expect_subscribed()
 
     async def expect_subscribed(self) -> None:
@@ -54,7 +54,7 @@ class Stage:
     async def hear(self, count: int) -> list[str | None]:
         """The URIs of the next updates."""
         with trio.fail_after(PATIENCE):
-            events = [await self.mailbox.take() for _ in range(count)]
+            events = [await self.outbox.take() for _ in range(count)]
         return sorted(text_of(event.params["uri"]) or "" for event in events if event is not None)
 
     def count(self, method: str) -> int:

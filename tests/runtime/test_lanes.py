@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.config import Http, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
-from mcpmux.runtime.upstreams.lanes import PAUSE_SECONDS, lane_key, mirrors
+from mcpmux.runtime.upstreams.era_sessions import PAUSE_SECONDS, era_session_key, mirrors
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import LEGACY, MODERN, client_of
@@ -127,7 +127,7 @@ async def test_a_modern_server_is_asked_once_in_a_while(autojump_clock):
             await client.initialize(LEGACY)
             assert (await client.request("tools/call", {"name": "x__t"}))["content"][0]["text"] == MODERN
         assert world.initializes == 1
-        assert lane_key("x") not in world.mux.upstreams._by_key
+        assert era_session_key("x") not in world.mux.upstreams._by_key
         await trio.sleep(PAUSE_SECONDS)
         await client_of(world, LEGACY)
         assert world.initializes == 2

@@ -24,21 +24,21 @@ def kib(process, what):
 @pytest.mark.skipif(not Path(STATUS).exists(), reason=f"needs {STATUS}")
 @pytest.mark.parametrize("prefix", ["s0", ""])
 def test_an_unread_answer_takes_no_more_than_three_times_its_size(prefix):
-    front = f"{prefix}+" if prefix else ""
+    service = f"{prefix}+" if prefix else ""
     with ExitStack() as stack:
         _, (upstream,) = started(stack, "benchmarks.upstream", "--port=0")
         config = f'[upstreams.s0]\nurl = "http://127.0.0.1:{upstream}/mcp"\nprefix = "{prefix}"\n'
         mux, port = started_mux(stack, config)
         with connected(port) as client:
-            ask(client, "resources/read", uri=front + SMALL)
-            assert result_of(client)["contents"][0]["uri"] == front + SMALL
+            ask(client, "resources/read", uri=service + SMALL)
+            assert result_of(client)["contents"][0]["uri"] == service + SMALL
         before = kib(mux, "VmRSS")
         clients = [stack.enter_context(connected(port, SO_RCVBUF=4096)) for _ in range(CLIENTS)]
         for client in clients:
-            ask(client, "resources/read", uri=front + LARGE)
+            ask(client, "resources/read", uri=service + LARGE)
         assert all(client.recv(1, socket.MSG_PEEK) for client in clients)  # each answer is on its way
         time.sleep(0.2)
         assert (kib(mux, "VmHWM") - before) * 1024 <= 3 * PAYLOAD * CLIENTS
         for client in clients:
             (content,) = result_of(client)["contents"]
-            assert (content["uri"], len(content["text"])) == (front + LARGE, PAYLOAD)
+            assert (content["uri"], len(content["text"])) == (service + LARGE, PAYLOAD)

@@ -12,9 +12,9 @@ import trio.testing
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.duplex_channel import open_duplex_channel
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
-from mcpmux.transports.pipe import QUEUE_BYTES, open_line_pipe
+from mcpmux.transports.message_stream import QUEUE_BYTES, open_line_stream
 from tests.memory_pipe import open_memory_pipes
 from tests.transports.test_pipe import Stuck
 
@@ -50,14 +50,14 @@ async def open_world(kind: str):
     with trio.fail_after(VIRTUAL_SECONDS):
         if kind == "memory":
             ours, theirs = open_memory_pipes()
-            async with open_link(ours, refuse, lambda _: None, objects=False) as link:
+            async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
                 yield link, Peer(theirs)
             return
         left, right = trio.testing.memory_stream_pair()
         async with (
-            open_line_pipe(left, LIMIT) as ours,
-            open_line_pipe(right, LIMIT) as theirs,
-            open_link(ours, refuse, lambda _: None, objects=False) as link,
+            open_line_stream(left, LIMIT) as ours,
+            open_line_stream(right, LIMIT) as theirs,
+            open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link,
         ):
             yield link, Peer(theirs)
 
@@ -83,7 +83,7 @@ async def test_an_unanswered_exchange_ends_in_time_and_the_peer_is_told(autojump
         assert told["method"] == "notifications/cancelled"
         assert told["params"]["requestId"] == asked["id"]
         await peer.say(id=asked["id"], result={})  # too late, and nobody's
-        assert len(link.calls.outgoing) == 0
+        assert len(link.calls.pending_requests) == 0
 
 
 async def test_an_answer_in_time_is_the_answer_and_nothing_is_watched_after_it(autojump_clock, kind):
@@ -140,8 +140,8 @@ async def test_a_peer_that_does_not_read_holds_nobody_past_the_deadline(autojump
     stuck = Stuck()
     large = Call("tools/call", {"text": raw("x" * QUEUE_BYTES)}, {})
     with trio.fail_after(VIRTUAL_SECONDS):
-        pipes = open_line_pipe(stuck.stream, LIMIT)
-        async with pipes as pipe, open_link(pipe, refuse, lambda _: None, objects=False) as link:
+        pipes = open_line_stream(stuck.stream, LIMIT)
+        async with pipes as pipe, open_duplex_channel(pipe, refuse, lambda _: None, objects=False) as link:
             took: list[float] = []
 
             async def ask() -> None:

@@ -10,7 +10,7 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.errors import RpcError
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.duplex_channel import open_duplex_channel
 from tests.memory_pipe import MemoryPipe, PromptMemoryPipe, open_memory_pipes
 
 HELD_HERE = 2  # by the test, and by the question
@@ -32,7 +32,7 @@ async def refuse(_request: object, _notify: object):
 async def test_what_was_read_is_not_kept_until_the_next_message(kind, said):
     ours, theirs = open_memory_pipes(kind=kind)
     message = said.encode()
-    async with open_link(ours, refuse, lambda _: None, objects=False) as link:
+    async with open_duplex_channel(ours, refuse, lambda _: None, objects=False) as link:
         await theirs.send(message)
         await wait_all_tasks_blocked()
         assert sys.getrefcount(message) == HELD_HERE

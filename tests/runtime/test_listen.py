@@ -42,7 +42,7 @@ async def test_more_than_anybody_needs_is_refused(autojump_clock):
         await client.start("subscriptions/listen", {"notifications": wish})
         assert (await client.receive())["error"]["code"] == -32602
         await quiet()
-        assert repr(world.mux.relay).startswith("<Relay 0 listeners")
+        assert repr(world.mux.hub).startswith("<NotificationHub 0 listeners")
 
 
 async def test_a_listen_of_a_client_that_takes_no_event_streams_is_refused():

@@ -77,8 +77,8 @@ async def one_upstream(server, **settings):
         yield world
 
 
-def turnstile_of(world: World):
-    return world.mux.upstreams["slow"].turnstile
+def limiter_of(world: World):
+    return world.mux.upstreams["slow"].limiter
 
 
 async def test_flood_of_one_client_does_not_starve_another(autojump_clock):
@@ -97,7 +97,7 @@ async def test_flood_of_one_client_does_not_starve_another(autojump_clock):
         assert greedy.done + len(greedy.refusals) == 10_000
         assert server.began == greedy.done + modest.done
         assert server.most == 4
-        assert (turnstile_of(world).running, turnstile_of(world).waiting) == (0, 0)
+        assert (limiter_of(world).running, limiter_of(world).waiting) == (0, 0)
 
 
 async def test_full_queue_refuses_with_a_hint_when_to_come_back(autojump_clock):
@@ -147,7 +147,7 @@ async def test_client_that_goes_away_leaves_no_slot_taken(autojump_clock, after)
             await leaving.client.vanish()
         assert staying.done == 4
         await trio.sleep(60)
-        assert (turnstile_of(world).running, turnstile_of(world).waiting) == (0, 0)
+        assert (limiter_of(world).running, limiter_of(world).waiting) == (0, 0)
 
 
 async def test_client_that_cancels_what_waits_makes_room(autojump_clock):
@@ -161,7 +161,7 @@ async def test_client_that_cancels_what_waits_makes_room(autojump_clock):
         for request_id in reversed(ids):  # those that wait first, or they would begin
             await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
         await trio.testing.wait_all_tasks_blocked()
-        assert (turnstile_of(world).running, turnstile_of(world).waiting) == (0, 0)
+        assert (limiter_of(world).running, limiter_of(world).waiting) == (0, 0)
         asker = Asker(client)
         await asker.flood(3)
         assert asker.done == 3

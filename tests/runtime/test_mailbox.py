@@ -9,7 +9,7 @@ import trio.testing
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.client_outbox import ClientOutbox
 
 
 def update(number: int) -> Event:
@@ -19,8 +19,8 @@ def update(number: int) -> Event:
 class Client:
     """Takes `room` events at once; the next one is begun and stuck until `make_room`."""
 
-    def __init__(self, mailbox: Mailbox, room: int) -> None:
-        self.mailbox = mailbox
+    def __init__(self, outbox: ClientOutbox, room: int) -> None:
+        self.outbox = outbox
         self.heard: list[Event] = []
         self.by_reader: list[Event] = []
         self.flushes = 0
@@ -50,83 +50,83 @@ class Client:
         self._freed = trio.Event()
 
     async def read(self) -> None:
-        while (event := await self.mailbox.take(self)) is not None:
+        while (event := await self.outbox.take(self)) is not None:
             await self.flush()
             self.heard.append(event)
             self.by_reader.append(event)
 
 
 async def test_a_waiting_client_hears_at_once_and_nobody_is_woken(autojump_clock):
-    client = Client(Mailbox(frozenset()), room=100)
+    client = Client(ClientOutbox(frozenset()), room=100)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.read)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(3):
-            client.mailbox.put(update(number))
+            client.outbox.put(update(number))
             assert len(client.heard) == number + 1  # without a turn of the scheduler
-        client.mailbox.keep(Event("notifications/unknown", {}))
+        client.outbox.keep(Event("notifications/unknown", {}))
         assert len(client.heard) == 4
-        client.mailbox.close()
+        client.outbox.close()
     assert client.by_reader == []
-    assert client.mailbox.merged == 0
+    assert client.outbox.merged == 0
 
 
 async def test_before_the_reader_waits_everything_is_kept_for_it(autojump_clock):
-    client = Client(Mailbox(frozenset()), room=100)
+    client = Client(ClientOutbox(frozenset()), room=100)
     async with trio.open_nursery() as nursery:
-        client.mailbox.put(update(0))
+        client.outbox.put(update(0))
         nursery.start_soon(client.read)
-        client.mailbox.put(update(1))
+        client.outbox.put(update(1))
         assert client.heard == []
         await trio.testing.wait_all_tasks_blocked()
-        client.mailbox.put(update(2))
-        client.mailbox.close()
-        client.mailbox.put(update(3))
+        client.outbox.put(update(2))
+        client.outbox.close()
+        client.outbox.put(update(3))
     assert client.heard == [update(number) for number in range(4)]
 
 
 async def test_a_slow_client_hears_later_changes_once_in_order_and_in_bounded_memory(autojump_clock):
-    client = Client(Mailbox(frozenset()), room=1)
+    client = Client(ClientOutbox(frozenset()), room=1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.read)
         await trio.testing.wait_all_tasks_blocked()
-        client.mailbox.put(update(0))
-        client.mailbox.put(update(1))  # is begun, and stuck
+        client.outbox.put(update(0))
+        client.outbox.put(update(1))  # is begun, and stuck
         for _ in range(1000):
-            client.mailbox.put(update(2))
-            client.mailbox.put(update(3))
+            client.outbox.put(update(2))
+            client.outbox.put(update(3))
         await trio.testing.wait_all_tasks_blocked()
-        client.mailbox.put(update(2))
+        client.outbox.put(update(2))
         assert client.heard == [update(0)]
-        assert client.mailbox.merged == 1999
+        assert client.outbox.merged == 1999
         client.make_room(100)
         await trio.testing.wait_all_tasks_blocked()
         assert client.heard == [update(number) for number in range(4)]
-        client.mailbox.put(update(4))
+        client.outbox.put(update(4))
         assert client.heard[-1] == update(4)  # it keeps up again: at once
-        client.mailbox.close()
+        client.outbox.close()
     assert client.flushes == 1
     assert client.by_reader == [update(2), update(3)]
 
 
 @pytest.mark.parametrize("stuck", [False, True])
 async def test_a_reader_that_goes_leaves_what_comes_later_to_the_next(autojump_clock, stuck: bool):
-    client = Client(Mailbox(frozenset()), room=0 if stuck else 100)
+    client = Client(ClientOutbox(frozenset()), room=0 if stuck else 100)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.read)
             await trio.testing.wait_all_tasks_blocked()
-            client.mailbox.put(update(0))
+            client.outbox.put(update(0))
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
-    client.mailbox.put(update(1))
+    client.outbox.put(update(1))
     with trio.fail_after(30):
-        assert await client.mailbox.take() == update(1)
+        assert await client.outbox.take() == update(1)
 
 
 async def test_the_reader_before_does_not_take_the_outlet_of_the_next(autojump_clock):
-    mailbox = Mailbox(frozenset())
-    before, after = Client(mailbox, room=100), Client(mailbox, room=100)
+    outbox = ClientOutbox(frozenset())
+    before, after = Client(outbox, room=100), Client(outbox, room=100)
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as first:
@@ -135,6 +135,6 @@ async def test_the_reader_before_does_not_take_the_outlet_of_the_next(autojump_c
                 scope.cancel()
                 nursery.start_soon(after.read)
         await trio.testing.wait_all_tasks_blocked()
-        mailbox.put(update(0))
+        outbox.put(update(0))
         assert (before.heard, after.heard) == ([], [update(0)])
-        mailbox.close()
+        outbox.close()

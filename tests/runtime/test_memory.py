@@ -7,7 +7,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.memory import DOUBTS, PASSED, Memory, Store
+from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED, CacheStore, ResponseCache
 
 READ = Call(m.RESOURCES_READ, {"uri": raw("file:///a")}, {})
 
@@ -32,8 +32,8 @@ async def unheard(_event: Event) -> None:
     raise AssertionError
 
 
-async def doubtful() -> Memory:
-    memory = Store().memory_of(Upstream(name="x", target=Tcp("127.0.0.1", 1)), "x")
+async def doubtful() -> ResponseCache:
+    memory = CacheStore().cache_of(Upstream(name="x", target=Tcp("127.0.0.1", 1)), "x")
     assert memory is not None
     for _ in range(DOUBTS):
         assert not memory.passes()

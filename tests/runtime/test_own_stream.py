@@ -6,14 +6,14 @@ from mcpmux.mux.replay import ReplayBounds, ReplayBuffer
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams import own_stream
 from mcpmux.runtime.downstreams.own_stream import LATELY, LATELY_BYTES, OWN_STREAM, OwnStream
-from mcpmux.runtime.mailbox import Mailbox
 
 
 def opened() -> tuple[OwnStream, ReplayBuffer]:
     buffer = ReplayBuffer(ReplayBounds())
-    return OwnStream(buffer, Mailbox(frozenset())), buffer
+    return OwnStream(buffer, ClientOutbox(frozenset())), buffer
 
 
 def update(uri: str) -> Event:
@@ -51,7 +51,7 @@ async def test_what_may_not_stand_for_another_is_kept_each_time():
     stream.keep(message)
     stream.ask(b"{}")
     stream.ask(b"[]")
-    mailed = stream._mailbox._outbox.take()
+    mailed = stream._outbox._outbox.take()
     assert mailed is not None
     assert stream.keep(mailed) == b"id: 0-3\ndata: {}\n\nid: 0-4\ndata: []\n\n"
     assert len(buffer.after(f"{OWN_STREAM}-0", 0.0)[1]) == 4

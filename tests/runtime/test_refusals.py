@@ -13,8 +13,8 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.protocol.codes import BUSY
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
-from mcpmux.runtime.link import OBJECTION_LIMIT
-from mcpmux.transports.pipe import QUEUE_BYTES, RECEIVE_BYTES
+from mcpmux.runtime.duplex_channel import OBJECTION_LIMIT
+from mcpmux.transports.message_stream import QUEUE_BYTES, RECEIVE_BYTES
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 
@@ -38,7 +38,7 @@ async def open_client() -> AsyncIterator[tuple[Any, trio.Event]]:
         ours, theirs = memory_stream_pair()
 
         async def serve() -> None:
-            await StreamClients(world.mux.front, LIMITS, trio.Event(), None).serve(theirs, False)
+            await StreamClients(world.mux.service, LIMITS, trio.Event(), None).serve(theirs, False)
             done.set()
 
         nursery.start_soon(serve)

@@ -192,13 +192,13 @@ async def test_a_question_is_asked_and_its_answer_posted(method, holds):
 async def test_an_update_of_a_subscribed_resource_is_heard():
     server = Subscribable(LEGACY)
     async with open_stage(server) as (_, mux):
-        mailbox = mux.relay.join(frozenset())
+        outbox = mux.hub.join(frozenset())
         await mux.upstreams["x"].settled()
-        await mux.router.subscribe(mailbox, "memo:1", SUBSCRIBE)
+        await mux.router.subscribe(outbox, "memo:1", SUBSCRIBE)
         while server.subscribed != {"memo:1"}:
             await trio.lowlevel.checkpoint()
         await server.update("memo:1")
-        assert text_of((await mailbox.take()).params["uri"]) == "memo:1"
+        assert text_of((await outbox.take()).params["uri"]) == "memo:1"
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_server():

@@ -93,10 +93,10 @@ class Site:
 
     @property
     def listeners(self) -> str:
-        return repr(self.world.mux.relay).split(",")[0]
+        return repr(self.world.mux.hub).split(",")[0]
 
     async def until_nobody_listens(self) -> None:
-        while not self.listeners.startswith("<Relay 0"):
+        while not self.listeners.startswith("<NotificationHub 0"):
             await trio.lowlevel.checkpoint()
 
     async def until_gone(self, address: str) -> None:
@@ -122,7 +122,7 @@ async def open_site(
         url = f"http://127.0.0.1:{sockets[0].socket.getsockname()[1]}/sse"
         sessions = SessionLimits(max_sessions, idle, ReplayBounds(), in_flight)
         policy = OriginPolicy("127.0.0.1", (), ())
-        endpoint = HttpEndpoint(world.mux.front, "/mcp", policy, sessions, sse_path, stall)
+        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, sse_path, stall)
         site = Site(world, endpoint, url)
         limits = HttpLimits(body_bytes=1 << 20, write_seconds=stall)
 
@@ -245,7 +245,7 @@ async def test_a_client_that_leaves_cancels_its_calls_and_is_forgotten():
         async with site.client(LEGACY) as client:
             await client.start("tools/call", {"name": "x__t"})
             await started.wait()
-            assert site.listeners.startswith("<Relay 1")
+            assert site.listeners.startswith("<NotificationHub 1")
         await cancelled.wait()
         await site.until_nobody_listens()
 

@@ -30,4 +30,4 @@ async def test_of_two_initializes_at_once_one_opens_the_session(autojump_clock):
         assert next(a["error"]["code"] for a in answers if "error" in a) == -32600
         await client.vanish()
         await quiet()
-        assert repr(world.mux.relay).startswith("<Relay 0 listeners")
+        assert repr(world.mux.hub).startswith("<NotificationHub 0 listeners")

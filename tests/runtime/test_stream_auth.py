@@ -47,7 +47,7 @@ class Listening:
     def __init__(self, url: str, world: Any) -> None:
         self.url = url
         self.principals: list[str] = []
-        router = world.mux.front._router
+        router = world.mux.service._router
         exchange = router.exchange
 
         async def spy(call: Any, notify: Any) -> Any:
@@ -65,7 +65,7 @@ async def open_listening(
     async with open_world({"docs": docs()}) as world:
         announced: list[str] = []
         gate = gate or await make_gate(config)
-        serving = Serving(config.limits, world.mux.front, trio.Event(), announced.append, gate)
+        serving = Serving(config.limits, world.mux.service, trio.Event(), announced.append, gate)
         for listener in listeners.http:
             await world.nursery.start(serve_http_listener, listener, serving)
         for each in listeners.streams:

@@ -11,8 +11,8 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
-from mcpmux.transports.websocket.pipe import GOING_AWAY
 from mcpmux.transports.websocket.server import Door
+from mcpmux.transports.websocket.stream import GOING_AWAY
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 from tests.transports.raw_websocket import TEXT, RawClient, frame, handshake
@@ -39,7 +39,7 @@ async def open_client() -> AsyncIterator[Serving]:
     async with one_upstream(SlowServer()) as world, trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            clients = StreamClients(world.mux.front, StreamLimits(1000, 60), serving.stopping, DOOR)
+            clients = StreamClients(world.mux.service, StreamLimits(1000, 60), serving.stopping, DOOR)
             with serving.killed:
                 await clients.serve(theirs, False)
             serving.done.set()

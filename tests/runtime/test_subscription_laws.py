@@ -207,7 +207,7 @@ class Stage:
     def _join(self, name: str) -> Ear:
         if name not in self._ears:
             ours, theirs = open_memory_pipes()
-            self._nursery.start_soon(serve_pipe, theirs, self._world.mux.front)
+            self._nursery.start_soon(serve_pipe, theirs, self._world.mux.service)
             ear = self._ears[name] = Ear(ours, self._ticks)
             self._nursery.start_soon(ear.listen)
             self._nursery.start_soon(ear.work)
@@ -289,7 +289,7 @@ class Stage:
 
     def _check_subscriptions(self, upstream: str) -> None:
         wanted = self._wanted(upstream)
-        assert self._world.mux.relay.subscriptions.wanted(upstream) == wanted
+        assert self._world.mux.hub.subscriptions.wanted(upstream) == wanted
         server = self._world.servers[upstream]
         if isinstance(server, Picky):
             assert self._world.mux.upstreams[upstream].state == "ready"
@@ -313,13 +313,13 @@ class Stage:
         for name in CLIENTS:
             await self.vanish(name)
         await self.settle()
-        relay = self._world.mux.relay
-        assert repr(relay) == "<Relay 0 listeners, <Subscriptions {} of 0 listeners>>"
+        hub = self._world.mux.hub
+        assert repr(hub) == "<NotificationHub 0 listeners, <Subscriptions {} of 0 listeners>>"
         for upstream in self._world.mux.upstreams.values():
             if upstream.connection is not None:
                 assert repr(upstream.subscriber) == "<Subscriber 0 asked, 0 refused>"
                 listens = 1 if upstream.connection.facts.revision == MODERN else 0  # for changes of lists
-                assert f"<Outgoing {listens} in flight>" in repr(upstream.connection._channel)
+                assert f"<PendingRequests {listens} in flight>" in repr(upstream.connection._channel)
 
 
 clients = st.sampled_from(list(CLIENTS))

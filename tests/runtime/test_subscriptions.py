@@ -102,7 +102,7 @@ async def test_many_clients_are_one_upstream_subscription(up, down, autojump_clo
         await unsubscribe(clients[4], ["x+memo:1"], listens[4])
         await quiet()
         assert server.subscribed == set()
-        assert not world.mux.relay.subscriptions.wanted("x")
+        assert not world.mux.hub.subscriptions.wanted("x")
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -185,7 +185,7 @@ async def test_what_cannot_be_subscribed_is_an_error_and_leaves_nothing(autojump
             with pytest.raises(RpcFailure) as failure:
                 await client.request("resources/subscribe", {"uri": uri})
             assert (uri, failure.value.error["code"]) == (uri, code)
-        assert not world.mux.relay.subscriptions._of_listener
+        assert not world.mux.hub.subscriptions._of_listener
         modern = await client_of(world, MODERN)
         wish = {"resourceSubscriptions": ["x+nope:1", "x+memo:1", "gone+a:b"], "toolsListChanged": True}
         await modern.start("subscriptions/listen", {"notifications": wish})
@@ -295,7 +295,7 @@ async def test_stopping_ends_a_listen_gracefully(autojump_clock):
     async with open_world({"x": Subscribable(MODERN), "y": Subscribable(LEGACY)}) as world:
         client = await client_of(world, MODERN)
         listen = await subscribe(client, ["x+memo:1"])
-        world.mux.relay.close()
+        world.mux.hub.close()
         message = await client.receive()
         assert message["id"] == listen
         assert message["result"] == {"resultType": "complete", "_meta": {SUBSCRIPTION_ID: listen}}
@@ -319,8 +319,8 @@ async def test_a_burst_to_a_slow_reader_is_bounded_and_ends_with_every_uri(down,
         await subscribe(client, [f"x+{uri}" for uri in uris])
         for n in range(10_000):
             await server.update(uris[n % 50])
-        (mailbox,) = world.mux.relay._listeners
-        assert len(mailbox._outbox) <= 50
-        assert mailbox.merged > 9_000
+        (outbox,) = world.mux.hub._listeners
+        assert len(outbox._outbox) <= 50
+        assert outbox.merged > 9_000
         heard = await client.drain()
         assert {m["params"]["uri"] for m in heard} == {f"x+{uri}" for uri in uris}

@@ -206,7 +206,7 @@ async def test_a_task_outlives_its_client(autojump_clock):
         await trio.sleep(20)
         again = await client_of(world, LEGACY)
         assert (await again.request("tasks/get", {"taskId": "x+t1"}))["taskId"] == "x+t1"
-        assert len(world.mux.relay.personal.tasks) == 0
+        assert len(world.mux.hub.personal.tasks) == 0
 
 
 @pytest.mark.parametrize("task_id", ["x+none", "nobody+t1", "t1"])

@@ -14,8 +14,8 @@ import trio
 import trio.testing
 
 from mcpmux.mux.namespace import Space
-from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.relay import WAITING_LIMIT, Relay
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import WAITING_LIMIT, NotificationHub
 from mcpmux.traffic.recorder import Recorder
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
 from tests.runtime.subscribable import Subscribable
@@ -36,11 +36,11 @@ LISTEN_ID = "listen-7"
 
 
 @asynccontextmanager
-async def open_relay(spaces: dict[str, Space]) -> AsyncIterator[tuple[Relay, trio.Nursery]]:
-    relay = Relay(spaces.get, 1.0, lambda _upstream: None)
+async def open_relay(spaces: dict[str, Space]) -> AsyncIterator[tuple[NotificationHub, trio.Nursery]]:
+    hub = NotificationHub(spaces.get, 1.0, lambda _upstream: None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(relay.run)
-        yield relay, nursery
+        nursery.start_soon(hub.run)
+        yield hub, nursery
         nursery.cancel_scope.cancel()
 
 
@@ -49,36 +49,36 @@ def uris_of(client: Client) -> list[str]:
 
 
 def join(
-    relay: Relay, uri: str, nursery: trio.Nursery, *, said_raw: bool = False, room: int = 10**6
+    hub: NotificationHub, uri: str, nursery: trio.Nursery, *, said_raw: bool = False, room: int = 10**6
 ) -> Client:
     """A client that listens to a URI and reads, at once as long as there is room."""
-    mailbox: Mailbox = relay.join(frozenset())
-    relay.subscribe(mailbox, "x", uri, said_raw=said_raw)
-    client = Client(mailbox, room)
+    outbox: ClientOutbox = hub.join(frozenset())
+    hub.subscribe(outbox, "x", uri, said_raw=said_raw)
+    client = Client(outbox, room)
     nursery.start_soon(client.read)
     return client
 
 
 async def test_a_burst_of_one_update_is_told_once_to_each(autojump_clock):
-    async with open_relay({"x": SPACE}) as (relay, nursery):
-        clients = [join(relay, "memo:1", nursery) for _ in range(50)]
+    async with open_relay({"x": SPACE}) as (hub, nursery):
+        clients = [join(hub, "memo:1", nursery) for _ in range(50)]
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(1000):
-            relay.tell_update("x", "memo:1")
+            hub.tell_update("x", "memo:1")
         await trio.testing.wait_all_tasks_blocked()
         assert [uris_of(client) for client in clients] == [["x+memo:1"]] * 50
-        relay.tell_update("x", "memo:1")
+        hub.tell_update("x", "memo:1")
         await trio.testing.wait_all_tasks_blocked()
         assert [len(client.heard) for client in clients] == [2] * 50
 
 
 async def test_each_client_hears_in_its_own_words_and_those_who_say_the_same_share_an_event(autojump_clock):
-    async with open_relay({"x": SPACE}) as (relay, nursery):
-        exposed = [join(relay, "file:///a/b", nursery) for _ in range(2)]
-        spelled = [join(relay, "file:///a/b", nursery, said_raw=True) for _ in range(2)]
-        above = join(relay, "file:///a", nursery)
+    async with open_relay({"x": SPACE}) as (hub, nursery):
+        exposed = [join(hub, "file:///a/b", nursery) for _ in range(2)]
+        spelled = [join(hub, "file:///a/b", nursery, said_raw=True) for _ in range(2)]
+        above = join(hub, "file:///a", nursery)
         await trio.testing.wait_all_tasks_blocked()
-        relay.tell_update("x", "file:///a/b")
+        hub.tell_update("x", "file:///a/b")
         await trio.testing.wait_all_tasks_blocked()
         assert [uris_of(client) for client in exposed] == [["x+file:///a/b"]] * 2
         assert [uris_of(client) for client in spelled] == [["file:///a/b"]] * 2
@@ -88,12 +88,12 @@ async def test_each_client_hears_in_its_own_words_and_those_who_say_the_same_sha
 
 
 async def test_any_number_of_different_updates_takes_bounded_memory_and_none_is_lost(autojump_clock):
-    async with open_relay({"x": SPACE}) as (relay, nursery):
-        client = join(relay, "memo:/", nursery)
+    async with open_relay({"x": SPACE}) as (hub, nursery):
+        client = join(hub, "memo:/", nursery)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(3 * WAITING_LIMIT):
-            relay.tell_update("x", f"memo:/{number}")
-            assert len(relay._updates) <= WAITING_LIMIT
+            hub.tell_update("x", f"memo:/{number}")
+            assert len(hub._updates) <= WAITING_LIMIT
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(uris_of(client)) == sorted(f"x+memo:/{number}" for number in range(3 * WAITING_LIMIT))
 
@@ -101,17 +101,17 @@ async def test_any_number_of_different_updates_takes_bounded_memory_and_none_is_
 @pytest.mark.parametrize("event", ["another session takes over", "it has another prefix", "we stop"])
 async def test_what_was_said_before_something_else_happens_is_told(autojump_clock, event: str):
     spaces = {"x": SPACE, "x@legacy": SPACE}
-    async with open_relay(spaces) as (relay, nursery):
-        client = join(relay, "memo:1", nursery)
+    async with open_relay(spaces) as (hub, nursery):
+        client = join(hub, "memo:1", nursery)
         await trio.testing.wait_all_tasks_blocked()
-        relay.tell_update("x", "memo:1")
+        hub.tell_update("x", "memo:1")
         if event == "another session takes over":
-            relay.move_interest("x", "x@legacy")
+            hub.move_interest("x", "x@legacy")
             del spaces["x"]
         elif event == "it has another prefix":
-            relay.forget("x")
+            hub.forget("x")
         else:
-            relay.close()
+            hub.close()
         await trio.testing.wait_all_tasks_blocked()
         assert uris_of(client) == ["x+memo:1"]
 
@@ -124,12 +124,12 @@ async def test_a_pass_lets_others_have_their_turn(autojump_clock):
             told_by_turn.append(len(client.heard))
             await trio.lowlevel.checkpoint()
 
-    async with open_relay({"x": SPACE}) as (relay, nursery):
-        client = join(relay, "memo:/", nursery)
+    async with open_relay({"x": SPACE}) as (hub, nursery):
+        client = join(hub, "memo:/", nursery)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(take_turns)
         for number in range(100):
-            relay.tell_update("x", f"memo:/{number}")
+            hub.tell_update("x", f"memo:/{number}")
         await trio.testing.wait_all_tasks_blocked()
         assert max(after - before for before, after in pairwise(told_by_turn)) <= 2
 
@@ -181,7 +181,7 @@ async def test_no_task_of_a_client_is_woken_for_what_goes_out_at_once(revision: 
         await server.update("memo:1")
         assert (await next_update(stream))[1] == "x+memo:1"
         trio.lowlevel.remove_instrument(steps)
-        assert steps.of["relay updates"] >= 1
+        assert steps.of["notification updates"] >= 1
         assert [name for name in steps.of if "_run_handler" in name] == []
 
 

@@ -13,7 +13,7 @@ from mcpmux import app
 from mcpmux.config import AccessRule, Caching, Config, Merging, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.duplex_channel import open_duplex_channel
 from mcpmux.runtime.tap import tapped
 from mcpmux.runtime.upstreams.channels import answer_server
 from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
@@ -41,7 +41,7 @@ class World:
         self._pipes[upstream.name] = theirs
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
-            async with open_link(tapped(ours, watch), answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(tapped(ours, watch), answer_server, hear, objects=False) as link:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()
@@ -52,7 +52,7 @@ class World:
     def client(self, **limits: Any) -> ScriptedClient:
         """A new client on a stream of its own."""
         ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-        self.nursery.start_soon(partial(serve_pipe, theirs, self.mux.front, **limits))
+        self.nursery.start_soon(partial(serve_pipe, theirs, self.mux.service, **limits))
         return ScriptedClient(ours)
 
 

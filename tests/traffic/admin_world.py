@@ -45,13 +45,15 @@ class Traffic:
         self.upstreams = {name: Leg("upstream", name, "stdio", name) for name in ("docs", "search")}
         self._ids = 0
 
-    def saw(self, leg: Leg, direction: Any, message: Json, status: int | None = None) -> None:
-        self.recorder.saw(leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode(), status)
+    def message_passed(self, leg: Leg, direction: Any, message: Json, status: int | None = None) -> None:
+        self.recorder.message_passed(
+            leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode(), status
+        )
 
     def begin(self, method: str, params: Json) -> tuple[int, int]:
         """A client asks: (its request's id, the exchange)."""
         self._ids += 1
-        self.saw(self.client, "in", {"id": self._ids, "method": method, "params": params})
+        self.message_passed(self.client, "in", {"id": self._ids, "method": method, "params": params})
         return self._ids, self.recorder.exchange_of(self.client, self._ids)
 
     def exchange(
@@ -81,11 +83,11 @@ class Traffic:
                 if inside is not None
                 else {**params, "name": str(params.get("name", "")).removeprefix(f"{upstream}__")}
             )
-            self.saw(leg, "out", {"id": request + 1000, "method": method, "params": own})
+            self.message_passed(leg, "out", {"id": request + 1000, "method": method, "params": own})
             self.now += 0.8 * ms / 1000
-            self.saw(leg, "in", {"id": request + 1000, **answer})
+            self.message_passed(leg, "in", {"id": request + 1000, **answer})
             self.now += 0.1 * ms / 1000
-            self.saw(self.client, "out", {"id": request, **answer}, 200)
+            self.message_passed(self.client, "out", {"id": request, **answer}, 200)
         finally:
             EXCHANGE.reset(token)
         return exchange
@@ -137,7 +139,7 @@ async def listening(
     ):
         upstreams = UpstreamView(
             world.mux.upstreams,
-            world.mux.relay.subscriptions,
+            world.mux.hub.subscriptions,
             traffic.view.redactor,
             lambda: world.mux.config.upstreams,
         )

@@ -15,7 +15,7 @@ import trio.testing
 from mcpmux import app
 from mcpmux.config import Config, Merging
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.duplex_channel import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.observer import Observation
@@ -251,7 +251,7 @@ def to_server(server: ScriptedServer) -> Open:
         ours, theirs = open_memory_pipes()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
-            async with open_link(ours, answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
                 yield link
             await ours.aclose()
             nursery.cancel_scope.cancel()
@@ -267,7 +267,7 @@ def to_service(service: Any) -> Open:
         ours, theirs = open_memory_pipes()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_pipe, theirs, service)
-            async with open_link(ours, answer_server, hear, objects=False) as link:
+            async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
                 yield link
             await ours.aclose()
 

@@ -11,7 +11,7 @@ import trio
 from mcpmux.cli.traffic_tail import open_stream
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin, ServerTls
-from mcpmux.config.report import Unfit
+from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, Routes, whole_number
@@ -279,7 +279,7 @@ async def test_the_stream_of_rows_tells_what_changes():
         assert [(row["row"], row["status"]) for row in told["rows"]] == [(2, "ok")]
         request, _ = traffic.begin("tools/list", {})
         assert (await hear(receive))[1]["rows"][0]["status"] == "open"
-        traffic.saw(traffic.client, "out", {"id": request, "result": {"tools": []}})
+        traffic.message_passed(traffic.client, "out", {"id": request, "result": {"tools": []}})
         _, told = await hear(receive)
         assert [(row["row"], row["status"]) for row in told["rows"]] == [(3, "ok")]
 
@@ -315,7 +315,7 @@ async def test_the_stream_of_rows_says_which_fit_the_filter_no_more():
         await hear(receive)
         request, _ = traffic.begin("tools/list", {})
         assert [row["row"] for row in (await hear(receive))[1]["rows"]] == [1]
-        traffic.saw(traffic.client, "out", {"id": request, "result": {"tools": []}})
+        traffic.message_passed(traffic.client, "out", {"id": request, "result": {"tools": []}})
         _, told = await hear(receive)
         assert (told["rows"], told["gone"]) == ([], [1])
 
@@ -436,11 +436,11 @@ async def test_subscriptions_are_told_with_their_listeners():
 
     server.handlers["resources/subscribe"] = agree
     async with listening(servers={"docs": server}, tap=True) as here:
-        relay, upstream = here.world.mux.relay, here.world.mux.upstreams["docs"]
-        mailbox = relay.join(frozenset())
+        relay, upstream = here.world.mux.hub, here.world.mux.upstreams["docs"]
+        outbox = relay.join(frozenset())
         with trio.fail_after(WAIT_SECONDS):
             await upstream.settled()
-            relay.subscriptions.add(mailbox, "docs", "file:///a")
+            relay.subscriptions.add(outbox, "docs", "file:///a")
             await upstream.subscriber.ensure("file:///a", WAIT_SECONDS)
         (docs,) = (await get(here, "/api/upstreams"))["upstreams"]
         assert docs["sessions"][0]["subscriptions"] == [{"uri": "file:///a", "agreed": True, "listeners": 1}]
@@ -514,7 +514,7 @@ async def test_an_address_that_is_taken_is_named():
 
 def test_the_network_gets_no_listener_without_a_token_of_the_users_own():
     for host in ("0.0.0.0", "192.0.2.1", "::", "admin.example.com"):
-        with pytest.raises(Unfit, match="token"):
+        with pytest.raises(InvalidValue, match="token"):
             Admin(host=host, port=1)
         assert "0123456789" not in repr(Admin(host=host, port=1, token=Secret("0123456789abcdef")))
     for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):

@@ -29,9 +29,9 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
     async with open_world({"docs": ScriptedServer(tools=[])}) as world, trio.open_nursery() as nursery:
         await world.mux.upstreams.settled(legacy=False)
         announced: list[str] = []
-        gauges = mux_gauges(world.mux.upstreams, world.mux.relay)
+        gauges = mux_gauges(world.mux.upstreams, world.mux.hub)
         route = metrics_route(partial(render_in_thread, play.metrics, gauges))
-        upstreams = UpstreamView(world.mux.upstreams, world.mux.relay.subscriptions, traffic.view.redactor)
+        upstreams = UpstreamView(world.mux.upstreams, world.mux.hub.subscriptions, traffic.view.redactor)
         admin = Admin(port=0, token=Secret(TOKEN))
         serve = partial(serve_admin, admin, traffic.view, upstreams, trio.Event(), announced.append, [route])
         await nursery.start(serve)

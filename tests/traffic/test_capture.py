@@ -222,7 +222,7 @@ async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: P
             (docs, "in", {"id": 1, "result": {"tools": []}}),
             (client, "out", {"id": "a", "result": {"tools": []}}),
         ]:
-            recorder.saw(leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode())  # type: ignore[arg-type]
+            recorder.message_passed(leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode())  # type: ignore[arg-type]
 
     start, *records = await capture(FULL, tmp_path / "new", use)
     assert start.kind == "start"
@@ -243,7 +243,7 @@ async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_withou
         for number in range(1000):
             text = f'"token": "{SECRET}"' if number % 70 == 3 else "x" * (200_000 if number == large else 10)
             message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"text": text}}
-            recorder.saw(client, "in", json.dumps(message).encode())
+            recorder.message_passed(client, "in", json.dumps(message).encode())
             if number % 97 == 0:
                 await trio.lowlevel.checkpoint()
 
@@ -257,7 +257,7 @@ async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_withou
 async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
         recorder = Recorder((), (), lambda: 101.25, sink)
-        recorder.saw(recorder.client("http"), "in", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+        recorder.message_passed(recorder.client("http"), "in", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
         await until(lambda: len(files_of(tmp_path)) == 2)
 
     assert [record.method for record in await capture(FULL, tmp_path, use)] == [None, "ping"]
@@ -270,7 +270,7 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
         recorder = Recorder((), (), lambda: 101.25, sink)
         client = recorder.client("http")
         for number in range(BATCH * 2 + 1):
-            recorder.saw(client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
+            recorder.message_passed(client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
         await until(lambda: len(files_of(tmp_path)) == BATCH * 2 + 2)
 
     assert len(await capture(FULL, tmp_path, use)) == BATCH * 2 + 2
@@ -290,7 +290,9 @@ async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
         recorder = Recorder((), (), lambda: 101.25, sink)
         client = recorder.client("http")
         for method in ("ping", "tools/list", "ping", "tools/list"):
-            recorder.saw(client, "in", json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode())
+            recorder.message_passed(
+                client, "in", json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode()
+            )
 
     config = attrs.evolve(FULL, level="off", rules=(CaptureRule(method="tools/*", level="full"),))
     assert [(r.seq, r.method) for r in await capture(config, tmp_path, use)][1:] == [
@@ -341,7 +343,7 @@ async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_th
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
-            recorder.saw(client, "in", text % number)
+            recorder.message_passed(client, "in", text % number)
         assert sink.dropped == 0
 
     records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)

@@ -68,12 +68,12 @@ def test_an_exchange_is_open_until_its_client_has_the_answer():
     traffic = Traffic()
     request, exchange = traffic.begin("tools/call", {"name": "docs__find"})
     EXCHANGE.set(exchange)
-    traffic.saw(
+    traffic.message_passed(
         traffic.upstreams["docs"], "out", {"id": 9, "method": "tools/call", "params": {"name": "find"}}
     )
-    traffic.saw(traffic.upstreams["docs"], "in", {"id": 9, "result": {}})
+    traffic.message_passed(traffic.upstreams["docs"], "in", {"id": 9, "result": {}})
     assert rows(traffic)[0].status == "open"
-    traffic.saw(traffic.client, "out", {"id": request, "result": {}})
+    traffic.message_passed(traffic.client, "out", {"id": request, "result": {}})
     EXCHANGE.set(0)
     assert rows(traffic)[0].status == "ok"
 
@@ -81,10 +81,10 @@ def test_an_exchange_is_open_until_its_client_has_the_answer():
 def test_what_belongs_to_no_exchange_has_rows_of_its_own():
     traffic = Traffic()
     docs = traffic.upstreams["docs"]
-    traffic.saw(docs, "out", {"id": 1, "method": "server/discover", "params": {}})
-    traffic.saw(docs, "in", {"method": "notifications/tools/list_changed"})
-    traffic.saw(docs, "in", {"id": 1, "result": {}})
-    traffic.recorder.saw(docs, "in", b"no JSON")
+    traffic.message_passed(docs, "out", {"id": 1, "method": "server/discover", "params": {}})
+    traffic.message_passed(docs, "in", {"method": "notifications/tools/list_changed"})
+    traffic.message_passed(docs, "in", {"id": 1, "result": {}})
+    traffic.recorder.message_passed(docs, "in", b"no JSON")
     assert [(row.first.method, row.status, row.count) for row in reversed(rows(traffic))] == [
         ("notifications/tools/list_changed", "note", 1),
         (None, "invalid", 1),
@@ -98,8 +98,8 @@ def test_what_mcpmux_asks_by_itself_takes_no_place_from_what_clients_do():
     exchange = traffic.exchange()
     docs = traffic.upstreams["docs"]
     for number in range(100):
-        traffic.saw(docs, "out", {"id": number, "method": "ping"})
-        traffic.saw(docs, "in", {"id": number, "result": {}})
+        traffic.message_passed(docs, "out", {"id": number, "method": "ping"})
+        traffic.message_passed(docs, "in", {"id": number, "result": {}})
     assert [row.exchange for row in rows(traffic)] == [exchange]
     own = list(traffic.ring.own.before(traffic.ring.own.last + 1))
     assert [row.count for row in own] == [2, 2]
@@ -109,7 +109,7 @@ def test_an_answer_to_nothing_is_no_open_row():
     """Such as the error for what was no JSON."""
     traffic = Traffic()
     error = {"jsonrpc": "2.0", "error": {"code": -32700, "message": "no JSON"}}
-    traffic.recorder.saw(traffic.recorder.client("tcp"), "out", json.dumps(error).encode())
+    traffic.recorder.message_passed(traffic.recorder.client("tcp"), "out", json.dumps(error).encode())
     (row,) = rows(traffic)
     assert (row.status, row.code) == ("error", -32700)
 
@@ -134,7 +134,9 @@ async def test_an_exchange_that_was_cut_off_is_cancelled():
 def test_a_client_that_takes_its_request_back_cancels_the_row():
     traffic = Traffic()
     request, _ = traffic.begin("tools/call", {"name": "docs__find"})
-    traffic.saw(traffic.client, "in", {"method": "notifications/cancelled", "params": {"requestId": request}})
+    traffic.message_passed(
+        traffic.client, "in", {"method": "notifications/cancelled", "params": {"requestId": request}}
+    )
     assert [(row.status, row.count) for row in rows(traffic)] == [("cancelled", 2)]
 
 
@@ -155,13 +157,13 @@ def test_the_ring_stays_within_its_bounds_and_its_rows_have_consecutive_numbers(
         if sort == 0:
             waiting.append(traffic.begin("tools/call", {"name": padding}))
         elif sort == 1 and waiting:
-            traffic.saw(traffic.client, "out", {"id": waiting.pop(0)[0], "result": {"x": padding}})
+            traffic.message_passed(traffic.client, "out", {"id": waiting.pop(0)[0], "result": {"x": padding}})
         elif sort == 2:
-            traffic.saw(
+            traffic.message_passed(
                 traffic.upstreams["docs"], "in", {"method": "notifications/message", "params": {"x": padding}}
             )
         else:
-            traffic.saw(traffic.upstreams["docs"], "out", {"id": size, "method": "ping"})
+            traffic.message_passed(traffic.upstreams["docs"], "out", {"id": size, "method": "ping"})
         kept = [ring.row(number) for number in range(ring.first, ring.last + 1)]
         assert None not in kept
         assert len(kept) <= most_rows
@@ -199,7 +201,7 @@ def test_a_listen_that_lasts_does_not_grow_without_bound():
     _, exchange = traffic.begin("subscriptions/listen", {})
     EXCHANGE.set(exchange)
     for number in range(2 * ROW_MESSAGES):
-        traffic.saw(
+        traffic.message_passed(
             traffic.client,
             "out",
             {"method": "notifications/resources/updated", "params": {"uri": f"u:{number}"}},
@@ -260,7 +262,7 @@ async def test_what_a_users_path_takes_out_is_not_told_beside_the_message_either
 async def test_what_is_no_json_inside_is_shown_as_text():
     traffic = Traffic()
     bad = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"x":"\xff\xfe"}}'
-    traffic.recorder.saw(traffic.upstreams["docs"], "in", bad)
+    traffic.recorder.message_passed(traffic.upstreams["docs"], "in", bad)
     (message,) = await traffic.view.messages(rows(traffic)[0])
     assert message.record.message is None
     assert "\ufffd" in message.record.text
@@ -287,7 +289,7 @@ async def test_the_filter_language_finds_rows(text, expected):
     missing = {"error": {"code": -32602, "message": "no"}}
     traffic.exchange("resources/read", {"uri": "search+file:///a.md", "name": ""}, "search", answer=missing)
     traffic.exchange(answer={"result": {"isError": True, "content": [{"type": "text", "text": "a NEEDLE"}]}})
-    traffic.saw(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
+    traffic.message_passed(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
     wanted = read_filter(text, 0)
     assert wanted is not None
     found, _ = await traffic.view.find(partial(traffic.view.matches, wanted), None, 100)

@@ -30,7 +30,7 @@ class Play:
         """Pass a message; its length."""
         self.now += 1
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        self.recorder.saw(leg, direction, data)
+        self.recorder.message_passed(leg, direction, data)
         return len(data)
 
     async def exchange(self, method: str, outcome: Any, *upstreams: str, request_id: int = 1) -> None:

@@ -107,7 +107,7 @@ async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
     }
     async with open_world(servers) as world:
         await world.mux.upstreams.settled(legacy=False)
-        gauges = mux_gauges(world.mux.upstreams, world.mux.relay)
+        gauges = mux_gauges(world.mux.upstreams, world.mux.hub)
         found = parse(rendered(Metrics(), gauges))
         assert found["mcpmux_upstream_up"] == {("docs",): 1, ("gone",): 0}
         assert found["mcpmux_upstream_connects_total"] == {("docs",): 1, ("gone",): 0}
@@ -134,7 +134,7 @@ async def test_what_is_served_from_memory_is_counted(autojump_clock: object):
         client, store = world.client(), world.mux.sessions.store
         for _ in range(3):
             await client.request("resources/list")
-        found = parse(rendered(Metrics(), mux_gauges(world.mux.upstreams, world.mux.relay, store)))
+        found = parse(rendered(Metrics(), mux_gauges(world.mux.upstreams, world.mux.hub, store)))
         assert found["mcpmux_cache_hits_total"] == {("docs",): 0, ("",): 2}
         assert found["mcpmux_cache_misses_total"] == {("docs",): 1, ("",): 1}
         assert found["mcpmux_cache_shared_total"] == {("docs",): 0, ("",): 0}

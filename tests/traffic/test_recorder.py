@@ -48,8 +48,8 @@ def watched() -> tuple[Recorder, Shelf, Leg]:
 
 def test_an_archive_hears_once_that_something_waits_and_then_of_all_of_it():
     recorder, shelf, client = watched()
-    recorder.saw(client, "in", ping(1), 200)
-    recorder.saw(client, "out", pong(1), 404)
+    recorder.message_passed(client, "in", ping(1), 200)
+    recorder.message_passed(client, "out", pong(1), 404)
     assert (shelf.expected, shelf.batches) == (1, [])
     shelf.settle()
     shelf.settle()
@@ -58,16 +58,16 @@ def test_an_archive_hears_once_that_something_waits_and_then_of_all_of_it():
         ("request", "ping", 1, 200),
         ("result", "ping", 1, 404),
     ]
-    recorder.saw(client, "in", ping(2))
+    recorder.message_passed(client, "in", ping(2))
     assert shelf.expected == 2
 
 
 def test_what_waits_is_bounded():
     recorder, shelf, client = watched()
     for number in range(2 * BATCH + 1):
-        recorder.saw(client, "in", ping(number))
+        recorder.message_passed(client, "in", ping(number))
     assert [len(batch) for batch in shelf.batches] == [BATCH, BATCH]
-    recorder.saw(client, "in", b" " * LONG_BYTES + ping(1000))
+    recorder.message_passed(client, "in", b" " * LONG_BYTES + ping(1000))
     assert [seen.id for seen in shelf.batches[2]] == [2 * BATCH, 1000]
 
 
@@ -77,9 +77,9 @@ def test_a_request_has_its_number_before_anybody_looks_at_it():
     for leg, first in ((client, 1), (other, 3)):  # two clients with the same ids, each of which comes again
         for number in (first, first + 1):
             message = ping(7)
-            recorder.saw(leg, "in", message)
+            recorder.message_passed(leg, "in", message)
             assert recorder.exchange_of(leg, 7, message) == number
-            recorder.saw(leg, "out", pong(7))
+            recorder.message_passed(leg, "out", pong(7))
         assert len(shelf.batches) == first // 2  # nobody has looked at them yet
         recorder.settle()
     assert [[seen.exchange for seen in batch] for batch in shelf.batches] == [[1, 1, 2, 2], [3, 3, 4, 4]]
@@ -88,8 +88,8 @@ def test_a_request_has_its_number_before_anybody_looks_at_it():
 def test_a_request_that_was_not_the_last_is_looked_up():
     recorder, shelf, client = watched()
     first, second = ping(1), ping(2)
-    recorder.saw(client, "in", first)
-    recorder.saw(client, "in", second)
+    recorder.message_passed(client, "in", first)
+    recorder.message_passed(client, "in", second)
     assert recorder.exchange_of(client, 1, first) == 1
     assert recorder.exchange_of(client, 2, second) == 2
     assert recorder.exchange_of(client, 3, ping(3)) == 0
@@ -99,18 +99,18 @@ def test_a_request_that_was_not_the_last_is_looked_up():
 def test_a_message_belongs_to_the_exchange_that_was_worked_for_when_it_passed():
     recorder, shelf, client = watched()
     docs = Leg("upstream", "docs", "stdio", "docs")
-    recorder.saw(client, "in", asked := ping(1))
+    recorder.message_passed(client, "in", asked := ping(1))
     token = EXCHANGE.set(recorder.exchange_of(client, 1, asked))
-    recorder.saw(docs, "out", ping(50))
+    recorder.message_passed(docs, "out", ping(50))
     EXCHANGE.reset(token)
-    recorder.saw(docs, "in", pong(50))
+    recorder.message_passed(docs, "in", pong(50))
     recorder.settle()
     assert [seen.exchange for seen in shelf.batches[0]] == [1, 1, 1]
 
 
 def test_a_leg_that_is_gone_is_forgotten_after_what_it_said_last():
     recorder, shelf, client = watched()
-    recorder.saw(client, "in", ping(1))
+    recorder.message_passed(client, "in", ping(1))
     recorder.gone(client)
     assert [seen.id for seen in shelf.batches[0]] == [1]
     assert recorder.exchange_of(client, 1) == 0
@@ -120,7 +120,7 @@ def test_sinks_are_told_at_once_and_the_archive_with_them():
     shelf = Shelf()
     recorder = Recorder([shelf], (), lambda: 1.0, shelf)
     client = recorder.client("http")
-    recorder.saw(client, "in", ping(1))
+    recorder.message_passed(client, "in", ping(1))
     assert [seen.kind for seen in shelf.told] == ["request"]
     assert shelf.batches == [shelf.told]
     assert recorder.exchange_of(client, 1) == 1
@@ -145,7 +145,7 @@ def test_exchanges_have_numbers_when_nobody_is_told_of_messages():
     client = recorder.client("http")
     for number in (1, 2):
         message = ping(7)
-        recorder.saw(client, "in", message)
+        recorder.message_passed(client, "in", message)
         assert recorder.exchange_of(client, 7, message) == number
-        recorder.saw(client, "out", pong(7))
+        recorder.message_passed(client, "out", pong(7))
     assert client.notes is None  # nothing is kept for them

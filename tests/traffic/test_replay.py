@@ -63,7 +63,7 @@ def paths(report: Report) -> dict[str, list[str]]:
 async def test_a_clients_session_is_answered_the_same_by_other_servers_of_that_kind(down, up, autojump_clock):
     tape = await taped(down, up)
     async with open_taped({"x": Varied(up), "y": Varied(up)}) as (world, _):
-        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+        report = await replayed(tape.dialogues(), to_service(world.mux.service))
     assert told(report) == []
     methods = report.by_method()
     assert methods["resources/list"]["same"] > 2  # pages, whose cursors are those of this run
@@ -95,9 +95,11 @@ async def test_a_changed_server_shows_exactly_what_has_changed(down, autojump_cl
     changed.page_size = 3
     dialogues = tape.dialogues()
     async with open_taped({"x": changed}) as (world, _):
-        report = await replayed(dialogues, to_service(world.mux.front))
+        report = await replayed(dialogues, to_service(world.mux.service))
         ignoring = await replayed(
-            dialogues, to_service(world.mux.front), ignore=[parse_path("result.tools"), parse_path("..text")]
+            dialogues,
+            to_service(world.mux.service),
+            ignore=[parse_path("result.tools"), parse_path("..text")],
         )
     assert paths(report) == {
         "tools/list": ["result.tools[0].description", "result.tools[0]"],
@@ -114,7 +116,7 @@ async def test_a_secret_that_the_server_tells_now_is_not_shown(autojump_clock):
     changed = Varied(MODERN)
     changed.texts["memo:1"] = "Authorization: Bearer planted-abcdefghijklmnop0123456789"
     async with open_taped({"x": changed}) as (world, _):
-        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+        report = await replayed(tape.dialogues(), to_service(world.mux.service))
     assert report.counts()["different"] == 1
     assert "planted" not in json.dumps(report.as_json())
     assert "[redacted: " in json.dumps(report.as_json())
@@ -124,7 +126,7 @@ async def test_tools_are_not_called_unless_it_is_wanted(autojump_clock):
     tape = await taped(MODERN, LEGACY)
     server = Varied(LEGACY)
     async with open_taped({"x": server, "y": Varied(LEGACY)}) as (world, _):
-        report = await replayed(tape.dialogues(), to_service(world.mux.front), with_tools=False)
+        report = await replayed(tape.dialogues(), to_service(world.mux.service), with_tools=False)
     assert server.calls == 0
     assert report.counts()["skipped"] == 4
     assert report.reasons("skipped") == {"it calls a tool; --with-tools sends it": 4}
@@ -135,7 +137,7 @@ async def test_a_list_that_ends_sooner_leaves_the_pages_behind_out(autojump_cloc
     tape = await taped(MODERN, MODERN)
     short = ScriptedServer(MODERN, resources=[{"uri": "memo:1", "name": "memo:1"}])
     async with open_taped({"x": short, "y": ScriptedServer(MODERN)}) as (world, _):
-        report = await replayed(tape.dialogues(), to_service(world.mux.front), with_tools=False)
+        report = await replayed(tape.dialogues(), to_service(world.mux.service), with_tools=False)
     assert "result.nextCursor" in paths(report)["resources/list"]
     reasons = report.reasons("skipped")
     assert reasons["the server gave no cursor of resources/list this time"] >= 1
@@ -148,7 +150,7 @@ async def test_a_capture_that_begins_in_a_session_is_replayed_in_its_revision(au
     tape.records = [record for record in tape.records if record.seq >= first]
     server = Varied(LEGACY)
     async with open_taped({"x": server, "y": Varied(LEGACY)}) as (world, again):
-        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+        report = await replayed(tape.dialogues(), to_service(world.mux.service))
     assert told(report) == []
     asked = next(r for r in again.records if r.leg == "client" and r.method == "initialize")
     assert b'"protocolVersion":"2025-11-25"' in bytes(asked.message or b"")
@@ -452,6 +454,6 @@ async def test_a_subscription_that_is_not_granted_any_more_is_a_difference(down,
     poor = Varied(MODERN)
     poor.honours = set()
     async with open_taped({"x": poor, "y": Varied(MODERN)}) as (world, _):
-        report = await replayed(tape.dialogues(), to_service(world.mux.front))
+        report = await replayed(tape.dialogues(), to_service(world.mux.service))
     assert len(report.outcomes) == 2
     assert all(outcome.status in ("same", "different") for outcome in report.outcomes), told(report)

@@ -375,7 +375,7 @@ def test_requests_that_are_never_admitted_take_bounded_memory():
     leg = Leg("client", "c1", "http")
     recorder = type(recorder)([spans], [spans], lambda: 0.0)
     for number in range(ARRIVED_LIMIT + 10):
-        recorder.saw(leg, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
+        recorder.message_passed(leg, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
     assert len(spans._arrived) == ARRIVED_LIMIT
 
 

@@ -151,7 +151,7 @@ async def open_over_http(
         watching = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
         async with app.open_mux(config, **watching) as mux:
             limits = SessionLimits(10, 300, ReplayBounds())
-            endpoint = HttpEndpoint(mux.front, "/mcp", OriginPolicy("127.0.0.1", (), ()), limits)
+            endpoint = HttpEndpoint(mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), limits)
             await nursery.start(endpoint.run)
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listeners[0].socket.getsockname()[1]

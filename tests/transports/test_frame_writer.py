@@ -14,10 +14,10 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.origin import OriginPolicy
-from mcpmux.transports.pipe import QUEUE_BYTES, LinePipe, open_line_pipe
+from mcpmux.transports.message_stream import QUEUE_BYTES, LineStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket.pipe import CLOSE_SECONDS, WebSocketPipe
 from mcpmux.transports.websocket.server import Door, open_websocket_client
+from mcpmux.transports.websocket.stream import CLOSE_SECONDS, WebSocketStream
 from tests.transports.raw_websocket import CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
 
 LIMIT = 10_000_000
@@ -69,7 +69,7 @@ class Stage:
         self.stream = stream
         self.owner = trio.CancelScope()
         self.done = trio.Event()
-        self.pipe: WebSocketPipe
+        self.pipe: WebSocketStream
 
     async def serve(self, task_status: trio.TaskStatus[None]) -> None:
         with self.owner:
@@ -193,7 +193,7 @@ async def test_pongs_wait_for_the_frame_before_them_and_the_latest_goes_first(au
         assert await stage.client.frame() == (TEXT, b"y" * 200)
 
 
-async def receive_all(pipe: WebSocketPipe | LinePipe) -> None:
+async def receive_all(pipe: WebSocketStream | LineStream) -> None:
     with suppress(TransportClosed):
         while True:
             await pipe.receive()
@@ -263,16 +263,16 @@ async def test_many_senders_who_give_up_at_any_moment_tear_nothing(kind: str, se
 
 
 @asynccontextmanager
-async def open_lines() -> AsyncIterator[tuple[LinePipe, Reluctant]]:
+async def open_lines() -> AsyncIterator[tuple[LineStream, Reluctant]]:
     stream = Reluctant(memory_stream_pair()[0])
-    async with open_line_pipe(stream, LIMIT) as pipe:
+    async with open_line_stream(stream, LIMIT) as pipe:
         yield pipe, stream
 
 
 async def test_a_cancelled_owner_leaves_half_a_line_with_nothing_behind_it(autojump_clock):
     stream = Reluctant(memory_stream_pair()[0])
     with trio.CancelScope() as owner:
-        async with open_line_pipe(stream, LIMIT) as pipe:
+        async with open_line_stream(stream, LIMIT) as pipe:
             stream.allow(50)
             await pipe.send(b"x" * 200)
             await wait_all_tasks_blocked()

@@ -9,25 +9,25 @@ import pytest
 import trio
 
 from mcpmux.errors import TransportClosed
+from mcpmux.transports.byte_stream import PlainStream
 from mcpmux.transports.handing import (
     NOTE_BYTES,
+    ConnectionChannel,
     HandedListener,
     Handing,
-    Hatch,
     Note,
     hatch_pair,
 )
 from mcpmux.transports.http.hand_over import encode_requests, hand_over
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.request import HttpRequest, RequestParser
-from mcpmux.transports.wire import PlainWire
 
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
 
 
-def hatches() -> tuple[Hatch, Hatch]:
+def hatches() -> tuple[ConnectionChannel, ConnectionChannel]:
     left, right = hatch_pair()
-    return Hatch(left), Hatch(right)
+    return ConnectionChannel(left), ConnectionChannel(right)
 
 
 def stream_of(sock: socket.socket) -> trio.SocketStream:
@@ -125,13 +125,13 @@ async def test_what_waits_in_a_hatch_can_be_had_without_waiting():
 async def test_a_resumed_wire_begins_with_what_came_before():
     client, server = socket.socketpair()
     with client:
-        wire = PlainWire(stream_of(server), b"early")
-        assert wire.is_readable()
-        assert await wire.receive() == b"early"
-        assert not wire.is_readable()
+        byte_stream = PlainStream(stream_of(server), b"early")
+        assert byte_stream.is_readable()
+        assert await byte_stream.receive() == b"early"
+        assert not byte_stream.is_readable()
         client.sendall(b"late")
-        assert await wire.receive() == b"late"
-        wire.close()
+        assert await byte_stream.receive() == b"late"
+        byte_stream.close()
 
 
 REQUESTS = [
@@ -180,14 +180,14 @@ async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
     data = os.urandom(size)
     _, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
     handing = Handing(7, arrivals, here.send)
-    wire = PlainWire(stream_of(server))
+    byte_stream = PlainStream(stream_of(server))
     talking = stream_of(client)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
 
             async def give() -> None:
-                await hand_over(handing, 2, wire, data, "peer", "holder")
-                wire.close()
+                await hand_over(handing, 2, byte_stream, data, "peer", "holder")
+                byte_stream.close()
 
             nursery.start_soon(give)
             note, arrived = await there.receive()
@@ -198,7 +198,7 @@ async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
                 "holder",
                 True,
             )
-            resumed = PlainWire(stream_of(arrived), note.data)
+            resumed = PlainStream(stream_of(arrived), note.data)
             received = b""
             while len(received) < size:
                 received += await resumed.receive()

@@ -47,7 +47,7 @@ class Connection:
 
 
 @asynccontextmanager
-async def scripted(*scripts, reception=None, **limits):
+async def scripted(*scripts, poller=None, **limits):
     """A pool whose n-th connection is served by the n-th script, a function of Connection."""
     remaining = list(scripts)
 
@@ -59,7 +59,7 @@ async def scripted(*scripts, reception=None, **limits):
         async with trio.open_nursery() as nursery:
             listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
             origin = HttpOrigin(False, "127.0.0.1", listener.socket.getsockname()[1])
-            with HttpPool(origin, limits=PoolLimits(**limits), reception=reception) as pool:
+            with HttpPool(origin, limits=PoolLimits(**limits), poller=poller) as pool:
                 yield pool
             nursery.cancel_scope.cancel()
     assert not remaining

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.transports.readiness import available, open_reception
+from mcpmux.transports.readiness import available, open_readiness_poller
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, answers, get, read, scripted
 
 LINUX = pytest.mark.skipif(not available, reason="Linux only")
@@ -30,8 +30,8 @@ def watched(request):
     @asynccontextmanager
     async def open_pool(*scripts, **limits):
         async with AsyncExitStack() as stack:
-            reception = await stack.enter_async_context(open_reception()) if request.param else None
-            pool = await stack.enter_async_context(scripted(*scripts, reception=reception, **limits))
+            poller = await stack.enter_async_context(open_readiness_poller()) if request.param else None
+            pool = await stack.enter_async_context(scripted(*scripts, poller=poller, **limits))
             yield pool
 
     return open_pool
@@ -168,7 +168,7 @@ async def test_what_becomes_of_a_stream_is_heard_without_looking(rest):
             await connection.send(rest)
             await connection.at_end()
 
-    async with open_reception() as reception, scripted(script, reception=reception) as pool:
+    async with open_readiness_poller() as poller, scripted(script, poller=poller) as pool:
         await read_all_but_the_end(pool)
         assert len(pool.deadlines.watched) == 1
         let.set()

@@ -15,7 +15,7 @@ from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.readiness import Attention, Reception, available, open_reception
+from mcpmux.transports.readiness import ReadinessPoller, Registration, available, open_readiness_poller
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_inline import Answer, serving_inline
 from tests.transports.test_http_server import TEXT, receive_all, receive_until
@@ -44,14 +44,14 @@ class Clerk:
         self.answers = []
         self.awoken = 0
         self.waiting = False
-        receive = Attention.receive
+        receive = Registration.receive
 
         async def count(attention):
             data = await receive(attention)
             self.awoken += 1
             return data
 
-        monkeypatch.setattr(Attention, "receive", count)
+        monkeypatch.setattr(Registration, "receive", count)
 
     async def handle(self, request, reply):
         if request.body == b"crash":
@@ -173,10 +173,10 @@ async def test_a_stop_lets_a_handler_that_sleeps_come_to_its_end(clerk):
 
 @pytest.mark.interpreted
 async def test_clients_are_served_when_the_system_watches_too_much_already(clerk, monkeypatch):
-    def watch(_reception, _descriptor, _tell):
+    def watch(_poller, _descriptor, _tell):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Reception, "watch", watch)
+    monkeypatch.setattr(ReadinessPoller, "watch", watch)
     async with serving_inline(clerk.handle) as server:
         for _ in range(2):
             async with await server.connect() as stream:
@@ -185,11 +185,11 @@ async def test_clients_are_served_when_the_system_watches_too_much_already(clerk
 
 @pytest.mark.interpreted
 async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(monkeypatch):
-    def watch(_reception, _descriptor, _tell):
+    def watch(_poller, _descriptor, _tell):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async with pooled(is_gone, is_gone) as pool:
-        monkeypatch.setattr(Reception, "watch", watch)
+        monkeypatch.setattr(ReadinessPoller, "watch", watch)
         assert pool.post("POST", "/", (), b"", idempotent=True, hear=list) is None
         async with pool.request("POST", "/", (), b"", idempotent=True) as response:
             assert await response.read() == b"ok"
@@ -197,7 +197,7 @@ async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(
 
 @pytest.mark.interpreted
 async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(clerk, monkeypatch):
-    hear = Attention._hear
+    hear = Registration._hear
 
     def hear_and_stop(attention):
         hear(attention)
@@ -205,7 +205,7 @@ async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(cle
         connection._state.draining = True
         connection.sweep()
 
-    monkeypatch.setattr(Attention, "_hear", hear_and_stop)
+    monkeypatch.setattr(Registration, "_hear", hear_and_stop)
     async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await stream.send_all(post(body=b"later"))
         assert (await receive_all(stream)).endswith(b"<later>")
@@ -282,10 +282,10 @@ async def pooled(*scripts, **limits):
             await connection.send(SHORT)
             await script(connection)
 
-    async with open_reception() as reception, trio.open_nursery() as nursery:
+    async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
         listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         origin = HttpOrigin(False, "127.0.0.1", listener.socket.getsockname()[1])
-        with HttpPool(origin, limits=PoolLimits(**limits), reception=reception) as pool:
+        with HttpPool(origin, limits=PoolLimits(**limits), poller=poller) as pool:
             nursery.start_soon(pool.deadlines.run)
             async with pool.request("POST", "/", (), b"", idempotent=True) as response:
                 await response.read()

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, SWEEP_SECONDS, serve_http
-from mcpmux.transports.readiness import open_reception
+from mcpmux.transports.readiness import open_readiness_poller
 from tests.transports import ways
 
 GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -54,7 +54,7 @@ async def serving(handler, *, inline=False, **limits):
             refuse=refuse,
             stopping=running.stopping,
             limits=HttpLimits(**limits),
-            reception=reception if ways.received == ways.TOGETHER else None,
+            poller=poller if ways.received == ways.TOGETHER else None,
             inline=inline,
             task_status=task_status,
         )
@@ -63,7 +63,7 @@ async def serving(handler, *, inline=False, **limits):
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     running = Running(listeners[0].socket.getsockname()[1])
     with trio.fail_after(60):
-        async with open_reception() as reception, trio.open_nursery() as nursery:
+        async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
             await nursery.start(partial(serve, running))
             yield running
             nursery.cancel_scope.cancel()

@@ -18,11 +18,11 @@ from mcpmux.transports.http.sse_server import (
     SseServerPipe,
     open_sse_server_pipe,
 )
-from mcpmux.transports.pipe import QUEUE_BYTES
+from mcpmux.transports.message_stream import QUEUE_BYTES
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 
-class Wire:
+class ByteStream:
     """What the client has received; while `stuck` it reads nothing."""
 
     def __init__(self) -> None:
@@ -48,36 +48,36 @@ class Wire:
 
 
 @asynccontextmanager
-async def open_pipe(wire: Wire) -> AsyncIterator[SseServerPipe]:
+async def open_pipe(byte_stream: ByteStream) -> AsyncIterator[SseServerPipe]:
     request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
-    reply = HttpReply(request, wire.send, ServerState(0.0, b""))
+    reply = HttpReply(request, byte_stream.send, ServerState(0.0, b""))
     async with open_sse_server_pipe(reply, "/sse?s=1") as pipe:
         yield pipe
 
 
 async def test_the_address_comes_first_and_every_message_is_an_event(autojump_clock):
-    wire = Wire()
-    async with open_pipe(wire) as pipe:
-        assert wire.events == [SseEvent("endpoint", b"/sse?s=1", None)]
-        assert b"content-type: text/event-stream" in wire.received.lower()
+    byte_stream = ByteStream()
+    async with open_pipe(byte_stream) as pipe:
+        assert byte_stream.events == [SseEvent("endpoint", b"/sse?s=1", None)]
+        assert b"content-type: text/event-stream" in byte_stream.received.lower()
         for number in range(100):
             await pipe.send(b"%d" % number)
         await trio.testing.wait_all_tasks_blocked()
-        assert wire.events[1:] == [SseEvent("message", b"%d" % number, None) for number in range(100)]
+        assert byte_stream.events[1:] == [SseEvent("message", b"%d" % number, None) for number in range(100)]
 
 
 async def test_a_quiet_stream_has_comments(autojump_clock):
-    wire = Wire()
-    async with open_pipe(wire):
-        before = wire.body
+    byte_stream = ByteStream()
+    async with open_pipe(byte_stream):
+        before = byte_stream.body
         await trio.sleep(2.5 * KEEP_ALIVE_SECONDS)
-        assert wire.body == before + b":\n\n" * 2
+        assert byte_stream.body == before + b":\n\n" * 2
 
 
 async def test_a_slow_reader_makes_send_wait_in_bounded_memory(autojump_clock):
-    wire = Wire()
-    async with open_pipe(wire) as pipe, trio.open_nursery() as nursery:
-        wire.stick()
+    byte_stream = ByteStream()
+    async with open_pipe(byte_stream) as pipe, trio.open_nursery() as nursery:
+        byte_stream.stick()
         sent = 0
 
         async def send_all() -> None:
@@ -89,48 +89,48 @@ async def test_a_slow_reader_makes_send_wait_in_bounded_memory(autojump_clock):
         nursery.start_soon(send_all)
         await trio.testing.wait_all_tasks_blocked()
         assert sent <= 2 * QUEUE_BYTES // 10_000 + 2  # one queue being written, one waiting
-        wire.flowing.set()
+        byte_stream.flowing.set()
         await trio.testing.wait_all_tasks_blocked()
         assert sent == 100
-        assert len(wire.events) == 101
+        assert len(byte_stream.events) == 101
 
 
 async def test_a_cancelled_send_that_waited_has_sent_nothing(autojump_clock):
-    wire = Wire()
-    async with open_pipe(wire) as pipe:
-        wire.stick()
+    byte_stream = ByteStream()
+    async with open_pipe(byte_stream) as pipe:
+        byte_stream.stick()
         await pipe.send(b"x" * QUEUE_BYTES)
         await trio.testing.wait_all_tasks_blocked()
         await pipe.send(b"y" * QUEUE_BYTES)
         with trio.move_on_after(1) as scope:
             await pipe.send(b"z")
         assert scope.cancelled_caught
-        wire.flowing.set()
-    assert [event.data[:1] for event in wire.events[1:]] == [b"x", b"y"]
+        byte_stream.flowing.set()
+    assert [event.data[:1] for event in byte_stream.events[1:]] == [b"x", b"y"]
 
 
 async def test_closing_writes_what_is_queued(autojump_clock):
-    wire = Wire()
-    async with open_pipe(wire) as pipe:
+    byte_stream = ByteStream()
+    async with open_pipe(byte_stream) as pipe:
         await pipe.send(b"last")
-    assert wire.events[-1].data == b"last"
+    assert byte_stream.events[-1].data == b"last"
     with pytest.raises(TransportClosed):
         await pipe.send(b"later")
     await pipe.aclose()
 
 
 async def test_closing_does_not_wait_for_a_client_that_reads_nothing(autojump_clock):
-    wire = Wire()
+    byte_stream = ByteStream()
     began = trio.current_time()
-    async with open_pipe(wire) as pipe:
-        wire.stick()
+    async with open_pipe(byte_stream) as pipe:
+        byte_stream.stick()
         await pipe.send(b"last")
         await trio.testing.wait_all_tasks_blocked()
     assert trio.current_time() - began == pytest.approx(FLUSH_SECONDS)
 
 
 async def test_a_post_waits_until_its_message_is_received(autojump_clock):
-    async with open_pipe(Wire()) as pipe, trio.open_nursery() as nursery:
+    async with open_pipe(ByteStream()) as pipe, trio.open_nursery() as nursery:
         taken = trio.Event()
 
         async def post() -> None:
@@ -152,7 +152,7 @@ async def test_when_the_stream_ends_posts_and_the_reader_hear_it(autojump_clock)
             await operation
         ends.append(1)
 
-    async with trio.open_nursery() as nursery, open_pipe(Wire()) as pipe:
+    async with trio.open_nursery() as nursery, open_pipe(ByteStream()) as pipe:
         nursery.start_soon(end, pipe.take(b"1"))
         await trio.testing.wait_all_tasks_blocked()
     assert len(ends) == 1

@@ -19,7 +19,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
-from mcpmux.transports.tls import wire as tls_handshake
+from mcpmux.transports.tls import stream as tls_handshake
 from mcpmux.transports.tls.context import client_context, server_context
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB

@@ -4,8 +4,8 @@ import socket
 
 import trio
 
+from mcpmux.transports.byte_stream import KEEP_ALIVE, connect
 from mcpmux.transports.stream import open_tcp
-from mcpmux.transports.wire import KEEP_ALIVE, connect
 
 
 def options_of(sock: socket.socket) -> dict[str, int]:
@@ -17,9 +17,9 @@ async def test_the_kernel_watches_every_connection_to_a_server():
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     async with listeners[0]:
-        wire = await connect("127.0.0.1", port)
+        byte_stream = await connect("127.0.0.1", port)
         stream = await open_tcp("127.0.0.1", port, None)
         async with stream:
-            assert options_of(wire._socket) == KEEP_ALIVE | {"on": 1}
+            assert options_of(byte_stream._socket) == KEEP_ALIVE | {"on": 1}
             assert options_of(stream.socket) == KEEP_ALIVE | {"on": 1}
-        wire.close()
+        byte_stream.close()

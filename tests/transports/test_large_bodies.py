@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from mcpmux.errors import MessageTooLarge, TransportClosed
+from mcpmux.transports.byte_stream import PlainStream
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.connection import ROOM_BYTES
 from mcpmux.transports.http.route import HttpOrigin, Route
-from mcpmux.transports.wire import PlainWire
 from tests.transports.test_http_client import (
     OK,
     SHORT,
@@ -124,7 +124,7 @@ async def test_parts_are_sent_in_order_and_all_of_them():
     port = listeners[0].socket.getsockname()[1]
     parts = [b"head", memoryview(LARGE), b"", *[b"%d," % number for number in range(200)]]
     async with listeners[0]:
-        client = PlainWire(await trio.open_tcp_stream("127.0.0.1", port))
+        client = PlainStream(await trio.open_tcp_stream("127.0.0.1", port))
         server = await listeners[0].accept()
         received = bytearray()
         async with server, trio.open_nursery() as nursery:

@@ -11,12 +11,12 @@ from trio.testing import (
 )
 
 from mcpmux.errors import MessageTooLarge, TransportClosed
-from mcpmux.transports.pipe import (
+from mcpmux.transports.message_stream import (
     FLUSH_SECONDS,
     LAST_WORDS_SECONDS,
     QUEUE_BYTES,
     offer_to,
-    open_line_pipe,
+    open_line_stream,
     receive_from,
 )
 from tests.memory_pipe import open_memory_pipes
@@ -40,7 +40,7 @@ class Stuck:
 
 async def test_messages_arrive_in_both_directions_and_in_order():
     left_stream, right_stream = memory_stream_pair()
-    async with open_line_pipe(left_stream, LIMIT) as left, open_line_pipe(right_stream, LIMIT) as right:
+    async with open_line_stream(left_stream, LIMIT) as left, open_line_stream(right_stream, LIMIT) as right:
         for message in (b"1", b"2", b"3"):
             await left.send(message)
         assert [await right.receive() for _ in range(3)] == [b"1", b"2", b"3"]
@@ -50,7 +50,7 @@ async def test_messages_arrive_in_both_directions_and_in_order():
 
 async def test_messages_of_one_chunk_are_handed_out_without_touching_the_stream():
     left, right = memory_stream_pair()
-    async with open_line_pipe(right, LIMIT) as pipe:
+    async with open_line_stream(right, LIMIT) as pipe:
         await left.send_all(b"1\n2\n3\n")
         assert await pipe.receive() == b"1"
         with trio.CancelScope() as scope:
@@ -60,7 +60,7 @@ async def test_messages_of_one_chunk_are_handed_out_without_touching_the_stream(
 
 async def test_an_oversized_message_is_told_and_the_next_one_arrives():
     left, right = memory_stream_pair()
-    async with open_line_pipe(right, LIMIT) as pipe:
+    async with open_line_stream(right, LIMIT) as pipe:
         await left.send_all(b"x" * (LIMIT + 1) + b"\nnext\n")
         with pytest.raises(MessageTooLarge, match="1001 bytes is over the limit of 1000"):
             await pipe.receive()
@@ -69,7 +69,7 @@ async def test_an_oversized_message_is_told_and_the_next_one_arrives():
 
 async def test_the_end_of_the_stream_is_told_every_time():
     left, right = memory_stream_pair()
-    async with open_line_pipe(right, LIMIT) as pipe:
+    async with open_line_stream(right, LIMIT) as pipe:
         await left.send_all(b"last words")
         await left.send_eof()
         assert await pipe.receive() == b"last words"
@@ -87,7 +87,7 @@ async def test_send_waits_while_the_queue_is_full():
             await pipe.send(b"x" * (QUEUE_BYTES // 2))
             sent.append(stuck.released.is_set())
 
-    async with open_line_pipe(stuck.stream, LIMIT) as pipe, trio.open_nursery() as nursery:
+    async with open_line_stream(stuck.stream, LIMIT) as pipe, trio.open_nursery() as nursery:
         await pipe.send(b"first, taken by the writer at once")
         await wait_all_tasks_blocked()
         nursery.start_soon(send_many, pipe)
@@ -99,7 +99,7 @@ async def test_send_waits_while_the_queue_is_full():
 
 async def test_a_cancelled_send_has_queued_nothing_of_its_message():
     stuck = Stuck()
-    async with open_line_pipe(stuck.stream, LIMIT) as pipe:
+    async with open_line_stream(stuck.stream, LIMIT) as pipe:
         await pipe.send(b"first")
         await wait_all_tasks_blocked()
         await pipe.send(b"x" * QUEUE_BYTES)
@@ -112,7 +112,7 @@ async def test_a_cancelled_send_has_queued_nothing_of_its_message():
 
 async def test_what_is_queued_meanwhile_goes_out_at_once():
     stuck = Stuck()
-    async with open_line_pipe(stuck.stream, LIMIT) as pipe:
+    async with open_line_stream(stuck.stream, LIMIT) as pipe:
         for number in range(100):
             await pipe.send(b"%d" % number)
         stuck.released.set()
@@ -121,7 +121,7 @@ async def test_what_is_queued_meanwhile_goes_out_at_once():
 
 async def test_leaving_writes_the_queue_and_ends_the_stream():
     left, right = memory_stream_pair()
-    async with open_line_pipe(left, LIMIT) as pipe:
+    async with open_line_stream(left, LIMIT) as pipe:
         await pipe.send(b"bye")
     assert await right.receive_some() == b"bye\n"
     assert await right.receive_some() == b""
@@ -129,7 +129,7 @@ async def test_leaving_writes_the_queue_and_ends_the_stream():
 
 async def test_leaving_does_not_wait_forever_for_a_peer_that_does_not_read(autojump_clock):
     stuck = Stuck()
-    async with open_line_pipe(stuck.stream, LIMIT) as pipe:
+    async with open_line_stream(stuck.stream, LIMIT) as pipe:
         await pipe.send(b"never read")
         started = trio.current_time()
     assert trio.current_time() - started == FLUSH_SECONDS
@@ -138,7 +138,7 @@ async def test_leaving_does_not_wait_forever_for_a_peer_that_does_not_read(autoj
 async def test_cancelling_closes_the_stream_at_once(autojump_clock):
     stuck = Stuck()
     with trio.CancelScope() as scope:
-        async with open_line_pipe(stuck.stream, LIMIT) as pipe:
+        async with open_line_stream(stuck.stream, LIMIT) as pipe:
             await pipe.send(b"never read")
             await wait_all_tasks_blocked()
             scope.cancel()
@@ -159,7 +159,7 @@ async def test_closing_wakes_those_who_wait_to_send_and_to_receive(autojump_cloc
             await operation(*args)
         refused.append(operation.__name__)
 
-    async with open_line_pipe(stuck.stream, LIMIT) as pipe:
+    async with open_line_stream(stuck.stream, LIMIT) as pipe:
         await pipe.send(b"first")
         await wait_all_tasks_blocked()
         await pipe.send(b"x" * QUEUE_BYTES)
@@ -173,7 +173,7 @@ async def test_closing_wakes_those_who_wait_to_send_and_to_receive(autojump_cloc
 
 async def test_after_send_eof_the_peer_reads_everything_and_still_answers():
     left_stream, right_stream = memory_stream_pair()
-    async with open_line_pipe(left_stream, LIMIT) as left, open_line_pipe(right_stream, LIMIT) as right:
+    async with open_line_stream(left_stream, LIMIT) as left, open_line_stream(right_stream, LIMIT) as right:
         await left.send(b"question")
         await left.send_eof()
         with pytest.raises(TransportClosed):
@@ -188,7 +188,7 @@ async def test_after_send_eof_the_peer_reads_everything_and_still_answers():
 async def test_a_peer_that_stopped_reading_is_heard_out_and_then_gone(autojump_clock):
     sender, gone = memory_stream_one_way_pair()
     peer, receiver = memory_stream_one_way_pair()
-    async with open_line_pipe(trio.StapledStream(sender, receiver), LIMIT) as pipe:
+    async with open_line_stream(trio.StapledStream(sender, receiver), LIMIT) as pipe:
         await gone.aclose()
         await peer.send_all(b"last words\n")
         await pipe.send(b"is anybody there")
@@ -214,8 +214,8 @@ async def test_many_senders_over_a_real_socket_do_not_mix_their_messages():
     with trio.fail_after(30):
         async with (
             listener,
-            open_line_pipe(server, 10_000) as receiving,
-            open_line_pipe(client, 10_000) as sending,
+            open_line_stream(server, 10_000) as receiving,
+            open_line_stream(client, 10_000) as sending,
             trio.open_nursery() as nursery,
         ):
             for sender in range(5):
@@ -225,7 +225,7 @@ async def test_many_senders_over_a_real_socket_do_not_mix_their_messages():
 
 async def test_what_is_offered_and_what_is_sent_arrive_in_order():
     left_stream, right_stream = memory_stream_pair()
-    async with open_line_pipe(left_stream, LIMIT) as left, open_line_pipe(right_stream, LIMIT) as right:
+    async with open_line_stream(left_stream, LIMIT) as left, open_line_stream(right_stream, LIMIT) as right:
         assert left.offer(b"1")
         await left.send(b"2")
         assert left.offer(b"3")
@@ -234,7 +234,7 @@ async def test_what_is_offered_and_what_is_sent_arrive_in_order():
 
 async def test_nothing_is_taken_that_would_have_to_wait():
     stuck = Stuck()
-    async with open_line_pipe(stuck.stream, LIMIT) as pipe:
+    async with open_line_stream(stuck.stream, LIMIT) as pipe:
         await pipe.send(b"first")
         await wait_all_tasks_blocked()  # it is being written, and stays so
         taken = 0
@@ -248,7 +248,7 @@ async def test_nothing_is_taken_that_would_have_to_wait():
 
 async def test_nothing_is_taken_when_the_pipe_is_closed_or_broken():
     left, right = memory_stream_pair()
-    async with open_line_pipe(right, LIMIT) as pipe:
+    async with open_line_stream(right, LIMIT) as pipe:
         await pipe.aclose()
         assert not pipe.offer(b"late")
         with pytest.raises(TransportClosed, match="closed"):
@@ -258,7 +258,7 @@ async def test_nothing_is_taken_when_the_pipe_is_closed_or_broken():
 
 async def test_what_is_here_already_is_received_without_waiting():
     left, right = memory_stream_pair()
-    async with open_line_pipe(right, LIMIT) as pipe:
+    async with open_line_stream(right, LIMIT) as pipe:
         assert pipe.receive_nowait() is None
         await left.send_all(b"1\n2\n" + b"x" * (LIMIT + 1) + b"\n3\n")
         assert pipe.receive_nowait() is None  # only `receive` reads

@@ -16,10 +16,10 @@ import trio
 ECHO = """
     import os, sys, trio
     from mcpmux.errors import TransportClosed
-    from mcpmux.transports.stdio import open_stdio_pipe
+    from mcpmux.transports.stdio import open_stdio_stream
 
     async def main():
-        async with open_stdio_pipe(1000) as pipe:
+        async with open_stdio_stream(1000) as pipe:
             print("printed meanwhile")
             os.write(1, b"written meanwhile\\n")
             print("read meanwhile:", sys.stdin.readline())
@@ -101,11 +101,11 @@ async def test_cancelling_does_not_wait_for_a_terminal_that_says_nothing(tmp_pat
     script.write_text(
         dedent("""
         import trio
-        from mcpmux.transports.stdio import open_stdio_pipe
+        from mcpmux.transports.stdio import open_stdio_stream
 
         async def main():
             with trio.move_on_after(0.01):
-                async with open_stdio_pipe(1000) as pipe:
+                async with open_stdio_stream(1000) as pipe:
                     await pipe.receive()
             print("left")
 

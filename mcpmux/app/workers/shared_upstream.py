@@ -114,7 +114,7 @@ class _Service:
     tap: Tap | None = None
 
     def __init__(self, mux: Mux, server: Server) -> None:
-        self._front = mux.front
+        self._service = mux.service
         self._server = server
 
     def _require_server(self) -> None:
@@ -123,17 +123,17 @@ class _Service:
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         self._require_server()
-        return await self._front.answer(request_id, call.with_client(None), notify)
+        return await self._service.answer(request_id, call.with_client(None), notify)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
         self._require_server()
-        return await self._front.initialize(request, principal)
+        return await self._service.initialize(request, principal)
 
     def leave(self, client: object) -> None:
-        self._front.leave(client)
+        self._service.leave(client)
 
     def roots_changed(self) -> None:
-        self._front.roots_changed()
+        self._service.roots_changed()
 
 
 @dataclass(eq=False)
@@ -159,7 +159,7 @@ class SharedUpstreams:
     def states(self, redactor: Redactor) -> dict[str, UpstreamState]:
         """The state of each server, by name."""
         return {
-            name: UpstreamView(mux.upstreams, mux.relay.subscriptions, redactor).show()[0]
+            name: UpstreamView(mux.upstreams, mux.hub.subscriptions, redactor).show()[0]
             for name, shared in self._upstreams.items()
             if (mux := shared.mux) is not None
         }

@@ -30,7 +30,7 @@ from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
 from mcpmux.mux.namespace import mark_of
-from mcpmux.transports.handing import Handed, HandedListener, Handing, Hatch, Note
+from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener, Handing, Note
 from mcpmux.transports.wall import leaves_of
 
 log = structlog.get_logger()
@@ -49,15 +49,21 @@ Answers = Mapping[str, Callable[[], Awaitable[Any]]]
 
 def main() -> None:
     """Arguments: own number, number of workers, file descriptors of control channel, hatch and counters."""
-    number, workers, control, hatch, counters = (int(argument) for argument in sys.argv[1:6])
-    for fd in (control, hatch, counters):  # nothing that we start has any business with them
+    number, workers, control, connection_channel, counters = (int(argument) for argument in sys.argv[1:6])
+    for fd in (control, connection_channel, counters):  # nothing that we start has any business with them
         os.set_inheritable(fd, False)
     failed = False
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     try:
         generations = cc.map_counters(counters, number, workers)
-        trio.run(run_worker, number, generations, socket.socket(fileno=control), socket.socket(fileno=hatch))
+        trio.run(
+            run_worker,
+            number,
+            generations,
+            socket.socket(fileno=control),
+            socket.socket(fileno=connection_channel),
+        )
     except* Exception as crash:  # the wall around the process
         log.error("worker failed", worker=number, errors=[repr(error) for error in crash.exceptions])
         log.debug("worker failed here", exc_info=crash)
@@ -67,7 +73,7 @@ def main() -> None:
 
 
 async def run_worker(
-    number: int, generations: Generations, control: socket.socket, hatch: socket.socket
+    number: int, generations: Generations, control: socket.socket, connection_channel: socket.socket
 ) -> None:
     """Serve until the supervisor says to stop, or has gone. `generations` are shared by all workers."""
     structlog.contextvars.bind_contextvars(worker=number)
@@ -78,7 +84,7 @@ async def run_worker(
         return
     assert isinstance(start, cc.Start)
     set_up_logs(start.config)
-    worker = Worker(number, generations, channel, Hatch(hatch), start)
+    worker = Worker(number, generations, channel, ConnectionChannel(connection_channel), start)
     try:
         await worker.run()
     except* McpmuxError as group:
@@ -95,7 +101,7 @@ class Worker:
     number: int
     generations: Generations
     control: cc.ControlChannel
-    hatch: Hatch
+    connection_channel: ConnectionChannel
     start: cc.Start
 
     def __post_init__(self) -> None:
@@ -140,7 +146,7 @@ class Worker:
                 await self.control.tell(cc.Ready())
                 settle_memory()
                 await self._stopping.wait()
-                mux.relay.close()
+                mux.hub.close()
                 clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
             everything.cancel_scope.cancel(reason="stopped")
 
@@ -151,7 +157,7 @@ class Worker:
         for number, listener in enumerate(config.listeners.bound):
             accepting, (resuming, arrivals) = HandedListener(), trio.open_memory_channel[Resumed](0)
             doors.append((accepting, resuming))
-            handing = Handing(number, arrivals, self.hatch.send)
+            handing = Handing(number, arrivals, self.connection_channel.send)
             handed = HandedConnections(accepting, handing, self.number, self.generations.processes)
             await clients.start(serve_listener, listener, serving, handed)
         clients.start_soon(self._distribute, doors, name="hatch")
@@ -171,20 +177,20 @@ class Worker:
                 taken = await (_resume(resuming, stream, note) if note.open else accepting.put(stream))
                 if not taken:  # another worker has it, or the next with our number if it is for us alone
                     with stream.socket:
-                        await self.hatch.send(note, stream.socket.fileno())
+                        await self.connection_channel.send(note, stream.socket.fileno())
 
     async def _next_connection(self) -> Handed | None:
         if not self._stopping.is_set():
             with trio.CancelScope() as self._receiving:
-                return await self.hatch.receive()
-        return self.hatch.receive_nowait()
+                return await self.connection_channel.receive()
+        return self.connection_channel.receive_nowait()
 
     # Messages
 
     async def _tell_list_changes(self, mux: Mux) -> None:
         """Tell the other workers of changed lists."""
         changes = cc.PendingChanges()
-        mux.relay.on_list_change = lambda upstream, method: changes.add([(upstream, method)])
+        mux.hub.on_list_change = lambda upstream, method: changes.add([(upstream, method)])
         await changes.forward(self.control)
 
     async def _handle_signals(self) -> None:
@@ -209,7 +215,7 @@ class Worker:
                         await _renew_certificates(mux)
                     case cc.ListsChanged(lists):
                         for upstream, method in lists:
-                            mux.relay.tell_list_change(method, upstream)
+                            mux.hub.tell_list_change(method, upstream)
                     case cc.Act() as order if order.upstream in mux.upstreams:
                         act(mux, order)
         log.warning("stopping at once: the supervisor has gone")

@@ -29,9 +29,9 @@ from mcpmux.app.workers.worker_process import (
 )
 from mcpmux.errors import TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
-from mcpmux.transports.handing import Hatch, Note, hatch_pair
+from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.handing import ConnectionChannel, Note, hatch_pair
 from mcpmux.transports.process import OrphanGuard
-from mcpmux.transports.wire import reason_of
 
 log = structlog.get_logger()
 
@@ -129,17 +129,19 @@ class WorkerPool:
     async def _open_worker(self, number: int) -> AsyncIterator[tuple[WorkerProcess, trio.Process]]:
         """A new process; it has ended when this is left. Raises OSError when there is none."""
         control, their_control = socket.socketpair()
-        hatch, their_hatch = hatch_pair()
+        connection_channel, their_hatch = hatch_pair()
         with their_control, their_hatch:
             fds = (their_control.fileno(), their_hatch.fileno(), self._counters)
             try:
                 process = await start_process(number, self.count, fds)
             except BaseException:
                 control.close()
-                hatch.close()
+                connection_channel.close()
                 raise
         channel = cc.ControlChannel(control)
-        worker = WorkerProcess(number, channel, Hatch(hatch), self._on_traffic, self._tell_others)
+        worker = WorkerProcess(
+            number, channel, ConnectionChannel(connection_channel), self._on_traffic, self._tell_others
+        )
         self._workers[number] = worker
         self.starts[number] = self.starts.get(number, 0) + 1
         try:
@@ -185,7 +187,7 @@ class WorkerPool:
         """Forward what a worker hands over, until it has ended."""
         try:
             while True:
-                note, sock = await worker.hatch.receive()
+                note, sock = await worker.connection_channel.receive()
                 if self._forward_nowait(note, sock):
                     sock.close()
                 elif self._forwarding.available_tokens:

@@ -27,7 +27,7 @@ import trio
 from mcpmux.app.workers import control_channel as cc
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
-from mcpmux.transports.handing import Hatch, Note
+from mcpmux.transports.handing import ConnectionChannel, Note
 
 log = structlog.get_logger()
 
@@ -54,7 +54,7 @@ class WorkerProcess:
 
     number: int
     control: cc.ControlChannel
-    hatch: Hatch
+    connection_channel: ConnectionChannel
     on_traffic: OnTraffic
     on_lists_changed: OnListsChanged | None = None
     list_changes: cc.PendingChanges = field(default_factory=cc.PendingChanges)
@@ -106,7 +106,7 @@ class WorkerProcess:
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""
         try:
-            return self.hatch.send_nowait(note, sock.fileno())
+            return self.connection_channel.send_nowait(note, sock.fileno())
         except TransportClosed:
             return False
 
@@ -128,7 +128,7 @@ class WorkerProcess:
         """Send nothing more, and have the process end."""
         self.ended = True
         self.control.close()
-        self.hatch.close()
+        self.connection_channel.close()
 
 
 async def watch_heartbeat(worker: WorkerProcess, on_recovery: Callable[[], None]) -> None:

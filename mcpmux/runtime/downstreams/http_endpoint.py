@@ -63,7 +63,7 @@ from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
 from mcpmux.runtime.downstreams.service import Service, read_call
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
-from mcpmux.runtime.link import INCOMING_LIMIT
+from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.reply import HttpReply
@@ -100,7 +100,7 @@ class HttpEndpoint:
 
     def __init__(
         self,
-        front: Service,
+        service: Service,
         path: str,
         policy: OriginPolicy,
         limits: SessionLimits,
@@ -116,7 +116,7 @@ class HttpEndpoint:
         """
         self._mark = mark
         self._gate = gate
-        self._front = front
+        self._service = service
         self._path = path
         self._policy = policy
         self._limits = limits
@@ -126,7 +126,7 @@ class HttpEndpoint:
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
         sse_limits = SseLimits(self._is_full, limits.idle, stall, limits.in_flight)
-        self._sse = SseEndpoint(front, sse_path, sse_limits, gate, mark)
+        self._sse = SseEndpoint(service, sse_path, sse_limits, gate, mark)
 
     def __repr__(self) -> str:
         return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"
@@ -185,8 +185,8 @@ class HttpEndpoint:
 
     def handle(self, request: HttpRequest, reply: HttpReply) -> Handling:
         """Answer one HTTP request."""
-        if self._front.tap is not None:
-            reply = self._watch(self._front.tap, request, reply)
+        if self._service.tap is not None:
+            reply = self._watch(self._service.tap, request, reply)
         refusal = self._policy.refuses(request.headers)
         if refusal is not None:
             return refuse_with(reply, 403, refusal)
@@ -210,7 +210,7 @@ class HttpEndpoint:
         if request.path != self._path:
             return reply
         if request.body:
-            tap.saw(watch.leg, "in", request.body)
+            tap.message_passed(watch.leg, "in", request.body)
         return TappedReply(reply, watch)
 
     async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -294,7 +294,7 @@ class HttpEndpoint:
                 raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")
         except Exception as error:  # the wall around one request
             return _fail(message, reply, error)
-        answer = self._front.answer if call.method != m.TOOLS_LIST else self._list_tools
+        answer = self._service.answer if call.method != m.TOOLS_LIST else self._list_tools
         return respond(message, reply, partial(answer, message.id, call), streams=streams)
 
     def _take_legacy(
@@ -308,7 +308,7 @@ class HttpEndpoint:
         return self._session_of(request).post(message, reply, streams=streams)
 
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        result = await self._front.answer(request_id, call, notify)
+        result = await self._service.answer(request_id, call, notify)
         self._learn(call.principal.name, result)
         return result
 
@@ -325,7 +325,7 @@ class HttpEndpoint:
             await _fail(message, reply, error)
             return
         try:
-            session, result = await self._front.initialize(message, request.principal)
+            session, result = await self._service.initialize(message, request.principal)
         except RpcError as refusal:
             await _fail(message, reply, refusal)
             return

@@ -29,7 +29,7 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
-from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.calls import Calls
@@ -42,8 +42,8 @@ from mcpmux.runtime.downstreams.http_answer import (
     respond,
     streaming,
 )
-from mcpmux.runtime.downstreams.lasting_call import LastingCall
 from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
+from mcpmux.runtime.downstreams.resumable_call import ResumableCall
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import unheard
@@ -79,10 +79,10 @@ class HttpSession:
         self._nursery = nursery
         self._deadlines = deadlines
         self._buffer = ReplayBuffer(bounds)
-        self._own = OwnStream(self._buffer, session.mailbox)
+        self._own = OwnStream(self._buffer, session.outbox)
         self._in_flight: dict[Id, CallOff] = {}
         self._asked = Calls(_unasked, _unheard)
-        self._calls: dict[int, LastingCall] = {}  # those that have a stream, by its number
+        self._calls: dict[int, ResumableCall] = {}  # those that have a stream, by its number
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
         session.ask_unasked = self._ask_on_own_stream
@@ -100,23 +100,23 @@ class HttpSession:
         """The session is over: its exchanges and streams end, nothing of its interest stays."""
         for call_off in list(self._in_flight.values()):  # one that is answered now leaves
             call_off("the session has ended")
-        self.session.mailbox.close()
+        self.session.outbox.close()
         self.session.close()
         if self.watch is not None:
             self.watch.tap.gone(self.watch.leg)
 
     def take_answer(self, answer: Reply | ErrorReply) -> None:
         """The client's answer to something that it was asked."""
-        self._asked.outgoing.take_answer(answer)
+        self._asked.pending_requests.take_answer(answer)
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
         """Ask the client something in the stream of the call that it is about. Raises RpcError."""
-        ticket: Ticket = self._asked.outgoing.open(Call(method, params, {}))
+        pending: PendingRequest = self._asked.pending_requests.open(Call(method, params, {}))
         try:
-            await say(encode_request(ticket.id, method, params or None))
-            return await self._asked.wait(ticket, unheard)
+            await say(encode_request(pending.id, method, params or None))
+            return await self._asked.wait(pending, unheard)
         finally:
-            self._asked.outgoing.close(ticket)
+            self._asked.pending_requests.close(pending)
 
     async def _ask_on_own_stream(self, method: str, params: Fields) -> Fields:
         """Ask the client something on its own stream, as soon as it has one open."""
@@ -153,13 +153,13 @@ class HttpSession:
     def _answer_call(self, request: Request, reply: HttpReply) -> Coroutine[Any, Any, None]:
         """Answer a tool call, which goes on without its client: that cannot know what it has done so far."""
         patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else math.inf
-        call = LastingCall(request, self._nursery, trio.current_time() + patience)
+        call = ResumableCall(request, self._nursery, trio.current_time() + patience)
         self._admit(request, call.cancel)
         if patience < math.inf:
             self._deadlines.watch(call)
         return self._start_and_follow(call, reply)
 
-    async def _start_and_follow(self, call: LastingCall, reply: HttpReply) -> None:
+    async def _start_and_follow(self, call: ResumableCall, reply: HttpReply) -> None:
         call.start(self._work(call))
         await self._follow(call, reply)
 
@@ -199,7 +199,7 @@ class HttpSession:
         finally:
             del self._in_flight[request.id]
 
-    def _open(self, call: LastingCall) -> int:
+    def _open(self, call: ResumableCall) -> int:
         """The number of a call's stream, which there is from now on."""
         if call.number is None:
             call.number = self._next_stream
@@ -208,7 +208,7 @@ class HttpSession:
             self._calls[call.number] = call
         return call.number
 
-    async def _work(self, call: LastingCall) -> None:
+    async def _work(self, call: ResumableCall) -> None:
         """A request that outlives its connection: everything it says goes into its stream."""
         request = call.request
 
@@ -233,11 +233,11 @@ class HttpSession:
                 self._buffer.close(call.number)
             call.end()
 
-    def _put(self, call: LastingCall, data: bytes) -> None:
+    def _put(self, call: ResumableCall, data: bytes) -> None:
         self._buffer.add(self._open(call), encode_event(data), trio.current_time())
         call.tell()
 
-    async def _follow(self, call: LastingCall, reply: HttpReply) -> None:
+    async def _follow(self, call: ResumableCall, reply: HttpReply) -> None:
         """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone."""
         self._readers += 1
         try:
@@ -258,7 +258,7 @@ class HttpSession:
     def _after(self, event_id: str) -> list[Kept]:
         return self._buffer.after(event_id, trio.current_time())[1]
 
-    async def _send_after(self, call: LastingCall, event_id: str, reply: HttpReply) -> None:
+    async def _send_after(self, call: ResumableCall, event_id: str, reply: HttpReply) -> None:
         """Send everything behind an event of a call's stream, until its end."""
         while True:
             try:

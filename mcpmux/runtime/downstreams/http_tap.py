@@ -11,10 +11,10 @@ from contextvars import Context, copy_context
 from typing import Any, Final
 
 from mcpmux.runtime.tap import Tap, Watch
+from mcpmux.transports.byte_stream import Part
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import SseDecoder
-from mcpmux.transports.wire import Part
 
 # Legs that are remembered, of which most are over: a listener serves 800 at a time.
 CONNECTION_LIMIT: Final = 1024
@@ -74,7 +74,7 @@ class TappedReply(HttpReply):
     def send(self, status: int, fields: Fields, body: bytes = b"") -> Coroutine[Any, Any, None]:
         """See HttpReply."""
         if body:
-            self.watch.tap.saw(self.watch.leg, "out", body, status)
+            self.watch.tap.message_passed(self.watch.leg, "out", body, status)
         return self._reply.send(status, fields, body)
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:

@@ -15,8 +15,8 @@ from mcpmux.protocol.call import META, SUBSCRIPTION_ID, Call, Event, Notify, Tag
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields, Id, Raw
-from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.relay import SUBSCRIPTION_LIMIT, Relay
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.transports.inline import in_task
 
@@ -93,7 +93,9 @@ def _within(router: Router, call: Call, wish: Filter) -> Filter:
     return wish._replace(lists=frozenset(allowed))
 
 
-async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Router, relay: Relay) -> Fields:
+async def serve_listen(
+    request_id: Id, call: Call, notify: Notify, router: Router, hub: NotificationHub
+) -> Fields:
     """Acknowledge what can be honoured, then tell every change until the client goes or we stop.
 
     Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
@@ -102,25 +104,27 @@ async def serve_listen(request_id: Id, call: Call, notify: Notify, router: Route
     wish = _within(router, call, read_filter(call))
     tag = raw({SUBSCRIPTION_ID: request_id})
     kinds = frozenset(_KINDS[name] for name in wish.lists)
-    mailbox = relay.join(kinds, call.principal, is_granted=True)
+    outbox = hub.join(kinds, call.principal, is_granted=True)
     try:
-        honoured = await _subscribe_all(router, mailbox, wish.uris, call)
+        honoured = await _subscribe_all(router, outbox, wish.uris, call)
         await notify(_acknowledgement(wish, honoured, tag))
         outlet = ListenOutlet(notify, tag) if isinstance(notify, SaysAtOnce) else None
-        while (event := await mailbox.take(outlet)) is not None:
+        while (event := await outbox.take(outlet)) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))
     finally:
-        relay.leave(mailbox)
+        hub.leave(outbox)
     return {"resultType": raw("complete"), META: tag}
 
 
-async def _subscribe_all(router: Router, mailbox: Mailbox, uris: tuple[str, ...], call: Call) -> list[str]:
+async def _subscribe_all(
+    router: Router, outbox: ClientOutbox, uris: tuple[str, ...], call: Call
+) -> list[str]:
     """Those of `uris` that can be listened to, in their order."""
     honoured: set[str] = set()
 
     async def subscribe(uri: str) -> None:
         try:
-            await router.subscribe(mailbox, uri, call)
+            await router.subscribe(outbox, uri, call)
         except RpcError:
             return  # what cannot be honoured is left out of the acknowledgement
         honoured.add(uri)

@@ -19,7 +19,7 @@ import trio
 from mcpmux.mux.replay import ReplayBuffer, Said
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event, encode_notice
-from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
@@ -29,31 +29,31 @@ LATELY_BYTES: Final = 4096  # how long one of them may be
 KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 
 _EVENT: Final = b"id: %d-%%d\n%%b" % OWN_STREAM
-_QUESTION: Final = Event("dev.mcpmux/question", {})  # in the mailbox: something is to be asked
+_QUESTION: Final = Event("dev.mcpmux/question", {})  # in the outbox: something is to be asked
 _REPEATS: Final = frozenset({m.RESOURCE_UPDATED, m.RESOURCES_CHANGED, m.TOOLS_CHANGED, m.PROMPTS_CHANGED})
 """They say "look again": one that is heard stands for all before it."""
 
 
 class OwnStream:
-    """What one session's own stream says. Its events are kept in `buffer`, and wait in `mailbox` before."""
+    """What one session's own stream says. Its events are kept in `buffer`, and wait in `outbox` before."""
 
-    __slots__ = ("_buffer", "_clock", "_mailbox", "_questions", "_reader")
+    __slots__ = ("_buffer", "_clock", "_outbox", "_questions", "_reader")
 
-    def __init__(self, buffer: ReplayBuffer, mailbox: Mailbox) -> None:
+    def __init__(self, buffer: ReplayBuffer, outbox: ClientOutbox) -> None:
         self._buffer = buffer
-        self._mailbox = mailbox
+        self._outbox = outbox
         self._clock = trio.lowlevel.current_clock()
         self._questions: list[bytes] = []
         self._reader: trio.CancelScope | None = None
         buffer.open(OWN_STREAM)
 
     def __repr__(self) -> str:
-        return f"<OwnStream {self._mailbox!r}, {len(self._questions)} questions wait>"
+        return f"<OwnStream {self._outbox!r}, {len(self._questions)} questions wait>"
 
     def ask(self, message: bytes) -> None:
         """Send a request to the client, as soon as it has its stream open."""
         self._questions.append(message)
-        self._mailbox.put(_QUESTION)
+        self._outbox.put(_QUESTION)
 
     async def send(self, reply: HttpReply) -> None:
         """Send what changes, until the client goes or opens this stream a second time."""
@@ -65,7 +65,7 @@ class OwnStream:
             while True:
                 event: Event | None = None
                 with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
-                    event = await self._mailbox.take(outlet)
+                    event = await self._outbox.take(outlet)
                 if event is not None:
                     await reply.write(self.keep(event))
                 elif patience.cancelled_caught:
@@ -74,7 +74,7 @@ class OwnStream:
                     return
 
     def keep(self, event: Event) -> bytes:
-        """What an event in the mailbox stands for, as events of this stream that are kept now."""
+        """What an event in the outbox stands for, as events of this stream that are kept now."""
         if event.method in _REPEATS:
             last, said = _last
             if last is not event:

@@ -18,12 +18,12 @@ from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.runtime.access_control import no_task
 from mcpmux.runtime.calls import unknown_state
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.listen import serve_listen
 from mcpmux.runtime.downstreams.session import Ask, LegacySession, open_session
-from mcpmux.runtime.guard import no_task
-from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.relay import Relay
+from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
 
@@ -32,7 +32,7 @@ class Session(Protocol):
     """One initialized legacy client; see `runtime.downstreams.session.LegacySession`."""
 
     revision: str
-    mailbox: Mailbox
+    outbox: ClientOutbox
     ask_unasked: Ask | None
     principal: Principal
 
@@ -50,7 +50,7 @@ class Session(Protocol):
 
 
 class Service(Protocol):
-    """Serves modern calls, and opens legacy sessions; see `runtime.downstreams.service.Front`."""
+    """Serves modern calls, and opens legacy sessions; see `runtime.downstreams.service.MuxService`."""
 
     tap: Tap | None
 
@@ -74,13 +74,13 @@ class Service(Protocol):
 STATE_KEY_BYTES: Final = 32
 
 
-class Front:
+class MuxService:
     """What mcpmux offers to clients: modern calls, and legacy sessions."""
 
     def __init__(
         self,
         router: Router,
-        relay: Relay,
+        hub: NotificationHub,
         server_info: Raw,
         tap: Tap | None = None,
         state_seal: StateSeal | None = None,
@@ -94,7 +94,7 @@ class Front:
         self._state_seal = state_seal or StateSeal(secrets.token_bytes(STATE_KEY_BYTES))
         self.tap = tap
         self._router = router
-        self._relay = relay
+        self._hub = hub
         self.server_info = server_info
 
     def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -107,7 +107,7 @@ class Front:
 
     def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
         if call.method == m.LISTEN:
-            return serve_listen(request_id, call, notify, self._router, self._relay)
+            return serve_listen(request_id, call, notify, self._router, self._hub)
         if call.method in m.REMOVED_IN_MODERN:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
@@ -165,7 +165,7 @@ class Front:
 
         async def work() -> Fields:
             session, result = await open_session(
-                request, self._router, self._relay, self.server_info, self.tap, principal
+                request, self._router, self._hub, self.server_info, self.tap, principal
             )
             opened.append(session)
             return result

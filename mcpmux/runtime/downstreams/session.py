@@ -36,8 +36,8 @@ from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers, 
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
-from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.relay import ANYTHING, LIST_CHANGES, Relay
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import ANYTHING, LIST_CHANGES, NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import ORIGIN, Tap, name_in, watched
 from mcpmux.transports.inline import in_task
@@ -57,29 +57,29 @@ _TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
 class LegacySession:
     """One initialized client. Made by `open_session`; `close` must follow.
 
-    `mailbox` holds the changes that it has to be told; `ask_unasked` is set by the transport: how to ask the
+    `outbox` holds the changes that it has to be told; `ask_unasked` is set by the transport: how to ask the
     client something outside of its calls.
     """
 
     def __init__(
         self,
         router: Router,
-        relay: Relay,
+        hub: NotificationHub,
         revision: str,
         client: ClientFacts,
         tap: Tap | None = None,
         principal: Principal = ANYONE,
     ) -> None:
         self._router = router
-        self._relay = relay
-        self.mailbox: Mailbox = relay.join(LIST_CHANGES | {ANYTHING}, principal, client=self)
+        self._hub = hub
+        self.outbox: ClientOutbox = hub.join(LIST_CHANGES | {ANYTHING}, principal, client=self)
         self._greeted = trio.Event()  # it knows that the session is open
         self.revision = revision
         self.ask_unasked: Ask | None = None
         self._client = client
         self._tap = tap
         router.join(self)
-        relay.personal.join(self, self.mailbox)
+        hub.personal.join(self, self.outbox)
 
     def __repr__(self) -> str:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
@@ -87,11 +87,11 @@ class LegacySession:
     @property
     def principal(self) -> Principal:
         """Who the client is, with the scopes of whatever it showed last."""
-        return self.mailbox.principal
+        return self.outbox.principal
 
     @principal.setter
     def principal(self, principal: Principal) -> None:
-        self.mailbox.principal = principal
+        self.outbox.principal = principal
 
     @property
     def capabilities(self) -> Raw:
@@ -123,7 +123,7 @@ class LegacySession:
 
     def close(self) -> None:
         """The client has gone: nothing of its interest stays behind."""
-        self._relay.leave(self.mailbox)
+        self._hub.leave(self.outbox)
         self._router.leave(self)
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
@@ -179,7 +179,7 @@ class LegacySession:
         done = False
         try:
             with trio.CancelScope() as scope:
-                self._relay.questions[state] = scope
+                self._hub.questions[state] = scope
                 for key, wish in wishes.items():
                     try:
                         responses[key] = raw(await self._ask(wish, ask))
@@ -187,7 +187,7 @@ class LegacySession:
                         responses[key] = error_response(error)
             done = True  # answered, or taken back by the server
         finally:
-            del self._relay.questions[state]
+            del self._hub.questions[state]
             if not done:
                 self._router.abandon(state)
         return responses
@@ -207,9 +207,9 @@ class LegacySession:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "uri" must be a string')
         try:
             if request.method == m.RESOURCES_SUBSCRIBE:
-                await self._router.subscribe(self.mailbox, uri, call)
+                await self._router.subscribe(self.outbox, uri, call)
             else:
-                await self._router.unsubscribe(self.mailbox, uri, call)
+                await self._router.unsubscribe(self.outbox, uri, call)
         except RpcError as error:
             raise downgrade_error(request.method, error) from None
         return {}
@@ -230,7 +230,7 @@ class LegacySession:
 async def open_session(
     request: Request,
     router: Router,
-    relay: Relay,
+    hub: NotificationHub,
     server_info: Raw,
     tap: Tap | None = None,
     principal: Principal = ANYONE,
@@ -254,7 +254,7 @@ async def open_session(
         result["instructions"] = raw(instructions)
     if (origin := ORIGIN.get()) is not None:
         origin.leg.introduce(revision, name_in(client.info))
-    return LegacySession(router, relay, revision, client, tap, principal), result
+    return LegacySession(router, hub, revision, client, tap, principal), result
 
 
 def _object(params: Fields, key: str) -> Raw:

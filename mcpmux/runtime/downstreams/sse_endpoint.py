@@ -62,7 +62,7 @@ class SseEndpoint:
     `gate` knows which scopes a method needs; `mark` stands in front of every session id.
     """
 
-    front: Service
+    service: Service
     path: str
     limits: SseLimits
     gate: Gate | None = None
@@ -101,7 +101,7 @@ class SseEndpoint:
                 try:
                     await serve_pipe(
                         pipe,
-                        self.front,
+                        self.service,
                         self.limits.stall,
                         stopping=self._stopping,
                         transport="sse",

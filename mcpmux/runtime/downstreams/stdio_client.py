@@ -21,11 +21,11 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service, Session, read_call, says_modern
-from mcpmux.runtime.link import INCOMING_LIMIT, Link, open_link
+from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel, open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.pipe import MessagePipe
+from mcpmux.transports.message_stream import MessageStream
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -40,16 +40,16 @@ class DuplexClient:
     """The client at the other end of one stream."""
 
     def __init__(
-        self, front: Service, stall: float, principal: Principal = ANYONE, gate: Gate | None = None
+        self, service: Service, stall: float, principal: Principal = ANYONE, gate: Gate | None = None
     ) -> None:
         self._principal = principal
         self._gate = gate
-        self._front = front
+        self._service = service
         self._stall = stall
         self._session: Session | None = None
         self._initialized = trio.Event()
         self._listens: set[trio.CancelScope] = set()
-        self.link: Link | None = None
+        self.link: DuplexChannel | None = None
         self.watch: Watch | None = None
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class DuplexClient:
             if turned is not None:
                 raise as_error(turned)
         if request.method == m.INITIALIZE and self._session is None:
-            session, result = await self._front.initialize(request, self._principal)
+            session, result = await self._service.initialize(request, self._principal)
             if self._session is not None:  # while this one waited for the upstreams
                 session.close()
                 raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
@@ -85,7 +85,7 @@ class DuplexClient:
         check_call(call)
         if request.method == m.LISTEN:
             return await self._listen(request, call, notify)
-        return await self._front.answer(request.id, call, notify)
+        return await self._service.answer(request.id, call, notify)
 
     async def _ask(self, method: str, params: Fields) -> Fields:
         """Ask the client something. Raises RpcError when it refuses or has gone."""
@@ -100,23 +100,23 @@ class DuplexClient:
         with trio.CancelScope() as scope:
             self._listens.add(scope)
             try:
-                return await self._front.answer(request.id, call, notify)
+                return await self._service.answer(request.id, call, notify)
             finally:
                 self._listens.discard(scope)
         raise RpcError(INVALID_REQUEST, "the client has closed its side of the stream")
 
-    async def hang_up(self, link: Link) -> None:
+    async def hang_up(self, link: DuplexChannel) -> None:
         """End the listens of a client that says nothing more: it could not end them itself any more."""
         await link.closed.wait()
         for scope in list(self._listens):
             scope.cancel(reason="the client has closed its side")
 
-    async def deliver(self, link: Link, serving: trio.CancelScope) -> None:
+    async def deliver(self, link: DuplexChannel, serving: trio.CancelScope) -> None:
         """Tell a legacy client what changes, until it goes, we stop, or it does not read any more."""
         await self._initialized.wait()
         assert self._session is not None
         try:
-            while (event := await self._session.mailbox.take()) is not None:
+            while (event := await self._session.outbox.take()) is not None:
                 with trio.fail_after(self._stall):
                     await link.notify(event.method, event.params)
         except (TransportError, trio.TooSlowError):
@@ -127,7 +127,7 @@ class DuplexClient:
         """The client has gone: nothing of its interest stays behind."""
         if self._session is not None:
             self._session.close()
-        self._front.leave(self)
+        self._service.leave(self)
         if self.watch is not None:
             self.watch.tap.gone(self.watch.leg)
 
@@ -136,12 +136,12 @@ class DuplexClient:
         if self._session is not None:
             self._session.take_notification(notification)
         elif notification.method == m.ROOTS_CHANGED:
-            self._front.roots_changed()
+            self._service.roots_changed()
 
 
 async def serve_pipe(
-    pipe: MessagePipe,
-    front: Service,
+    pipe: MessageStream,
+    service: Service,
     stall: float = STALL_SECONDS,
     linger: float = LINGER_SECONDS,
     stopping: trio.Event | None = None,
@@ -157,17 +157,17 @@ async def serve_pipe(
     `principal`: who the client is; `gate` knows which scopes a method needs.
     """
 
-    async def drain_after(stopping: trio.Event, link: Link) -> None:
+    async def drain_after(stopping: trio.Event, link: DuplexChannel) -> None:
         await stopping.wait()
         link.drain()
 
-    client = DuplexClient(front, stall, principal, gate)
-    if front.tap is not None:
-        client.watch = Watch(front.tap, front.tap.client(transport))
+    client = DuplexClient(service, stall, principal, gate)
+    if service.tap is not None:
+        client.watch = Watch(service.tap, service.tap.client(transport))
         pipe = tapped(pipe, client.watch)
     try:
         async with (
-            open_link(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
+            open_duplex_channel(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
             trio.open_nursery() as nursery,
         ):
             client.link = link

@@ -23,13 +23,13 @@ from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, cert
 from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_pipe
-from mcpmux.runtime.link import INCOMING_LIMIT
-from mcpmux.transports.pipe import MessagePipe, offer_to, open_line_pipe, receive_from
+from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
+from mcpmux.transports.message_stream import MessageStream, offer_to, open_line_stream, receive_from
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls.context import holder_of
-from mcpmux.transports.tls.wire import HANDSHAKE_SECONDS
-from mcpmux.transports.websocket.pipe import GOING_AWAY, POLICY_VIOLATION
+from mcpmux.transports.tls.stream import HANDSHAKE_SECONDS
 from mcpmux.transports.websocket.server import Door, Refusal, open_websocket_client
+from mcpmux.transports.websocket.stream import GOING_AWAY, POLICY_VIOLATION
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -55,7 +55,7 @@ class StreamClients:
     `door`: who gets through over WebSocket; None is lines of JSON. `gate` finds out who it is.
     """
 
-    front: Service
+    service: Service
     limits: StreamLimits
     stopping: trio.Event
     door: Door | None
@@ -96,7 +96,7 @@ class StreamClients:
 
     async def _serve_lines(self, stream: Stream, crowded: bool) -> None:
         patient = PatientStream(stream, self.limits.stall)
-        async with open_line_pipe(patient, self.limits.message_bytes) as pipe:
+        async with open_line_stream(patient, self.limits.message_bytes) as pipe:
             if crowded:
                 await pipe.send(encode_error(None, Busy("too many connections", "limits.max_connections")))
                 return
@@ -111,11 +111,11 @@ class StreamClients:
             await self._serve_pipe(JsonPipe(pipe), "unix" if is_unix else "tcp", principal)
 
     async def _serve_pipe(
-        self, pipe: MessagePipe, transport: str, principal: Principal, linger: float = LINGER_SECONDS
+        self, pipe: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS
     ) -> None:
         await serve_pipe(
             pipe,
-            self.front,
+            self.service,
             self.limits.stall,
             linger=linger,
             stopping=self.stopping,
@@ -138,7 +138,7 @@ async def _holder_of(stream: Stream) -> str:
 class JsonPipe:
     """`pipe`, which ends at once when it does not begin with JSON."""
 
-    def __init__(self, pipe: MessagePipe) -> None:
+    def __init__(self, pipe: MessageStream) -> None:
         self._pipe = pipe
         self._trusted = False
         self.send, self.aclose, self.offer = pipe.send, pipe.aclose, offer_to(pipe)

@@ -20,14 +20,14 @@ from mcpmux.protocol.method import PING
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.link import open_link
+from mcpmux.runtime.duplex_channel import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.limits import HEAD_FIELDS
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
 from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
-from mcpmux.transports.readiness import Reception
+from mcpmux.transports.readiness import ReadinessPoller
 from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()
@@ -53,15 +53,15 @@ class ChannelOpener:
         stop: StopLadder,
         connections: int | None = None,
         head_fields: int = HEAD_FIELDS,
-        reception: Reception | None = None,
+        poller: ReadinessPoller | None = None,
         certificates: TlsContexts | None = None,
     ) -> None:
         """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits.
 
-        `reception` runs as long as any channel is open; without one no HTTP channel sends without waiting.
+        `poller` runs as long as any channel is open; without one no HTTP channel sends without waiting.
         `certificates` are to be renewed; new HTTP connections use them as they are then.
         """
-        self._reception = reception
+        self._poller = poller
         self._connections = connections
         self._message_limit = message_limit
         self._head_limit = head_limit
@@ -130,7 +130,7 @@ class ChannelOpener:
                 max_message_bytes=self._message_limit,
                 guard=self._guard,
             ) as process,
-            open_link(tapped(process, watch), answer_server, hear, objects=False) as link,
+            open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as link,
         ):
             try:
                 yield link
@@ -153,7 +153,7 @@ class ChannelOpener:
             limits = replace(limits, connections=self._connections, idle=self._connections)
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
         route = await self._find_route(upstream.name, target)
-        with HttpPool(route.origin, limits=limits, route=route, reception=self._reception) as pool:
+        with HttpPool(route.origin, limits=limits, route=route, poller=self._poller) as pool:
             limit, patience = self._message_limit, upstream.connect_timeout
             credential = self._credential_of(upstream)
             place = HttpPlace(

@@ -45,7 +45,7 @@ log = structlog.get_logger()
 PROBE_SECONDS = (
     5.0  # a legacy server may be silent on `server/discover`; a slow start must not look like that
 )
-NEWS_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
+NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 SURE_SECONDS: Final = 5.0  # after a server was found to speak as agreed; many errors cost one question
 
 
@@ -313,7 +313,7 @@ async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw, rev
     return LegacyConnection(channel, facts, client_info)
 
 
-class News:
+class NotificationQueue:
     """Notifications of clients for one upstream; equal ones wait as one. `run` while it is connected."""
 
     def __init__(self) -> None:
@@ -321,12 +321,12 @@ class News:
         self._arrival = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<News {len(self._waiting)}>"
+        return f"<NotificationQueue {len(self._waiting)}>"
 
     def put_nowait(self, method: str, params: Fields) -> bool:
         """Have it passed on, once. False when too much waits already."""
         key = (method, bytes(raw(params)))
-        if len(self._waiting) >= NEWS_LIMIT and key not in self._waiting:
+        if len(self._waiting) >= NOTIFICATION_LIMIT and key not in self._waiting:
             return False
         self._waiting[key] = params
         self._arrival.set()

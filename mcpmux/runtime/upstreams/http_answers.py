@@ -35,7 +35,13 @@ from mcpmux.runtime.calls import Calls, Hear
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired, nonsense
-from mcpmux.runtime.upstreams.http_response import HttpTicket, as_answer, batch_in, continued, message_in
+from mcpmux.runtime.upstreams.http_response import (
+    PendingHttpRequest,
+    as_answer,
+    batch_in,
+    continued,
+    message_in,
+)
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
@@ -59,24 +65,24 @@ class Intake:
     def __repr__(self) -> str:
         return f"<Intake {self._peer!r}>"
 
-    async def take(self, message: Message, ticket: HttpTicket | None) -> None:
-        """A message on the stream of one request, or without a `ticket` on the server's own stream."""
+    async def take(self, message: Message, pending: PendingHttpRequest | None) -> None:
+        """A message on the stream of one request, or without a `pending` on the server's own stream."""
         if isinstance(message, Notification):
-            self._take_notification(message, ticket)
+            self._take_notification(message, pending)
         elif isinstance(message, Request):
-            await self._take_question(message, ticket)
+            await self._take_question(message, pending)
 
-    async def _take_question(self, request: Request, ticket: HttpTicket | None) -> None:
+    async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:
         if request.method not in ASKS:
             await self._serve(request)
             return
-        asked = ticket if ticket is not None and ticket.call.method in self._calls.may_ask else None
+        asked = pending if pending is not None and pending.call.method in self._calls.may_ask else None
         if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
             await self._calls.take_question(request, asked)
         else:
             self._nursery.start_soon(self._calls.take_question, request, asked, name="server's question")
 
-    def _take_notification(self, message: Notification, ticket: HttpTicket | None) -> None:
+    def _take_notification(self, message: Notification, pending: PendingHttpRequest | None) -> None:
         try:
             params = decode_fields(message.params)
         except ValueError:
@@ -86,13 +92,13 @@ class Intake:
             self._calls.withdraw_question(id_of(params.get("requestId")))
         elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
             self._hear(message)  # progress of a task goes on when the call that made it has been answered
-        elif ticket is None:
+        elif pending is None:
             if method not in _OF_REQUESTS:
                 self._hear(message)
-        elif ticket.call.method == m.LISTEN and method != m.ACKNOWLEDGED:
+        elif pending.call.method == m.LISTEN and method != m.ACKNOWLEDGED:
             self._hear(message)
         else:
-            ticket.push(Event(method, params))
+            pending.push(Event(method, params))
 
     async def _serve(self, request: Request) -> None:
         """A legacy server asks something while it works on our request: answer in a POST of its own."""
@@ -118,17 +124,17 @@ class AnswerReader:
     def __repr__(self) -> str:
         return f"<AnswerReader {self._peer!r}>"
 
-    async def read(self, response: HttpResponse, ticket: HttpTicket) -> Reply | ErrorReply:
+    async def read(self, response: HttpResponse, pending: PendingHttpRequest) -> Reply | ErrorReply:
         """The answer in a response that is no event stream.
 
         Raises SessionExpired and HttpStatusError besides.
         """
         peer = self._peer
-        body = ticket.whole or response.read_nowait()
+        body = pending.whole or response.read_nowait()
         if response.status == 200 and not peer.batches and body:
-            if not ticket.whole:
+            if not pending.whole:
                 peer.note(body, 200)
-            answer = as_answer(message_in(body), ticket)
+            answer = as_answer(message_in(body), pending)
             if answer is None:
                 raise nonsense(response, body)
             return answer
@@ -138,50 +144,56 @@ class AnswerReader:
             received = await response.read_body()
             if response.status == 200 and not peer.watched:
                 reply = read_large_reply(received)
-                if reply is not None and reply.id == ticket.id:
+                if reply is not None and reply.id == pending.id:
                     return reply
             body = bytes(received)
-        return await self._read_any(body, response, ticket)
+        return await self._read_any(body, response, pending)
 
-    async def _read_any(self, body: bytes, response: HttpResponse, ticket: HttpTicket) -> Reply | ErrorReply:
+    async def _read_any(
+        self, body: bytes, response: HttpResponse, pending: PendingHttpRequest
+    ) -> Reply | ErrorReply:
         peer, status = self._peer, response.status
         peer.note(body, status)
         in_batch = peer.batches and is_batch(body)
-        message = await self._take_up_to(batch_in(body), ticket) if in_batch else message_in(body)
+        message = await self._take_up_to(batch_in(body), pending) if in_batch else message_in(body)
         if status >= 400:
             peer.note_refusal(status, message if isinstance(message, ErrorReply) else None)
             peer.check_overload(response, body)
-        answer = as_answer(message, ticket)
+        answer = as_answer(message, pending)
         if answer is not None:
             return answer
         if status != 200:
             raise peer.status_error(response, body)
         raise nonsense(response, body)
 
-    async def read_stream(self, response: HttpResponse, ticket: HttpTicket) -> Reply | ErrorReply | None:
+    async def read_stream(
+        self, response: HttpResponse, pending: PendingHttpRequest
+    ) -> Reply | ErrorReply | None:
         """The answer in an event stream; None when it breaks off before that and can be resumed."""
         peer, status = self._peer, response.status
-        begun, ticket.stream = ticket.stream, None
-        decoder = continued(ticket.decoder, peer.message_limit) if begun is None else begun.decoder
-        ticket.decoder = decoder
+        begun, pending.stream = pending.stream, None
+        decoder = continued(pending.decoder, peer.message_limit) if begun is None else begun.decoder
+        pending.decoder = decoder
         for data in begun.data if begun is not None else ():
-            answer = await self._take_up_to(peer.messages_of_event(data, status), ticket)
+            answer = await self._take_up_to(peer.messages_of_event(data, status), pending)
             if answer is not None:
                 return answer
         while chunk := await _received(response, decoder):
-            answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), ticket)
+            answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), pending)
             if answer is not None:
                 return answer
         if decoder.last_event_id and peer.legacy:
             return None
         raise TransportClosed("the response stream ended without an answer")
 
-    async def _take_up_to(self, messages: Iterable[Message], ticket: HttpTicket) -> Reply | ErrorReply | None:
+    async def _take_up_to(
+        self, messages: Iterable[Message], pending: PendingHttpRequest
+    ) -> Reply | ErrorReply | None:
         """Take messages up to the answer, if that is among them."""
         for message in messages:
-            if isinstance(message, Reply | ErrorReply) and message.id == ticket.id:
+            if isinstance(message, Reply | ErrorReply) and message.id == pending.id:
                 return message
-            await self._intake.take(message, ticket)
+            await self._intake.take(message, pending)
         return None
 
 

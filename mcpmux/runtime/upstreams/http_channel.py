@@ -31,12 +31,12 @@ from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import ErrorReply, Reply, encode_notification, first_byte
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
-from mcpmux.protocol.inflight import Ticket, encode_call
+from mcpmux.protocol.inflight import PendingRequest, encode_call
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.link import Link
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.http_answers import AnswerReader, Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
@@ -44,7 +44,7 @@ from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired
 from mcpmux.runtime.upstreams.http_response import (
     BegunStream,
-    HttpTicket,
+    PendingHttpRequest,
     as_answer,
     is_event_stream,
     message_in,
@@ -56,7 +56,7 @@ from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
 
-OpenOlder = Callable[[], Awaitable[Link | None]]
+OpenOlder = Callable[[], Awaitable[DuplexChannel | None]]
 """Opens a link to the same server over HTTP+SSE; None when it does not speak that."""
 
 # For the server to open its own stream; some send no headers before there is an event.
@@ -76,7 +76,7 @@ class HttpChannel(Channel):
     `exchange` raises SessionExpired and HttpStatusError besides.
     """
 
-    _ticket_kind = HttpTicket
+    _pending_kind = PendingHttpRequest
 
     def __init__(
         self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
@@ -118,7 +118,7 @@ class HttpChannel(Channel):
         """What was agreed with the server does not hold any more."""
         self._peer.lose(reason)
 
-    async def older(self) -> Link | None:
+    async def older(self) -> DuplexChannel | None:
         """The server over HTTP+SSE, if it refused `initialize` as those do and has an event stream there.
 
         Raises RemoteProtocolError when it has one that must not be used.
@@ -172,160 +172,164 @@ class HttpChannel(Channel):
 
     # One request
 
-    def _send_now(self, ticket: Ticket) -> bool:
-        assert isinstance(ticket, HttpTicket)
+    def _send_now(self, pending: PendingRequest) -> bool:
+        assert isinstance(pending, PendingHttpRequest)
         if self._over is not None:
             raise self._over
         peer = self._peer
         if peer.watched:
-            ticket.context = copy_context()  # which says for what exchange it is
+            pending.context = copy_context()  # which says for what exchange it is
         # The answer to `initialize` says more than its body.
-        if not self.closed.is_set() and ticket.call.method != m.INITIALIZE:
-            ticket.sent = peer.post(ticket.call, ticket.id, partial(self._take, ticket))
-        if ticket.sent is None:
-            self._carry(ticket)
+        if not self.closed.is_set() and pending.call.method != m.INITIALIZE:
+            pending.sent = peer.post(pending.call, pending.id, partial(self._take, pending))
+        if pending.sent is None:
+            self._carry(pending)
         return True
 
-    def _take(self, ticket: HttpTicket) -> None:
+    def _take(self, pending: PendingHttpRequest) -> None:
         """Something has come for a call that was POSTed, or the end of its connection. Never waits."""
-        sent, peer = ticket.sent, self._peer
+        sent, peer = pending.sent, self._peer
         if sent is None:
             return
         answer: Reply | ErrorReply | None = None
         try:
             whole = None if peer.batches else sent.whole_body()
             if whole:
-                ticket.whole = whole  # for a task that reads on, if it is no answer
+                pending.whole = whole  # for a task that reads on, if it is no answer
                 if peer.watched:
                     peer.note(whole, 200)
-                answer = as_answer(message_in(whole), ticket)
+                answer = as_answer(message_in(whole), pending)
                 if answer is not None:
                     sent.release()
             elif not peer.batches:
-                answer = self._take_event(ticket, sent)
+                answer = self._take_event(pending, sent)
         except Exception as error:
-            ticket.sent = None
+            pending.sent = None
             sent.abandon()
-            ticket.settle(_failure_of(error))
+            pending.settle(_failure_of(error))
             return
         if answer is not None:
-            ticket.sent = None
-            ticket.settle(answer)
-        elif ticket.stream is None or not ticket.stream.is_silent:
-            self._carry(ticket)
+            pending.sent = None
+            pending.settle(answer)
+        elif pending.stream is None or not pending.stream.is_silent:
+            self._carry(pending)
 
-    def _take_event(self, ticket: HttpTicket, sent: SentRequest) -> Reply | ErrorReply | None:
+    def _take_event(self, pending: PendingHttpRequest, sent: SentRequest) -> Reply | ErrorReply | None:
         """The answer, when it is the only event of a stream so far; a stream without any is heard on."""
-        stream = ticket.stream
+        stream = pending.stream
         if stream is not None:
             stream.is_silent = False  # as it may have broken off
         response = sent.take_begun()
         if response is None or not is_event_stream(response):
             return None
         if stream is None:
-            stream = ticket.stream = BegunStream(self._peer.message_limit)
+            stream = pending.stream = BegunStream(self._peer.message_limit)
         stream.is_silent = stream.read(response) and not stream.data and not response.is_whole
         if stream.is_silent:
-            sent.hear_more(partial(self._take, ticket))
+            sent.hear_more(partial(self._take, pending))
         if len(stream.data) != 1:
             return None
-        answer = as_answer(message_in(stream.data[0]), ticket)
+        answer = as_answer(message_in(stream.data[0]), pending)
         if answer is not None:
             self._peer.note_event(stream.data[0], 200)
             response.finish()
         return answer
 
-    def _carry(self, ticket: HttpTicket) -> None:
+    def _carry(self, pending: PendingHttpRequest) -> None:
         """From now on a task reads what comes for a call; it sends the call, too, if that was not done."""
-        scope = ticket.carrier = trio.CancelScope()
-        name = f"carry {ticket.call.method}"
-        start = partial(self._nursery.start_soon, self._carry_on, ticket, scope, name=name)
-        if ticket.context is None:
+        scope = pending.carrier = trio.CancelScope()
+        name = f"carry {pending.call.method}"
+        start = partial(self._nursery.start_soon, self._carry_on, pending, scope, name=name)
+        if pending.context is None:
             start()
         else:
-            ticket.context.run(start)
+            pending.context.run(start)
 
-    async def _carry_on(self, ticket: HttpTicket, scope: trio.CancelScope) -> None:
+    async def _carry_on(self, pending: PendingHttpRequest, scope: trio.CancelScope) -> None:
         try:
             with scope:
-                if ticket.sent is not None or not scope.cancel_called:  # else it was taken back before
-                    ticket.settle(await self._answer_to(ticket))
+                if pending.sent is not None or not scope.cancel_called:  # else it was taken back before
+                    pending.settle(await self._answer_to(pending))
         except McpmuxError as error:
-            ticket.settle(error)
+            pending.settle(error)
         finally:
-            ticket.carrier = None
+            pending.carrier = None
 
-    async def _answer_to(self, ticket: HttpTicket) -> Reply | ErrorReply:
+    async def _answer_to(self, pending: PendingHttpRequest) -> Reply | ErrorReply:
         """Send a call, if that was not done, and read until its answer; cancelled, tell the server."""
         try:
-            return await self._read_answer(ticket)
+            return await self._read_answer(pending)
         except (trio.Cancelled, TransportClosed):
-            if ticket.answer is None and not ticket.unsent:
-                await self._say_cancelled(ticket)
+            if pending.answer is None and not pending.unsent:
+                await self._say_cancelled(pending)
             raise
 
-    async def _read_answer(self, ticket: HttpTicket) -> Reply | ErrorReply:
+    async def _read_answer(self, pending: PendingHttpRequest) -> Reply | ErrorReply:
         """Over as many connections as the stream of the answer takes."""
-        sent, ticket.sent = ticket.sent, None
+        sent, pending.sent = pending.sent, None
         try:
-            response = await self._peer.ask(ticket.call, encode_call(ticket.id, ticket.call), sent)
+            response = await self._peer.ask(pending.call, encode_call(pending.id, pending.call), sent)
         except BaseException as error:
-            ticket.unsent = was_unsent(error)
+            pending.unsent = was_unsent(error)
             raise
         answer: Reply | ErrorReply | None = None
         try:
             if is_event_stream(response):
-                answer = await self._reader.read_stream(response, ticket)
+                answer = await self._reader.read_stream(response, pending)
                 if answer is not None:
                     response.finish()
             else:
-                answer = await self._reader.read(response, ticket)
+                answer = await self._reader.read(response, pending)
         except SessionExpired as expired:
             self._peer.lose(expired)
             raise
         finally:
             response.release()
-        while answer is None and ticket.decoder is not None:
-            answer = await self._resume_stream(ticket, ticket.decoder)
+        while answer is None and pending.decoder is not None:
+            answer = await self._resume_stream(pending, pending.decoder)
         if answer is None:
             raise LocalProtocolError("no answer, and no stream that it could come in")
         return answer
 
-    async def _resume_stream(self, ticket: HttpTicket, decoder: SseDecoder) -> Reply | ErrorReply | None:
+    async def _resume_stream(
+        self, pending: PendingHttpRequest, decoder: SseDecoder
+    ) -> Reply | ErrorReply | None:
         """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
         await trio.sleep(retry_seconds(decoder))
         async with stream_of(self._peer, decoder.last_event_id) as response:
             if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
-            return await self._reader.read_stream(response, ticket)
+            return await self._reader.read_stream(response, pending)
 
-    def _abandon(self, ticket: Ticket) -> None:
-        assert isinstance(ticket, HttpTicket)
-        if ticket.carrier is not None:
-            ticket.carrier.cancel(reason="the client gave up")
-        elif ticket.sent is not None:
-            ticket.sent.abandon()
+    def _abandon(self, pending: PendingRequest) -> None:
+        assert isinstance(pending, PendingHttpRequest)
+        if pending.carrier is not None:
+            pending.carrier.cancel(reason="the client gave up")
+        elif pending.sent is not None:
+            pending.sent.abandon()
             if self._over is None:
-                self._nursery.start_soon(self._say_cancelled, ticket)
+                self._nursery.start_soon(self._say_cancelled, pending)
 
     def fail_calls(self) -> None:
         """The channel is over: whoever still waits hears it."""
         self._over = self.close_reason
-        for ticket in self.calls.outgoing:
-            if not isinstance(ticket, HttpTicket):
+        for pending in self.calls.pending_requests:
+            if not isinstance(pending, PendingHttpRequest):
                 continue
-            if ticket.carrier is not None:
-                ticket.carrier.cancel(reason="the channel is over")  # before it sends anything, if it has not
-            elif ticket.sent is not None:
-                ticket.sent.abandon()
-                ticket.sent = None
-        self.calls.outgoing.fail_all(self._over)
+            if pending.carrier is not None:
+                pending.carrier.cancel(
+                    reason="the channel is over"
+                )  # before it sends anything, if it has not
+            elif pending.sent is not None:
+                pending.sent.abandon()
+                pending.sent = None
+        self.calls.pending_requests.fail_all(self._over)
 
-    async def _say_cancelled(self, ticket: HttpTicket) -> None:
+    async def _say_cancelled(self, pending: PendingHttpRequest) -> None:
         """Closing the stream says nothing to a legacy server: only a notification does."""
         if not self._peer.legacy or self.closed.is_set():
             return
-        params = {"requestId": ticket.id, "reason": "the client gave up"}
+        params = {"requestId": pending.id, "reason": "the client gave up"}
         with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
             await self._peer.tell(encode_notification(m.CANCELLED, params))
 

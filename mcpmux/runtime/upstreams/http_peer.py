@@ -148,7 +148,7 @@ class HttpPeer:
             "POST", self._target, headers, body, idempotent=idempotent, more=more, hear=hear
         )
         if sent is not None and self._watch is not None:
-            self._watch.tap.saw(self._watch.leg, "out", body)
+            self._watch.tap.message_passed(self._watch.leg, "out", body)
         return sent
 
     async def ask(self, call: Call, body: bytes, sent: SentRequest | None = None) -> HttpResponse:
@@ -159,7 +159,7 @@ class HttpPeer:
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
         if self._watch is not None and sent is None:
-            self._watch.tap.saw(self._watch.leg, "out", body)
+            self._watch.tap.message_passed(self._watch.leg, "out", body)
             more += TRACE_HEADERS.get()
         response = await self._send("POST", headers, body, idempotent=idempotent, more=more, sent=sent)
         if call.method == m.INITIALIZE:
@@ -287,7 +287,7 @@ class HttpPeer:
     def note(self, body: bytes, status: int) -> None:
         """A whole response has been read: whoever watches may see it."""
         if self._watch is not None and body:
-            self._watch.tap.saw(self._watch.leg, "in", body, status)
+            self._watch.tap.message_passed(self._watch.leg, "in", body, status)
 
     def messages_in(self, decoder: SseDecoder, chunk: bytes, status: int) -> Iterator[Message]:
         """The messages that a chunk of an event stream completes; events without one only carry an id.

@@ -23,7 +23,7 @@ from mcpmux.protocol.envelope import (
     is_batch,
 )
 from mcpmux.protocol.framing import read_batch
-from mcpmux.protocol.inflight import Ticket
+from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
 from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE, SentRequest
 from mcpmux.transports.http.client_response import HttpResponse
@@ -106,7 +106,7 @@ class BegunStream:
         return True
 
 
-class HttpTicket(Ticket):
+class PendingHttpRequest(PendingRequest):
     """A request that is POSTed, and how much of its response has been read.
 
     `sent`: the POST, as long as no task reads what comes of it. `carrier`: cancels the task that does, which
@@ -128,8 +128,8 @@ class HttpTicket(Ticket):
         self.decoder: SseDecoder | None = None
 
 
-def as_answer(message: Message | None, ticket: HttpTicket) -> Reply | ErrorReply | None:
+def as_answer(message: Message | None, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
     """The message, when it is the answer that is waited for."""
-    if isinstance(message, _ANSWERS) and (message.id == ticket.id or message.id is None):
+    if isinstance(message, _ANSWERS) and (message.id == pending.id or message.id is None):
         return message
     return None

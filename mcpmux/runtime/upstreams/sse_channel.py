@@ -20,8 +20,8 @@ from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import Headers
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
 from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder, open_http_channel
 from mcpmux.transports.http.client import HttpPool
@@ -57,7 +57,7 @@ def open_streamable(
 
 
 @asynccontextmanager
-async def open_sse(place: HttpPlace) -> AsyncIterator[Link]:
+async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
     """A link over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
     pool, url, headers, limit, answer, hear, patience, watch, credential = place
     shown = credential.header if credential is not None else None
@@ -73,7 +73,9 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[Link]:
                     raise TransportError(f"{error}: {credential.advice}") from None
             raise
         _watch_as(watch, "sse")
-        link = await stack.enter_async_context(open_link(tapped(pipe, watch), answer, hear, objects=False))
+        link = await stack.enter_async_context(
+            open_duplex_channel(tapped(pipe, watch), answer, hear, objects=False)
+        )
         link.legacy_only = True
         yield link
 
@@ -106,15 +108,15 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
 
 @asynccontextmanager
 async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
-    async def hold(task_status: trio.TaskStatus[Link]) -> None:
+    async def hold(task_status: trio.TaskStatus[DuplexChannel]) -> None:
         EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
         async with open_sse(place) as link:
             task_status.started(link)
             await trio.sleep_forever()
 
-    async def older() -> Link | None:
+    async def older() -> DuplexChannel | None:
         try:
-            link: Link = await nursery.start(hold, name="http+sse")
+            link: DuplexChannel = await nursery.start(hold, name="http+sse")
         except (NoEventStream, TransportError) as error:
             log.debug("not HTTP+SSE either", reason=str(error))
             return None

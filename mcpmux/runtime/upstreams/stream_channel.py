@@ -12,10 +12,10 @@ from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.config import ClientTls, Tcp, Unix, WebSocket
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.link import Link, open_link
 from mcpmux.runtime.tap import Watch, tapped
-from mcpmux.transports.pipe import MessagePipe, open_line_pipe
+from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
 from mcpmux.transports.websocket.client import HandshakeRefused, open_websocket
 
@@ -31,25 +31,25 @@ async def open_stream_channel(
     hear: Hear,
     watch: Watch | None,
     credential: Credential | None = None,
-) -> AsyncIterator[Link]:
+) -> AsyncIterator[DuplexChannel]:
     """A link to the server at `target`, connected within `patience` seconds.
 
     Leaving closes the stream. Raises TransportError, and ConfigError for a file of the TLS settings.
     """
     if isinstance(target, WebSocket):
-        opening: AbstractAsyncContextManager[MessagePipe] = _open_websocket(
+        opening: AbstractAsyncContextManager[MessageStream] = _open_websocket(
             target, message_limit, patience, credential
         )
     else:
         opening = _open_lines(target, message_limit, patience)
-    async with opening as pipe, open_link(tapped(pipe, watch), answer, hear, objects=False) as link:
+    async with opening as pipe, open_duplex_channel(tapped(pipe, watch), answer, hear, objects=False) as link:
         yield link
 
 
 @asynccontextmanager
 async def _open_websocket(
     target: WebSocket, message_limit: int, patience: float, credential: Credential | None
-) -> AsyncIterator[MessagePipe]:
+) -> AsyncIterator[MessageStream]:
     headers = [(key, secret.reveal()) for key, secret in target.headers.items()]
     if target.url.startswith("wss"):
         _warn_of(target.tls, target.display)
@@ -69,7 +69,9 @@ async def _open_websocket(
 
 
 @asynccontextmanager
-async def _open_lines(target: Tcp | Unix, message_limit: int, patience: float) -> AsyncIterator[MessagePipe]:
+async def _open_lines(
+    target: Tcp | Unix, message_limit: int, patience: float
+) -> AsyncIterator[MessageStream]:
     stream = None
     with trio.move_on_after(patience):
         if isinstance(target, Unix):
@@ -79,7 +81,7 @@ async def _open_lines(target: Tcp | Unix, message_limit: int, patience: float) -
             stream = await open_tcp(target.host, target.port, target.tls)
     if stream is None:
         raise ConnectFailed(f"cannot connect to {target.display}: not within {patience:g} s")
-    async with open_line_pipe(PatientStream(stream), message_limit) as pipe:
+    async with open_line_stream(PatientStream(stream), message_limit) as pipe:
         yield pipe
 
 

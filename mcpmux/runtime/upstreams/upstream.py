@@ -41,10 +41,10 @@ from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.tap import EXCHANGE, Watch
-from mcpmux.runtime.upstreams.condition import Condition, OnChange, when_again
-from mcpmux.runtime.upstreams.connection import Connection, Eras, News, connect
+from mcpmux.runtime.upstreams.connection import Connection, Eras, NotificationQueue, connect
 from mcpmux.runtime.upstreams.health import Health
 from mcpmux.runtime.upstreams.http_refusal import may_repeat, pause_before_repeating
+from mcpmux.runtime.upstreams.status import OnChange, UpstreamStatus, when_again
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.inline import in_task
@@ -63,7 +63,7 @@ OnNotification = Callable[[str, Notification], None]
 _KNOWN_EVENTS: Final = frozenset({m.PROGRESS, m.ACKNOWLEDGED})
 
 
-class Upstream(Condition):
+class Upstream(UpstreamStatus):
     """One configured server and one session with it: the shared one, or a client's own.
 
     `key` tells sessions apart; `capabilities` are what a legacy server is told that its clients offer.
@@ -97,7 +97,7 @@ class Upstream(Condition):
         self.subscriber = subscriber
         self._find_client = find_client
         self._on_notification = on_notification
-        self._news = News()
+        self._to_tell = NotificationQueue()
         self._eras = eras
         self._ended = False
         self._is_news = False  # see `left_out`
@@ -143,32 +143,16 @@ class Upstream(Condition):
             self._generations.act(self.name)
         try:
             if seconds < math.inf:  # what has no end would keep its slot from everybody
-                entered = self.turnstile.enter()
+                entered = self.limiter.enter()
                 if not entered:
                     await in_task()
                     with deadline.limit():
-                        entered = await self.turnstile.wait(call)
-            if self.watch is not None:
-                self.watch.routed(self.name)
-            for last in (False, True):
-                connection = self.connection or await self._connected_within(deadline)
-                try:
-                    if self.watch is None or self.watch.trace is None:
-                        result = await connection.exchange(call, pass_on, deadline)
-                    else:
-                        await in_task()
-                        ask = partial(connection.exchange, notify=pass_on, deadline=deadline)
-                        result = await self.watch.trace(self.watch.leg, call, ask)
-                except RpcError as error:
-                    self.heard()
-                    await self._get_over_refusal(error, connection, call, deadline, last=last)
-                except TransportError as loss:
-                    await self._get_over_loss(loss, connection, call, deadline, last=last)
-                else:
-                    if self.silent:
-                        self.heard()
-                    return upgrade_result(call.method, result)
-            raise LocalProtocolError("unreachable")
+                        entered = await self.limiter.wait(call)
+            if self.watch is None or self.watch.trace is None:
+                return await self._ask(call, pass_on, deadline)
+            await in_task()
+            ask = partial(self._ask, notify=pass_on, deadline=deadline)
+            return await self.watch.trace(self.watch.leg, call, ask)
         except RemoteProtocolError as nonsense:
             self.failed()
             raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense}") from None
@@ -178,12 +162,12 @@ class Upstream(Condition):
             if acts:
                 self._generations.act(self.name)
             if entered:
-                self.turnstile.leave()
+                self.limiter.leave()
             self.in_flight -= 1
             if self._idle is not None and not self.in_flight:
                 self._idle.set()
         if not entered:
-            raise self.turnstile.busy()
+            raise self.limiter.busy()
         self.failed()
         raise self.late(call.method, seconds, exhausted=deadline.exhausted)
 
@@ -225,6 +209,25 @@ class Upstream(Condition):
             raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
         finally:
             self._generations.act(self.name)
+
+    async def _ask(self, call: Call, notify: Notify, deadline: Deadline) -> Fields:
+        """Send a call, once more if need be. Raises RpcError, RemoteProtocolError, Overdue."""
+        if self.watch is not None:
+            self.watch.routed(self.name)
+        for last in (False, True):
+            connection = self.connection or await self._connected_within(deadline)
+            try:
+                result = await connection.exchange(call, notify, deadline)
+            except RpcError as error:
+                self.heard()
+                await self._get_over_refusal(error, connection, call, deadline, last=last)
+            except TransportError as loss:
+                await self._get_over_loss(loss, connection, call, deadline, last=last)
+            else:
+                if self.silent:
+                    self.heard()
+                return upgrade_result(call.method, result)
+        raise LocalProtocolError("unreachable")
 
     async def _get_over_refusal(
         self, error: RpcError, connection: Connection, call: Call, deadline: Deadline, *, last: bool
@@ -373,7 +376,7 @@ class Upstream(Condition):
                     await nursery.start(self.subscriber.run, connection, name=f"subscriber {self.name}")
                     await self.subscriber.hears_lists(LISTEN_SECONDS)
                     self._greet(connection)
-                    nursery.start_soon(self._news.run, connection, name=f"teller {self.name}")
+                    nursery.start_soon(self._to_tell.run, connection, name=f"teller {self.name}")
                     nursery.start_soon(Health(self, connection).run, name=f"health {self.name}")
                     await connection.closed.wait()
                     nursery.cancel_scope.cancel()
@@ -401,7 +404,7 @@ class Upstream(Condition):
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Have a notification of the clients passed on, once, when the server is there and its era has it."""
         self._generations.act(self.name)
-        if self.connection is None or not self._news.put_nowait(method, params or {}):
+        if self.connection is None or not self._to_tell.put_nowait(method, params or {}):
             log.debug("notification not passed on", method=method)
 
     def _greet(self, connection: Connection) -> None:

@@ -16,8 +16,8 @@ import trio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol.envelope import decode_fields, text_of
-from mcpmux.runtime.mailbox import Mailbox
-from mcpmux.runtime.upstreams.fleet import Fleet
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.traffic.record import second_of
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -72,24 +72,24 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpstreamView:
-    """Reads a fleet for people."""
+    """Reads the registry for people."""
 
     def __init__(
         self,
-        fleet: Fleet,
-        subscriptions: Subscriptions[Mailbox],
+        registry: UpstreamRegistry,
+        subscriptions: Subscriptions[ClientOutbox],
         redactor: Redactor,
         configured: Callable[[], Sequence[UpstreamConfig]] = tuple,
     ) -> None:
         """`configured`: all upstreams of the present configuration, the disabled ones, too."""
         self._configured = configured
         self._epoch = time.time() - trio.current_time()
-        self._fleet = fleet
+        self._registry = registry
         self._subscriptions = subscriptions
         self._redactor = redactor
 
     def __repr__(self) -> str:
-        return f"<UpstreamView {self._fleet!r}>"
+        return f"<UpstreamView {self._registry!r}>"
 
     async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`."""
@@ -97,14 +97,14 @@ class UpstreamView:
 
     async def read_states(self) -> dict[str, str]:
         """See `Upstreams`."""
-        return {name: upstream.state for name, upstream in self._fleet.items()}
+        return {name: upstream.state for name, upstream in self._registry.items()}
 
     def show(self) -> list[UpstreamState]:
         """All of them, in configuration order; then those that are disabled."""
         sessions: dict[str, list[Upstream]] = {}
-        for each in self._fleet.sessions():
+        for each in self._registry.sessions():
             sessions.setdefault(each.name, []).append(each)
-        there = [self._upstream(upstream, sessions[name]) for name, upstream in self._fleet.items()]
+        there = [self._upstream(upstream, sessions[name]) for name, upstream in self._registry.items()]
         return there + [
             UpstreamState(name=each.name, prefix=each.prefix, target=each.target.display, state=DISABLED)
             for each in self._configured()

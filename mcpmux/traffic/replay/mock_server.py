@@ -35,10 +35,10 @@ from mcpmux.protocol.input_requests import Wish, error_response, repeated, wishe
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.service import read_call
 from mcpmux.runtime.downstreams.session import Ask
-from mcpmux.runtime.mailbox import Mailbox
 from mcpmux.runtime.tap import Tap
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage
@@ -195,7 +195,7 @@ class MockSession:
     def __init__(self, mock: Mock, result: Fields, nursery: trio.Nursery) -> None:
         """`result` answered its `initialize`; `nursery` is the mock's."""
         self.revision = negotiate_legacy(text_of(result.get("protocolVersion")) or "")
-        self.mailbox = Mailbox(frozenset())
+        self.outbox = ClientOutbox(frozenset())
         self.ask_unasked: Ask | None = None
         self.principal = ANYONE
         self._mock = mock
@@ -212,7 +212,7 @@ class MockSession:
         """See Session."""
         for scope in self._feeds.values():
             scope.cancel(reason="the client has gone")
-        self.mailbox.close()
+        self.outbox.close()
 
     def follow(self, captured: CapturedRequest | None) -> None:
         """Tell what followed a captured answer, but for updates: these depend on subscriptions."""
@@ -231,7 +231,7 @@ class MockSession:
             for sent in messages:
                 await trio.sleep(GAP_SECONDS)
                 await self._mock.wait(began, sent.after)
-                self.mailbox.put(Event(sent.method, sent.params))
+                self.outbox.put(Event(sent.method, sent.params))
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         """See Session."""

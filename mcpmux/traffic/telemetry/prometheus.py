@@ -17,9 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from mcpmux import __version__
-from mcpmux.runtime.relay import Relay
-from mcpmux.runtime.upstreams.fleet import Fleet
-from mcpmux.runtime.upstreams.memory import Store
+from mcpmux.runtime.notification_hub import NotificationHub
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.response_cache import CacheStore
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics
 
@@ -120,22 +120,24 @@ async def render_in_thread(metrics: Metrics, gauges: Iterable[Gauge]) -> bytes:
 # Gauges of the running parts: upstreams, clients, cache, capture, audit log.
 
 
-def mux_gauges(fleet: Fleet, relay: Relay, store: Store | None = None) -> tuple[Gauge, ...]:
+def mux_gauges(
+    registry: UpstreamRegistry, hub: NotificationHub, store: CacheStore | None = None
+) -> tuple[Gauge, ...]:
     """The gauges of upstreams and clients, and of what is kept in `store`."""
 
     def shared(name: str, read: Callable[[Upstream], float], about: str) -> Gauge:
-        return _of_upstreams(name, about, lambda: [((key,), read(each)) for key, each in fleet.items()])
+        return _of_upstreams(name, about, lambda: [((key,), read(each)) for key, each in registry.items()])
 
     def summed(name: str, read: Callable[[Upstream], int], about: str) -> Gauge:
         def samples() -> Samples:
-            found = Counter(dict.fromkeys(fleet, 0))
-            for upstream in fleet.connected():
+            found = Counter(dict.fromkeys(registry, 0))
+            for upstream in registry.connected():
                 found[upstream.name] += read(upstream)
             return [((key,), count) for key, count in found.items()]
 
         return _of_upstreams(name, about, samples)
 
-    wanted = relay.subscriptions.wanted
+    wanted = hub.subscriptions.wanted
     up = "Whether the upstream's shared session is ready."
     agreed = "Connections of its shared session that were agreed."
     again = "Those among them that followed a loss."
@@ -147,13 +149,13 @@ def mux_gauges(fleet: Fleet, relay: Relay, store: Store | None = None) -> tuple[
         shared("mcpmux_upstream_reconnects_total", lambda each: max(0, each.connects - 1), again),
         summed("mcpmux_upstream_sessions", lambda each: 1, sessions),
         summed("mcpmux_upstream_subscriptions", lambda each: len(wanted(each.key)), listened),
-        single("mcpmux_client_sessions", "Legacy sessions of clients.", lambda: fleet.clients),
-        single("mcpmux_listening_clients", "Clients that may hear of changes.", lambda: relay.listening),
+        single("mcpmux_client_sessions", "Legacy sessions of clients.", lambda: registry.clients),
+        single("mcpmux_listening_clients", "Clients that may hear of changes.", lambda: hub.listening),
         *(cache_gauges(store) if store is not None else ()),
     )
 
 
-def cache_gauges(store: Store) -> tuple[Gauge, ...]:
+def cache_gauges(store: CacheStore) -> tuple[Gauge, ...]:
     """The gauges of what is served from memory. Whole merged lists have no upstream."""
 
     def counted(outcome: str, about: str) -> Gauge:

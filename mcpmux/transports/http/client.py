@@ -22,7 +22,7 @@ from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.connection import HttpConnection
 from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Proxy, Route, direct_route
-from mcpmux.transports.readiness import Reception
+from mcpmux.transports.readiness import ReadinessPoller
 
 FRESH_SECONDS: Final = 0.2  # no server closes a connection so soon after it was used
 JSON_TYPE: Final = "application/json"
@@ -57,18 +57,18 @@ class HttpPool:
         *,
         limits: PoolLimits | None = None,
         route: Route | None = None,
-        reception: Reception | None = None,
+        poller: ReadinessPoller | None = None,
     ) -> None:
         """`route` leads to `origin`; without one it is direct, and verified with the system's authorities.
 
-        `reception`: receives for what is posted; it runs as long as the pool is used.
+        `poller`: receives for what is posted; it runs as long as the pool is used.
         """
         self.origin = origin
         self.limits = limits or PoolLimits()
         self.route = route = route or direct_route(origin)
         self._own_fields: Fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
         self._prefix = ""  # of a target
-        self._reception = reception if not origin.secure and route.proxy is None else None
+        self._poller = poller if not origin.secure and route.proxy is None else None
         self.asked_proxy: Proxy | None = None  # that sees our requests
         if route.proxy is not None and route.sends_whole_urls:
             self._own_fields += route.proxy.fields
@@ -137,7 +137,7 @@ class HttpPool:
                 try:
                     await connection.exchange(head, body)
                 except TransportClosed:
-                    if connection.parser.wire_bytes or not idempotent:
+                    if connection.parser.received_bytes or not idempotent:
                         raise
                     connection = None
             if connection is None:
@@ -154,7 +154,7 @@ class HttpPool:
 
         What may not be is expected in `send`, which then opens a connection for those that come after it.
         """
-        if self._reception is None or self._running >= self.limits.connections:
+        if self._poller is None or self._running >= self.limits.connections:
             return False
         if not self._idle:
             self._too_few += 1
@@ -178,12 +178,12 @@ class HttpPool:
         `hear` is called once when there is something to `take`, or to `wait` for: one of both must follow,
         unless it is to `hear_more`.
         """
-        reception = self._reception
-        if reception is None or len(body) > JOIN_BYTES:
+        poller = self._poller
+        if poller is None or len(body) > JOIN_BYTES:
             return None
         request = self._encode_head(method, target, headers, len(body), more) + body
         connection = self._take_idle(idempotent)
-        if connection is None or not connection.post(request, reception, hear):
+        if connection is None or not connection.post(request, poller, hear):
             return None
         self._running += 1
         return SentRequest(connection, self, request, idempotent=idempotent)
@@ -194,7 +194,7 @@ class HttpPool:
             try:
                 await connection.wait_for_head()
             except TransportClosed:
-                if connection.parser.wire_bytes or not idempotent:
+                if connection.parser.received_bytes or not idempotent:
                     raise
                 connection = await self._exchange_anew(request, b"")
         except BaseException:
@@ -222,8 +222,10 @@ class HttpPool:
         if self._ending and self._running + len(self._ending) > self.limits.connections:
             self._close_ending()
         with not_sent_yet():
-            wire = await self.route.open()
-        connection = HttpConnection(wire, self.deadlines, self.limits.head_bytes, self.limits.head_fields)
+            byte_stream = await self.route.open()
+        connection = HttpConnection(
+            byte_stream, self.deadlines, self.limits.head_bytes, self.limits.head_fields
+        )
         await connection.exchange(head, body)
         return connection
 
@@ -266,7 +268,7 @@ class HttpPool:
         system call, and its dying would be noticed anyway.
         """
         idle = self._idle
-        if not idle and self._ending and self._reception is None:  # else each has said so
+        if not idle and self._ending and self._poller is None:  # else each has said so
             for connection in list(self._ending):
                 connection.hear_end()
         if not idle:
@@ -280,7 +282,7 @@ class HttpPool:
             if idempotent and seconds <= self._fresh_seconds:
                 return connection
             # Whatever an idle connection has to say, it is the end, an error, or not for us.
-            if seconds <= self.limits.idle_seconds and not connection.wire.is_readable():
+            if seconds <= self.limits.idle_seconds and not connection.byte_stream.is_readable():
                 return connection
             connection.close()
         return None
@@ -308,7 +310,7 @@ class HttpPool:
             return
         self._end_turn()
         self._ending[connection] = None
-        connection.end_by(self._clock() + ENDING_SECONDS, self._take_ended, self._reception)
+        connection.end_by(self._clock() + ENDING_SECONDS, self._take_ended, self._poller)
         if len(self._ending) > self.limits.idle:
             self._close_ending()
 

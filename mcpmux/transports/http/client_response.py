@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Protocol, Self
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
+from mcpmux.transports.byte_stream import RECEIVE_BYTES
 from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.connection import HttpConnection
 from mcpmux.transports.http.route import PoolLimits
-from mcpmux.transports.wire import RECEIVE_BYTES
 
 
 class Keeper(Protocol):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, ByteStream, PlainStream
 from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.limits import HEAD_FIELDS
 from mcpmux.transports.http.message import JOIN_BYTES
 from mcpmux.transports.http.response import ResponseParser
-from mcpmux.transports.readiness import Reception
-from mcpmux.transports.wire import RECEIVE_BYTES, PlainWire, Wire
+from mcpmux.transports.readiness import ReadinessPoller
 
 Over = Callable[["HttpConnection"], None]
 """Is told that nothing more comes of a response of which only the end was waited for."""
@@ -35,43 +35,47 @@ class HttpConnection:
         "_deadlines",
         "_hear",
         "_over",
-        "_reception",
+        "_poller",
+        "byte_stream",
         "failure",
         "idle_since",
         "parser",
         "until",
-        "wire",
     )
 
     def __init__(
-        self, wire: Wire, deadlines: DeadlineSweeper, head_limit: int, field_limit: int = HEAD_FIELDS
+        self,
+        byte_stream: ByteStream,
+        deadlines: DeadlineSweeper,
+        head_limit: int,
+        field_limit: int = HEAD_FIELDS,
     ) -> None:
-        self.wire = wire
+        self.byte_stream = byte_stream
         self.parser = ResponseParser(head_limit, field_limit)
         self.idle_since = 0.0
         self.until = math.inf
         self._deadlines = deadlines
         self._over: Over | None = None  # nothing but the end of the response matters, and who is told of it
         self._broke_off = False  # the server has left in the middle of a response that was posted for
-        self._reception: Reception | None = None  # that watches the wire
+        self._poller: ReadinessPoller | None = None  # that watches the wire
         self._hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
 
     def __repr__(self) -> str:
-        return f"HttpConnection({self.wire}, {self.parser})"
+        return f"HttpConnection({self.byte_stream}, {self.parser})"
 
     async def exchange(self, head: bytes, body: bytes) -> None:
         """Send a request and receive until the response's head is in. Closes the wire on any error.
 
         Raises TransportClosed, RemoteProtocolError.
         """
-        wire = self.wire
+        byte_stream = self.byte_stream
         if len(body) <= JOIN_BYTES:
             head, body = head + body, b""
         self.parser.begin()
         try:
             try:
-                sent = wire.send_nowait(head)
+                sent = byte_stream.send_nowait(head)
                 if body or sent < len(head):
                     await self._send_rest(head[sent:], body)
             except TransportClosed:
@@ -86,7 +90,7 @@ class HttpConnection:
         parser = self.parser
         try:
             while not parser.status:
-                data = await self.wire.receive()
+                data = await self.byte_stream.receive()
                 if data:
                     parser.feed(data)
                 else:
@@ -95,20 +99,20 @@ class HttpConnection:
             self.close()
             raise
 
-    def post(self, request: bytes, reception: Reception, hear: Callable[[], None]) -> bool:
+    def post(self, request: bytes, poller: ReadinessPoller, hear: Callable[[], None]) -> bool:
         """Send a small request, and have the response received; `take_over` is how a task goes on with it.
 
         False, and the wire is closed, when that cannot be or not all of it went: then nobody can act on it.
         """
-        wire = self.wire
-        if self._reception is None and not self._be_watched(reception):
+        byte_stream = self.byte_stream
+        if self._poller is None and not self._be_watched(poller):
             self.close()
             return False
         self.parser.begin()
         self.failure = None
         self._broke_off = False
         try:
-            if wire.send_nowait(request) < len(request):
+            if byte_stream.send_nowait(request) < len(request):
                 self.close()
                 return False
         except TransportClosed:
@@ -116,14 +120,14 @@ class HttpConnection:
         self._hear = hear
         return True
 
-    def _be_watched(self, reception: Reception) -> bool:
+    def _be_watched(self, poller: ReadinessPoller) -> bool:
         """False when the system watches too much already."""
-        assert isinstance(self.wire, PlainWire)
+        assert isinstance(self.byte_stream, PlainStream)
         try:
-            reception.watch(self.wire.descriptor, self._receive)
+            poller.watch(self.byte_stream.descriptor, self._receive)
         except OSError:
             return False
-        self._reception = reception
+        self._poller = poller
         return True
 
     async def wait_for_head(self) -> None:
@@ -139,10 +143,10 @@ class HttpConnection:
     def take_over(self) -> None:
         """From now on tasks receive here, until something is posted again."""
         self._hear = None
-        if self._reception is not None:
-            assert isinstance(self.wire, PlainWire)
-            self._reception.forget(self.wire.descriptor)
-            self._reception = None
+        if self._poller is not None:
+            assert isinstance(self.byte_stream, PlainStream)
+            self._poller.forget(self.byte_stream.descriptor)
+            self._poller = None
 
     def hear_more(self, hear: Callable[[], None]) -> None:
         """To be called by what `hear` calls, and by nobody later: there has to be more first."""
@@ -158,7 +162,7 @@ class HttpConnection:
             return
         parser = self.parser
         try:
-            data = self.wire.receive_nowait()
+            data = self.byte_stream.receive_nowait()
             if data:
                 parser.feed(data)
             elif data is not None:
@@ -182,11 +186,11 @@ class HttpConnection:
     async def _send_rest(self, rest: bytes, body: bytes) -> None:
         for part in (rest, body):
             if part:
-                await self.wire.send(part)
+                await self.byte_stream.send(part)
 
     async def receive(self) -> None:
         """Feed the parser once. Raises TransportClosed, RemoteProtocolError."""
-        data = await self.wire.receive()
+        data = await self.byte_stream.receive()
         if data:
             self.parser.feed(data)
         else:
@@ -206,7 +210,7 @@ class HttpConnection:
             if filled == len(body):
                 body += bytes(min(filled, size - filled))
             with memoryview(body) as room, room[filled:] as rest:
-                count = await self.wire.receive_into(rest)
+                count = await self.byte_stream.receive_into(rest)
             if not count:
                 parser.feed_eof()
             filled += count
@@ -218,24 +222,24 @@ class HttpConnection:
         self._over = None
         self._deadlines.forget(self)
         self.take_over()
-        self.wire.close()
+        self.byte_stream.close()
 
     def cut_off(self) -> None:
         """The end of a response has not come in time."""
         if not self.hear_end():
             self._tell_over()
 
-    def end_by(self, until: float, over: Over, reception: Reception | None) -> None:
+    def end_by(self, until: float, over: Over, poller: ReadinessPoller | None) -> None:
         """Wait for nothing but the end of the response: `over` is called when it has come, or does not come.
 
-        Then the response is complete, or the connection of no use. Without a `reception` only `hear_end`, or
+        Then the response is complete, or the connection of no use. Without a `poller` only `hear_end`, or
         its time, finds that out.
         """
         self._over = over
         self.until = until
         self._deadlines.watch(self)
-        if reception is not None and self._reception is None:
-            self._be_watched(reception)
+        if poller is not None and self._poller is None:
+            self._be_watched(poller)
 
     def hear_end(self) -> bool:
         """Take what has come of a response of which only the end matters; whether nothing more comes."""
@@ -244,7 +248,7 @@ class HttpConnection:
     def _let_pass(self) -> bool:
         ended = False
         try:
-            data = self.wire.receive_nowait()
+            data = self.byte_stream.receive_nowait()
             if data:
                 self.parser.feed(data)
                 self.parser.take_body()

@@ -14,9 +14,9 @@ from contextlib import suppress
 import trio
 
 from mcpmux.errors import TransportClosed
+from mcpmux.transports.byte_stream import ByteStream, PlainStream
 from mcpmux.transports.handing import NOTE_BYTES, Handing
 from mcpmux.transports.http.request import HttpRequest
-from mcpmux.transports.wire import PlainWire, Wire
 
 _REMADE = frozenset({"content-length", "transfer-encoding", "expect"})
 
@@ -35,10 +35,12 @@ def _encode(request: HttpRequest) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + request.body
 
 
-async def hand_over(handing: Handing, worker: int, wire: Wire, data: bytes, peer: str, holder: str) -> None:
+async def hand_over(
+    handing: Handing, worker: int, byte_stream: ByteStream, data: bytes, peer: str, holder: str
+) -> None:
     """Have `worker` go on with a connection. Raises TransportClosed; the wire stays the caller's."""
-    if isinstance(wire, PlainWire) and len(data) <= NOTE_BYTES:
-        await handing.pass_on(worker, wire.socket, data, peer, holder)
+    if isinstance(byte_stream, PlainStream) and len(data) <= NOTE_BYTES:
+        await handing.pass_on(worker, byte_stream.socket, data, peer, holder)
         return
     ours, theirs = socket.socketpair()
     with theirs:
@@ -48,17 +50,17 @@ async def hand_over(handing: Handing, worker: int, wire: Wire, data: bytes, peer
         except BaseException:
             stream.socket.close()
             raise
-    await _carry(wire, PlainWire(stream), data)
+    await _carry(byte_stream, PlainStream(stream), data)
 
 
-async def give_back(handing: Handing | None, wire: Wire, peer: str, holder: str) -> None:
+async def give_back(handing: Handing | None, byte_stream: ByteStream, peer: str, holder: str) -> None:
     """We stop while others go on: a client that is about to ask something shall not notice."""
-    if handing is not None and isinstance(wire, PlainWire):
+    if handing is not None and isinstance(byte_stream, PlainStream):
         with suppress(TransportClosed):
-            await handing.pass_on(0, wire.socket, b"", peer, holder)
+            await handing.pass_on(0, byte_stream.socket, b"", peer, holder)
 
 
-async def _carry(client: Wire, other: PlainWire, data: bytes) -> None:
+async def _carry(client: ByteStream, other: PlainStream, data: bytes) -> None:
     """Bytes both ways, `data` first, until the other process or the client has closed."""
     try:
         async with trio.open_nursery() as nursery:

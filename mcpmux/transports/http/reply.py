@@ -18,6 +18,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from mcpmux.errors import LocalProtocolError
+from mcpmux.transports.byte_stream import Part
 from mcpmux.transports.http.message import (
     JOIN_BYTES,
     LAST_CHUNK,
@@ -27,7 +28,6 @@ from mcpmux.transports.http.message import (
     has_no_body,
 )
 from mcpmux.transports.http.request import HttpRequest
-from mcpmux.transports.wire import Part
 
 
 class ServerState:

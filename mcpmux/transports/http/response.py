@@ -42,7 +42,7 @@ class ResponseParser:
         self.headers: dict[str, str] = {}
         self.complete = False
         self.keep_alive = False
-        self.wire_bytes = 0
+        self.received_bytes = 0
         self._repeats = 0
         self._body: list[bytes | bytearray] = []
         self.body_bytes = 0  # of the body so far
@@ -51,20 +51,20 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> None:
         """Take what was received. Raises RemoteProtocolError."""
-        first = not self.wire_bytes
+        first = not self.received_bytes
         if first and self._known is not None and self._take_known(self._known, data):
             return
-        self.wire_bytes += len(data)
+        self.received_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete:
-                if self.wire_bytes == len(data) and data[:2] in _TLS_RECORDS:
+                if self.received_bytes == len(data) and data[:2] in _TLS_RECORDS:
                     raise RemoteProtocolError("the server speaks TLS there: use https://") from error
                 raise RemoteProtocolError(f"malformed HTTP response: {_reason(error)}") from error
             self.keep_alive = False  # bytes that nobody asked for: never read another response from here
         if not self.complete:
-            if not self.status or self.wire_bytes > 2 * self._head_limit:
+            if not self.status or self.received_bytes > 2 * self._head_limit:
                 self._check_growth()
         elif first and self._lessons and self.keep_alive:
             self._learn(data)
@@ -80,7 +80,7 @@ class ResponseParser:
         body = data[position:]
         self.status = self._known_status
         self.complete = self.keep_alive = True
-        self.wire_bytes = len(data)
+        self.received_bytes = len(data)
         self._length = self.body_bytes = len(body)
         if body:
             self._body.append(body)
@@ -99,7 +99,7 @@ class ResponseParser:
 
     def feed_eof(self) -> None:
         """The server ended the stream. Raises TransportClosed when that cuts the response short."""
-        if not self.wire_bytes:
+        if not self.received_bytes:
             raise TransportClosed("the server closed the connection without an answer")
         if not self._ends_with_stream:
             raise TransportClosed("the server closed the connection in the middle of its answer")
@@ -117,7 +117,7 @@ class ResponseParser:
 
     def skip_rest(self) -> None:
         """What is `missing` was received, and did not come here."""
-        self.wire_bytes += self.missing
+        self.received_bytes += self.missing
         self.body_bytes = self._length
         self.complete = True
         self.keep_alive = self._parser.should_keep_alive()
@@ -157,7 +157,7 @@ class ResponseParser:
         headers = self.headers
         if len(headers) + self._repeats > self._field_limit:
             self._check_fields()
-        if self.wire_bytes > self._head_limit:
+        if self.received_bytes > self._head_limit:
             self._check_head_size()
         if "transfer-encoding" in headers:
             if headers["transfer-encoding"].lower() != "chunked":
@@ -191,9 +191,9 @@ class ResponseParser:
     def _check_growth(self) -> None:
         if not self.status:
             self._check_fields()
-            if self.wire_bytes > self._head_limit:
+            if self.received_bytes > self._head_limit:
                 raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
-        elif self.wire_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
+        elif self.received_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
             raise RemoteProtocolError("malformed HTTP response: chunks are mostly framing")
 
 

@@ -23,12 +23,12 @@ import trio
 
 from mcpmux.config import ClientTls, Secret, display_url
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
+from mcpmux.transports.byte_stream import ByteStream, connect
 from mcpmux.transports.http.connection import HttpConnection
 from mcpmux.transports.http.limits import HEAD_FIELDS
 from mcpmux.transports.http.message import is_target
 from mcpmux.transports.tls.context import CurrentContext, client_context
-from mcpmux.transports.tls.wire import connect_tls
-from mcpmux.transports.wire import Wire, connect
+from mcpmux.transports.tls.stream import connect_tls
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -113,7 +113,7 @@ class Proxy:
     def check_answer(self, connection: HttpConnection) -> None:
         """Raises ConnectFailed, after closing the connection, when the proxy did not let us through."""
         if connection.parser.status == AUTHENTICATION_REQUIRED:
-            connection.wire.close()
+            connection.byte_stream.close()
             raise self.wants_credentials()
 
     def wants_credentials(self) -> ConnectFailed:
@@ -186,18 +186,18 @@ def _is_bypassed(origin: HttpOrigin, proxies: dict[str, str]) -> bool:
     return False
 
 
-async def open_tunnel(wire: Wire, proxy: Proxy, origin: HttpOrigin) -> None:
-    """Have `proxy`, which `wire` leads to, connect us to `origin`: after this the wire leads there.
+async def open_tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin) -> None:
+    """Have `proxy`, which `byte_stream` leads to, connect us to `origin`: after this the wire leads there.
 
     Raises ConnectFailed and TransportClosed. The caller owns the deadline, and the wire if this raises.
     Source: RFC 9110, section 9.3.6.
     """
     there = origin.address
     head = "".join(f"{name}: {value}\r\n" for name, value in (("Host", there), *proxy.fields))
-    await wire.send(f"CONNECT {there} HTTP/1.1\r\n{head}\r\n".encode())
+    await byte_stream.send(f"CONNECT {there} HTTP/1.1\r\n{head}\r\n".encode())
     answer = b""
     while (end := _END_OF_HEAD.search(answer)) is None:
-        data = await wire.receive()
+        data = await byte_stream.receive()
         if not data:
             raise ConnectFailed(f"the proxy {proxy} closed the connection instead of an answer")
         answer += data
@@ -281,19 +281,19 @@ class Route(msgspec.Struct, frozen=True):
         """Whether requests are made of the proxy, in absolute form (RFC 9112, section 3.2.2)."""
         return self.proxy is not None and not self.origin.secure
 
-    async def open(self) -> Wire:
+    async def open(self) -> ByteStream:
         """A wire on which requests can be made. Raises ConnectFailed; cancelling it leaves no socket."""
         if self.proxy is not None:
-            wire = await _open_proxy(self.proxy, _current(self.proxy_tls))
+            byte_stream = await _open_proxy(self.proxy, _current(self.proxy_tls))
             if self.origin.secure:
-                await _tunnel(wire, self.proxy, self.origin)
+                await _tunnel(byte_stream, self.proxy, self.origin)
         else:
-            wire = await connect(self.origin.host, self.origin.port)
+            byte_stream = await connect(self.origin.host, self.origin.port)
         context = _current(self.tls)
         if context is None:
-            return wire
+            return byte_stream
         peer = f"{self.origin.host}:{self.origin.port}"
-        return await connect_tls(wire, context, peer, self.server_name or self.origin.host)
+        return await connect_tls(byte_stream, context, peer, self.server_name or self.origin.host)
 
 
 def _current(tls: ssl.SSLContext | CurrentContext | None) -> ssl.SSLContext | None:
@@ -305,21 +305,21 @@ def direct_route(origin: HttpOrigin) -> Route:
     return Route(origin, client_context(ClientTls()) if origin.secure else None)
 
 
-async def _open_proxy(proxy: Proxy, context: ssl.SSLContext | None) -> Wire:
+async def _open_proxy(proxy: Proxy, context: ssl.SSLContext | None) -> ByteStream:
     try:
-        wire = await connect(proxy.origin.host, proxy.origin.port)
+        byte_stream = await connect(proxy.origin.host, proxy.origin.port)
         if context is None:
-            return wire
-        return await connect_tls(wire, context, proxy.origin.authority, proxy.origin.host)
+            return byte_stream
+        return await connect_tls(byte_stream, context, proxy.origin.authority, proxy.origin.host)
     except ConnectFailed as error:
         raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
 
 
-async def _tunnel(wire: Wire, proxy: Proxy, origin: HttpOrigin) -> None:
+async def _tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin) -> None:
     done = False
     try:
         with trio.fail_after(TUNNEL_SECONDS):
-            await open_tunnel(wire, proxy, origin)
+            await open_tunnel(byte_stream, proxy, origin)
         done = True
     except trio.TooSlowError:
         where = f"{origin.host}:{origin.port} within {TUNNEL_SECONDS:g} s"
@@ -328,4 +328,4 @@ async def _tunnel(wire: Wire, proxy: Proxy, origin: HttpOrigin) -> None:
         raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
     finally:
         if not done:
-            wire.close()
+            byte_stream.close()

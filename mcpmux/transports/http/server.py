@@ -23,7 +23,7 @@ from mcpmux.transports.http.room import Room
 from mcpmux.transports.http.server_connection import ServerConnection
 from mcpmux.transports.http.shared import Handler, Refuse, Shared
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.readiness import Reception
+from mcpmux.transports.readiness import ReadinessPoller
 from mcpmux.transports.tls.context import CurrentContext
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
@@ -41,7 +41,7 @@ async def serve_http(
     limits: HttpLimits | None = None,
     tls: CurrentContext | None = None,
     handing: Handing | None = None,
-    reception: Reception | None = None,
+    poller: ReadinessPoller | None = None,
     inline: bool = False,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -51,12 +51,12 @@ async def serve_http(
     it is logged and answered by 500. It has a task unless it is `inline`:
     see `transports/inline`. `refuse(status, sentence)` gives fields and body of the errors that are
     answered here. With `tls` it is https that is served. `handing`: to and from other workers.
-    `reception` runs as long as this does, and spares the connections' tasks what they need not see.
+    `poller` runs as long as this does, and spares the connections' tasks what they need not see.
     Cancelling is the hard stop: all connections are closed at once.
     """
     state = ServerState(trio.current_time(), _date_field())
     handler = handler if inline else partial(_handle_in_task, handler)
-    server = _Server(Shared(handler, refuse, limits or HttpLimits(), state, tls, handing, reception))
+    server = _Server(Shared(handler, refuse, limits or HttpLimits(), state, tls, handing, poller))
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:

@@ -4,7 +4,7 @@ There is one task and one cancel scope for it, and neither for a request: a requ
 receive and is answered by one send costs those two system calls and one turn of the scheduler. Somebody has
 to `sweep` it, for its deadlines and for noticing that the client left while its request is being handled.
 Handlers run inline: the task waits for the next request while they sleep, and attends to them when they need
-a task. With a `reception` a request whose head is known is given to its handler where it is received.
+a task. With a `poller` a request whose head is known is given to its handler where it is received.
 What is malformed or too large is refused here; what a request means is the handler's business.
 """
 
@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from mcpmux.errors import LocalProtocolError, TransportClosed
+from mcpmux.transports.byte_stream import ByteStream, Part, PlainStream, address_of
 from mcpmux.transports.handing import Note
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
 from mcpmux.transports.http.limits import BODY_RATE, Refusal
@@ -27,11 +28,10 @@ from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import BODY, IDLE, HttpRequest, Phase, RequestParser
 from mcpmux.transports.http.shared import Shared, refuse_client
 from mcpmux.transports.inline import Inline, in_task
-from mcpmux.transports.readiness import Attention
+from mcpmux.transports.readiness import Registration
 from mcpmux.transports.tls.context import holder_of
-from mcpmux.transports.tls.wire import NotTls, accept_tls
+from mcpmux.transports.tls.stream import NotTls, accept_tls
 from mcpmux.transports.wall import walled
-from mcpmux.transports.wire import Part, PlainWire, Wire, address_of
 
 CALLED_OFF: Final = 202  # the status of an answer that is none, to a request that was taken back
 
@@ -50,7 +50,7 @@ class ServerConnection:
 
     def __init__(self, shared: Shared, stream: trio.SocketStream, note: Note | None) -> None:
         self.peer = note.peer if note is not None else address_of(stream)
-        self.wire: Wire = PlainWire(stream, note.data if note is not None else b"")
+        self.byte_stream: ByteStream = PlainStream(stream, note.data if note is not None else b"")
         self._handshaking = shared.tls is not None and note is None
         self.refusal: Refusal | None = None
         self.deadline = shared.state.now + shared.limits.head_seconds
@@ -70,7 +70,7 @@ class ServerConnection:
         self._is_cut = False  # half an answer was sent, so that it cannot
         self._handling: Inline | None = None  # the handler of the request that is being answered
         self._wanted = False  # the handler needs the task, whose wait was cancelled for it
-        self._attention: Attention | None = None
+        self._registration: Registration | None = None
         self._has_begun = False  # the handler was given a request while the task slept, and needs it
 
     def __repr__(self) -> str:
@@ -87,9 +87,9 @@ class ServerConnection:
         if self.refusal is not None and not self._handshaking:
             self._reply = None
             self.deadline = math.inf
-            await refuse_client(self.wire, self.refusal, self._shared, self.peer)
+            await refuse_client(self.byte_stream, self.refusal, self._shared, self.peer)
         elif self._unused:
-            await give_back(self._shared.handing, self.wire, self.peer, self._parser.holder)
+            await give_back(self._shared.handing, self.byte_stream, self.peer, self._parser.holder)
 
     async def _live(self) -> None:
         with self._scope:
@@ -103,16 +103,16 @@ class ServerConnection:
 
     def close(self) -> None:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
-        if self._attention is not None:
-            self._attention.close()
-        self.wire.close()
+        if self._registration is not None:
+            self._registration.close()
+        self.byte_stream.close()
         self._parser.close()
-        self._reply = self._rest = self._handling = self._attention = None
+        self._reply = self._rest = self._handling = self._registration = None
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
         """Put TLS on the wire. False when that is the end of the connection."""
         try:
-            self.wire = tls = await accept_tls(self.wire, context, self.peer)
+            self.byte_stream = tls = await accept_tls(self.byte_stream, context, self.peer)
             self._parser.holder = holder_of(tls.peer_certificate())
         except NotTls as error:
             self.refusal = Refusal(400, str(error))
@@ -126,7 +126,7 @@ class ServerConnection:
         """Look after deadlines and the client's presence; called every SWEEP_SECONDS."""
         overdue = self._state.now > self.deadline
         if self._reply is not None:
-            if overdue or self.wire.is_finished():
+            if overdue or self.byte_stream.is_finished():
                 self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
         elif self._parser.phase is not IDLE:
             if overdue:
@@ -138,7 +138,9 @@ class ServerConnection:
 
     def _has_come(self) -> bool:
         """Whether there is something of a request, which its task has not seen yet."""
-        return (self._attention is not None and self._attention.has_data) or self.wire.is_readable()
+        return (
+            self._registration is not None and self._registration.has_data
+        ) or self.byte_stream.is_readable()
 
     @property
     def host(self) -> str:
@@ -190,8 +192,8 @@ class ServerConnection:
             return
         self._wanted = True
         self._scope.cancel(reason="the handler needs the task")
-        if self._shared.reception is not None:
-            self._shared.reception.give_way()
+        if self._shared.poller is not None:
+            self._shared.poller.give_way()
 
     async def _settle(self, handling: Inline) -> bool:
         """Attend to the handler until it is over; whether the connection goes on after it."""
@@ -294,15 +296,15 @@ class ServerConnection:
 
     async def _receive(self) -> bytes:
         """What has come that was not taken; b"" is the end, or the handler `_has_begun` meanwhile."""
-        if self._attention is None:
-            reception, wire = self._shared.reception, self.wire
-            if reception is None or not isinstance(wire, PlainWire):
+        if self._registration is None:
+            poller, byte_stream = self._shared.poller, self.byte_stream
+            if poller is None or not isinstance(byte_stream, PlainStream):
                 try:
-                    return await wire.receive()
+                    return await byte_stream.receive()
                 except TransportClosed:
                     return b""
-            self._attention = Attention(reception, wire, self._take)
-        return await self._attention.receive()
+            self._registration = Registration(poller, byte_stream, self._take)
+        return await self._registration.receive()
 
     async def _finish(self, reply: HttpReply) -> None:
         """End what a returning handler left open."""
@@ -322,7 +324,7 @@ class ServerConnection:
             return
         data = encode_requests((reply.request, *parser.requests))
         try:
-            await hand_over(handing, worker, self.wire, data, self.peer, parser.holder)
+            await hand_over(handing, worker, self.byte_stream, data, self.peer, parser.holder)
         except TransportClosed as error:
             self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
 
@@ -351,7 +353,7 @@ class ServerConnection:
         if self._rest is not None:
             await self.flush()
         try:
-            sent = self.wire.send_nowait(data)
+            sent = self.byte_stream.send_nowait(data)
         except TransportClosed:
             await self._lose_client()
             return
@@ -364,7 +366,7 @@ class ServerConnection:
         if self._rest is not None:
             await self.flush()
         try:
-            sent = self.wire.send_parts_nowait(parts)
+            sent = self.byte_stream.send_parts_nowait(parts)
         except TransportClosed:
             await self._lose_client()
             return
@@ -384,7 +386,7 @@ class ServerConnection:
         if self._rest is not None:
             raise LocalProtocolError("what was sent before has not been flushed")
         try:
-            sent = self.wire.send_nowait(data)
+            sent = self.byte_stream.send_nowait(data)
         except TransportClosed:
             self._scope.cancel(reason="the client left")
             return True
@@ -401,7 +403,7 @@ class ServerConnection:
         try:
             while self._rest is not None:
                 self.deadline = self._state.now + self._limits.write_seconds
-                self._rest = await self.wire.send_some(self._rest) or None
+                self._rest = await self.byte_stream.send_some(self._rest) or None
         except TransportClosed:
             self._rest = None
             await self._lose_client()

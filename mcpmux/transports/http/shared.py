@@ -9,14 +9,14 @@ import msgspec
 import trio
 
 from mcpmux.errors import TransportClosed
+from mcpmux.transports.byte_stream import ByteStream
 from mcpmux.transports.handing import Handing
 from mcpmux.transports.http.limits import HttpLimits, Refusal
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply, ServerState
 from mcpmux.transports.http.request import HttpRequest
-from mcpmux.transports.readiness import Reception
+from mcpmux.transports.readiness import ReadinessPoller
 from mcpmux.transports.tls.context import CurrentContext
-from mcpmux.transports.wire import Wire
 
 Handler = Callable[[HttpRequest, HttpReply], Coroutine[Any, Any, None]]
 Refuse = Callable[[int, str], tuple[Fields, bytes]]
@@ -34,19 +34,19 @@ class Shared(msgspec.Struct):
     state: ServerState
     tls: CurrentContext | None = None
     handing: Handing | None = None
-    reception: Reception | None = None
+    poller: ReadinessPoller | None = None
 
 
-async def refuse_client(wire: Wire, refusal: Refusal, shared: Shared, peer: str) -> None:
+async def refuse_client(byte_stream: ByteStream, refusal: Refusal, shared: Shared, peer: str) -> None:
     """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
     request = HttpRequest("", "", "", {}, b"", peer, http_1_0=False, keep_alive=False)
     fields, body = shared.refuse(refusal.status, refusal.sentence)
     with trio.move_on_after(LINGER_SECONDS):
         try:
-            await HttpReply(request, wire.send, shared.state).send(refusal.status, fields, body)
-            wire.send_eof()
+            await HttpReply(request, byte_stream.send, shared.state).send(refusal.status, fields, body)
+            byte_stream.send_eof()
             for _ in range(LINGER_RECEIVES):
-                if not await wire.receive():
+                if not await byte_stream.receive():
                     return
         except TransportClosed:
             return

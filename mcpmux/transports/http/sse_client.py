@@ -1,4 +1,4 @@
-"""The client's side of HTTP+SSE as a MessagePipe: an event stream comes in, every message goes out in a POST.
+"""The client's side of HTTP+SSE as a MessageStream: an event stream comes in, messages go out in POSTs.
 
 Promises: POSTs go to the address that the stream's first event names, if it is of the same origin, for they
 carry our headers; what one task sends stays in order; a server that refuses a message says so to its sender.
@@ -107,7 +107,7 @@ class _Post:
 
 
 class SseClientPipe:
-    """A MessagePipe to one server. Made by `open_sse_client_pipe`."""
+    """A MessageStream to one server. Made by `open_sse_client_pipe`."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class SseClientPipe:
         return f"<SseClientPipe {self._events!r}, {len(self._under_way)} under way>"
 
     async def send(self, message: bytes) -> None:
-        """See MessagePipe; TransportError too, when the server refuses the message."""
+        """See MessageStream; TransportError too, when the server refuses the message."""
         await self._slots.acquire()
         if self._events.end is not None:
             self._slots.release()

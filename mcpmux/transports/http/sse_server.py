@@ -1,4 +1,4 @@
-"""The server's side of HTTP+SSE as a MessagePipe: one client's event stream, and what it POSTs.
+"""The server's side of HTTP+SSE as a MessageStream: one client's event stream, and what it POSTs.
 
 Promises: a message goes out whole or not at all; a slow reader makes `send` wait, in bounded memory, until
 the HTTP server ends its connection; a quiet stream has comments, so that nothing on the way closes it.
@@ -31,7 +31,7 @@ STREAM_HEADERS: Fields = (
 
 
 class SseServerPipe:
-    """A MessagePipe to one client. Made by `open_sse_server_pipe`."""
+    """A MessageStream to one client. Made by `open_sse_server_pipe`."""
 
     def __init__(self, queue: SendQueue) -> None:
         self._queue = queue

@@ -17,10 +17,10 @@ from wsproto.utilities import ProtocolError
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed
 from mcpmux.transports.http.route import HttpOrigin, target_of
-from mcpmux.transports.pipe import RECEIVE_BYTES
+from mcpmux.transports.message_stream import RECEIVE_BYTES
 from mcpmux.transports.send_queue import BROKEN
 from mcpmux.transports.stream import PatientStream, open_tcp
-from mcpmux.transports.websocket.pipe import SUBPROTOCOL, WebSocketPipe, open_websocket_pipe
+from mcpmux.transports.websocket.stream import SUBPROTOCOL, WebSocketStream, open_websocket_pipe
 
 BODY_BYTES = 200  # of a refusal that are worth telling
 
@@ -39,7 +39,7 @@ class HandshakeRefused(ConnectFailed):
 @asynccontextmanager
 async def open_websocket(
     url: str, headers: Headers, tls: ClientTls, max_message_bytes: int, patience: float
-) -> AsyncIterator[WebSocketPipe]:
+) -> AsyncIterator[WebSocketStream]:
     """A pipe to the server at `url`, ws:// or wss://, which has `patience` seconds for the handshake.
 
     Raises ConnectFailed, and ConfigError for a file of the TLS settings.

@@ -24,14 +24,14 @@ from wsproto.utilities import RemoteProtocolError
 
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.pipe import RECEIVE_BYTES
+from mcpmux.transports.message_stream import RECEIVE_BYTES
 from mcpmux.transports.send_queue import BROKEN
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket.pipe import (
+from mcpmux.transports.websocket.stream import (
     CLOSE_SECONDS,
     LINGER_RECEIVES,
     SUBPROTOCOL,
-    WebSocketPipe,
+    WebSocketStream,
     open_websocket_pipe,
 )
 
@@ -43,7 +43,7 @@ END_OF_HEAD = b"\r\n\r\n"
 Refusal = tuple[int, str, Fields]  # status, sentence and header fields for a client that does not get through
 Busy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
 
-Guard = Callable[[Mapping[str, str]], Awaitable[Refusal | None]]
+AccessControl = Callable[[Mapping[str, str]], Awaitable[Refusal | None]]
 """Finds out who a client is, by its headers (lower-case names): None, or why it is refused."""
 
 
@@ -80,11 +80,11 @@ def _headers(request: Request) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_websocket_client(
-    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: Guard | None = None
-) -> AsyncIterator[WebSocketPipe | None]:
+    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: AccessControl | None = None
+) -> AsyncIterator[WebSocketStream | None]:
     """The pipe to a client that got through the door, None when there is none. Closes `stream`.
 
-    `guard` is asked last.
+    `access` is asked last.
     """
     try:
         protocol = None
@@ -107,7 +107,7 @@ class _Handshake:
         self._protocol = WSConnection(ConnectionType.SERVER)
         self._early = b""  # what the client has sent behind its request
 
-    async def admit(self, door: Door, busy: Busy, guard: Guard | None) -> WSConnection | None:
+    async def admit(self, door: Door, busy: Busy, guard: AccessControl | None) -> WSConnection | None:
         """What goes on with the frames; None for a client that does not get through, and was told why."""
         request = None
         with trio.move_on_after(HANDSHAKE_SECONDS):

@@ -67,8 +67,8 @@ async def test_a_list_change_is_told_to_whoever_tells_the_other_workers(autojump
     async with open_world({"docs": docs}) as world:
         await ready(world)
         heard: list[tuple[str, str]] = []
-        world.mux.relay.on_list_change = lambda upstream, method: heard.append((upstream, method))
+        world.mux.hub.on_list_change = lambda upstream, method: heard.append((upstream, method))
         await docs.notify(TOOLS_CHANGED)
         await wait_all_tasks_blocked()
-        world.mux.relay.tell_list_change(TOOLS_CHANGED, "docs")  # heard from another worker: not again
+        world.mux.hub.tell_list_change(TOOLS_CHANGED, "docs")  # heard from another worker: not again
         assert heard == [("docs", TOOLS_CHANGED)]

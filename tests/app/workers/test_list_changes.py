@@ -14,7 +14,7 @@ from mcpmux.app.workers.control_channel import ControlChannel, ListsChanged, Rea
 from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.app.workers.worker_process import WorkerProcess
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.handing import Hatch, hatch_pair
+from mcpmux.transports.handing import ConnectionChannel, hatch_pair
 
 LISTS = (("docs", "notifications/tools/list_changed"),)
 
@@ -36,10 +36,14 @@ class Party:
     async def begin(self) -> None:
         for number in self.told:
             ours, theirs = socket.socketpair()
-            hatch, other = hatch_pair()
+            connection_channel, other = hatch_pair()
             self._hatches.append(other)
             worker = WorkerProcess(
-                number, ControlChannel(ours), Hatch(hatch), lambda _n, _p: None, self.pool._tell_others
+                number,
+                ControlChannel(ours),
+                ConnectionChannel(connection_channel),
+                lambda _n, _p: None,
+                self.pool._tell_others,
             )
             self.pool._workers[number] = worker
             self.controls[number] = ControlChannel(theirs)
@@ -61,10 +65,10 @@ class Party:
     def close(self) -> None:
         for number, worker in self.pool._workers.items():
             worker.control.close()
-            worker.hatch.close()
+            worker.connection_channel.close()
             self.controls[number].close()
-        for hatch in self._hatches:
-            hatch.close()
+        for connection_channel in self._hatches:
+            connection_channel.close()
 
 
 @asynccontextmanager

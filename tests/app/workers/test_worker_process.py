@@ -11,7 +11,7 @@ import trio.testing
 from mcpmux.app.workers.control_channel import Answer, Ask, ControlChannel, Ready
 from mcpmux.app.workers.worker_process import HUNG_SECONDS, SILENT_SECONDS, WorkerProcess, watch_heartbeat
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.handing import Hatch, hatch_pair
+from mcpmux.transports.handing import ConnectionChannel, hatch_pair
 
 
 class Pair:
@@ -19,8 +19,10 @@ class Pair:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        hatch, self._hatch = hatch_pair()
-        self.worker = WorkerProcess(1, ControlChannel(ours), Hatch(hatch), lambda _number, _parcel: None)
+        connection_channel, self._hatch = hatch_pair()
+        self.worker = WorkerProcess(
+            1, ControlChannel(ours), ConnectionChannel(connection_channel), lambda _number, _parcel: None
+        )
         self.control = ControlChannel(theirs)
         self.delay = 0.0
         self.asked = 0
@@ -45,7 +47,7 @@ class Pair:
     def close(self) -> None:
         self.control.close()
         self.worker.control.close()
-        self.worker.hatch.close()
+        self.worker.connection_channel.close()
         self._hatch.close()
 
 

@@ -28,7 +28,7 @@ class _Waiter:
         self.refused = False
 
 
-class Turnstile:
+class Limiter:
     """In front of one upstream. `enter` or `wait`, then `leave` in any case."""
 
     __slots__ = ("_queue", "_upstream", "enter")
@@ -39,7 +39,7 @@ class Turnstile:
         self.enter = self._queue.enter
 
     def __repr__(self) -> str:
-        return f"<Turnstile {self._upstream} {self._queue!r}>"
+        return f"<Limiter {self._upstream} {self._queue!r}>"
 
     @property
     def running(self) -> int:

@@ -11,7 +11,7 @@ import trio.testing
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.tls.context import client_context, server_context
-from mcpmux.transports.tls.wire import TlsWire
+from mcpmux.transports.tls.stream import TlsStream
 
 TEXT = bytes(range(256)) * 400
 
@@ -92,13 +92,13 @@ async def tls_over(certificates, below, version=ssl.TLSVersion.TLSv1_3):
     """(client's end, server's end) after the handshake."""
     serving = server_context(ServerTls(certificate=certificates.server_with_key))
     serving.maximum_version = version
-    client = TlsWire(
+    client = TlsStream(
         below[0],
         client_context(ClientTls(ca=certificates.ca)),
         "server",
         server_name="localhost",
     )
-    server = TlsWire(below[1], serving, "client", server_side=True)
+    server = TlsStream(below[1], serving, "client", server_side=True)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.handshake)
@@ -106,10 +106,10 @@ async def tls_over(certificates, below, version=ssl.TLSVersion.TLSv1_3):
     return client, server
 
 
-async def receive_exactly(wire, count):
+async def receive_exactly(byte_stream, count):
     data = b""
     while len(data) < count:
-        part = await wire.receive()
+        part = await byte_stream.receive()
         assert part
         data += part
     return data

@@ -28,7 +28,7 @@ class Outlet(Protocol):
         ...
 
 
-class Mailbox:
+class ClientOutbox:
     """An outbox that can be waited for. `kinds`: the list changes (method names) that its client may hear.
 
     `client`: what it calls itself in its calls, if it can be asked things; `principal`: who it is.
@@ -56,7 +56,7 @@ class Mailbox:
         self._outlet: Outlet | None = None  # while the reader waits, for nothing is kept then
 
     def __repr__(self) -> str:
-        return f"<Mailbox {self._outbox!r}>"
+        return f"<ClientOutbox {self._outbox!r}>"
 
     @property
     def merged(self) -> int:

@@ -6,7 +6,7 @@ what the access rules do not let it use; putting never waits, so a slow client h
 told one after the other, in a pass each, with a turn of the scheduler in between: one that comes again before
 its pass is one with it, so a burst costs no more than what the clients can be told.
 
-Refuses to know how a client is reached and how an upstream is asked: clients are mailboxes, upstreams are
+Refuses to know how a client is reached and how an upstream is asked: clients are outboxes, upstreams are
 names with a set of wanted URIs.
 """
 
@@ -29,8 +29,8 @@ from mcpmux.protocol.input_requests import STATE, WITHDRAWN
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID, related_task
-from mcpmux.runtime.guard import Guard
-from mcpmux.runtime.mailbox import Mailbox
+from mcpmux.runtime.access_control import AccessControl
+from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.personal import PERSONAL, Personal
 
 log = structlog.get_logger()
@@ -42,7 +42,7 @@ _CHANGE_OF: Final = {
 }
 LIST_CHANGES: Final = frozenset(_CHANGE_OF.values())
 ANYTHING: Final = "dev.mcpmux/anything"
-"""Among a mailbox's kinds: its client may hear what nobody knows. A modern one hears what it asked for."""
+"""Among an outbox's kinds: its client may hear what nobody knows. A modern one hears what it asked for."""
 
 SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 
@@ -60,22 +60,24 @@ OnListChange = Callable[[str, str], None]
 """Called at once with an upstream's name and the notification's method, when the upstream says so itself."""
 
 
-class Relay:
-    """Knows every listening client by its mailbox. `run` has to run."""
+class NotificationHub:
+    """Knows every listening client by its outbox. `run` has to run."""
 
     def __init__(
-        self, space_of: SpaceOf, window: float, on_wanted: OnWanted, guard: Guard | None = None
+        self, space_of: SpaceOf, window: float, on_wanted: OnWanted, access: AccessControl | None = None
     ) -> None:
         """`window`: seconds in which list changes are gathered before they are told."""
-        self.subscriptions: Subscriptions[Mailbox] = Subscriptions()
-        self._guard = guard if guard is not None else Guard()
+        self.subscriptions: Subscriptions[ClientOutbox] = Subscriptions()
+        self._access = access if access is not None else AccessControl()
         self._space_of = space_of
         self.window = window
         self._on_wanted = on_wanted
         self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
         self.personal = Personal()
-        self._listeners: set[Mailbox] = set()
-        self._raw: dict[Mailbox, set[tuple[str, str]]] = {}  # (upstream, URI) that its client says unprefixed
+        self._listeners: set[ClientOutbox] = set()
+        self._raw: dict[
+            ClientOutbox, set[tuple[str, str]]
+        ] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
         self._updates: dict[tuple[str, str], None] = {}  # (session's key, own URI) to be told, oldest first
@@ -85,7 +87,7 @@ class Relay:
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
     def __repr__(self) -> str:
-        return f"<Relay {len(self._listeners)} listeners, {self.subscriptions!r}>"
+        return f"<NotificationHub {len(self._listeners)} listeners, {self.subscriptions!r}>"
 
     @property
     def listening(self) -> int:
@@ -99,53 +101,53 @@ class Relay:
         *,
         is_granted: bool = False,
         client: object = None,
-    ) -> Mailbox:
-        """A mailbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
-        mailbox = Mailbox(kinds, principal, is_granted=is_granted, client=client)
-        self._listeners.add(mailbox)
+    ) -> ClientOutbox:
+        """An outbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
+        outbox = ClientOutbox(kinds, principal, is_granted=is_granted, client=client)
+        self._listeners.add(outbox)
         if self._closed:
-            mailbox.close()
-        return mailbox
+            outbox.close()
+        return outbox
 
     def close(self) -> None:
-        """We are stopping: every client's mailbox comes to its end."""
+        """We are stopping: every client's outbox comes to its end."""
         self._tell_all()
         self._closed = True
-        for mailbox in self._listeners:
-            mailbox.close()
+        for outbox in self._listeners:
+            outbox.close()
 
-    def leave(self, mailbox: Mailbox) -> None:
+    def leave(self, outbox: ClientOutbox) -> None:
         """The client has gone: nothing of its interest stays behind."""
-        self._listeners.discard(mailbox)
-        if mailbox.merged:
-            log.info("a slow client has gone", changes_told_together=mailbox.merged)
-        self._raw.pop(mailbox, None)
-        for upstream in self.subscriptions.remove_all(mailbox):
+        self._listeners.discard(outbox)
+        if outbox.merged:
+            log.info("a slow client has gone", changes_told_together=outbox.merged)
+        self._raw.pop(outbox, None)
+        for upstream in self.subscriptions.remove_all(outbox):
             self._on_wanted(upstream)
 
-    def subscribe(self, mailbox: Mailbox, upstream: str, uri: str, *, said_raw: bool) -> bool:
+    def subscribe(self, outbox: ClientOutbox, upstream: str, uri: str, *, said_raw: bool) -> bool:
         """The client wants to hear of an upstream's `uri`; `said_raw`: it used that URI without a prefix.
 
         False when it does so already. Raises RpcError when it listens to more than anybody needs.
         """
-        held = self.subscriptions.count(mailbox)
+        held = self.subscriptions.count(outbox)
         if held >= SUBSCRIPTION_LIMIT:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
         if said_raw:
-            self._raw.setdefault(mailbox, set()).add((upstream, uri))
-        if self.subscriptions.add(mailbox, upstream, uri):
+            self._raw.setdefault(outbox, set()).add((upstream, uri))
+        if self.subscriptions.add(outbox, upstream, uri):
             self._on_wanted(upstream)
-        return self.subscriptions.count(mailbox) > held
+        return self.subscriptions.count(outbox) > held
 
     def client_listening(self, upstream: str, uri: str) -> object:
         """A client that listens to `uri` and can be asked things; None when there is none."""
         audience = self.subscriptions.audience(upstream, uri)
-        return next((mailbox.client for mailbox in audience if mailbox.client is not None), None)
+        return next((outbox.client for outbox in audience if outbox.client is not None), None)
 
-    def unsubscribe(self, mailbox: Mailbox, upstream: str, uri: str) -> None:
+    def unsubscribe(self, outbox: ClientOutbox, upstream: str, uri: str) -> None:
         """The client does not want to hear of `uri` any more; nothing happens when it never did."""
-        self._raw.get(mailbox, set()).discard((upstream, uri))
-        if self.subscriptions.remove(mailbox, upstream, uri):
+        self._raw.get(outbox, set()).discard((upstream, uri))
+        if self.subscriptions.remove(outbox, upstream, uri):
             self._on_wanted(upstream)
 
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
@@ -200,9 +202,9 @@ class Relay:
         except ValueError:
             return
         name = upstream_of(upstream)
-        for mailbox in self._listeners:
-            if ANYTHING in mailbox.kinds and self._guard.may(mailbox.principal, name, event.method, None):
-                mailbox.keep(event)
+        for outbox in self._listeners:
+            if ANYTHING in outbox.kinds and self._access.may(outbox.principal, name, event.method, None):
+                outbox.keep(event)
 
     def _hear_personal(self, upstream: str, notification: Notification) -> None:
         try:
@@ -216,13 +218,13 @@ class Relay:
     def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
         """Whether the client of the task that a notification is about, if it is, may still use its tool."""
         task_id = text_of(params.get(TASK_ID)) or related_task(params)
-        if self._guard.policy is None or task_id is None:
+        if self._access.policy is None or task_id is None:
             return True
-        mailbox = self.personal.mailbox_of_task(upstream, task_id)
-        if mailbox is None:
+        outbox = self.personal.outbox_of_task(upstream, task_id)
+        if outbox is None:
             return True
-        tool = self._guard.tool_of(upstream, task_id)
-        return self._guard.may(mailbox.principal, upstream_of(upstream), m.TOOLS_CALL, tool)
+        tool = self._access.tool_of(upstream, task_id)
+        return self._access.may(outbox.principal, upstream_of(upstream), m.TOOLS_CALL, tool)
 
     def upstream_changed(self, upstream: str, capabilities: Collection[str]) -> None:
         """An upstream's part of the lists of these capabilities has come or gone, or may have changed."""
@@ -252,19 +254,19 @@ class Relay:
             return
         words = _Words(space, uri)
         usual = words.of(uri, said_raw=False)
-        restricted, raw_of = self._guard.policy is not None, self._raw
-        for mailbox, subscribed in audience.items():
-            if restricted and not self._may_hear_of(mailbox, upstream, uri):
+        restricted, raw_of = self._access.policy is not None, self._raw
+        for outbox, subscribed in audience.items():
+            if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
-            if mailbox not in raw_of and subscribed == uri:
-                mailbox.put(usual)
+            if outbox not in raw_of and subscribed == uri:
+                outbox.put(usual)
                 continue
-            said_raw = (upstream, subscribed) in raw_of.get(mailbox, ())
+            said_raw = (upstream, subscribed) in raw_of.get(outbox, ())
             event = words.of(uri, said_raw=said_raw)
-            mailbox.put(event, None if subscribed == uri else words.of(subscribed, said_raw=said_raw))
+            outbox.put(event, None if subscribed == uri else words.of(subscribed, said_raw=said_raw))
 
-    def _may_hear_of(self, mailbox: Mailbox, upstream: str, uri: str) -> bool:
-        return self._guard.may(mailbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
+    def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
+        return self._access.may(outbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
 
     def rules_changed(self, names: Collection[str]) -> None:
         """Other access rules hold, for the upstreams `names`: interest in what they deny ends, lists change.
@@ -272,29 +274,29 @@ class Relay:
         A legacy client is not told: it hears nothing of these URIs again. A listen that has lost something of
         what was acknowledged ends, gracefully, so that its client listens again and learns what it gets.
         """
-        for mailbox in self._listeners:
-            held = self.subscriptions.held_by(mailbox)
-            lost = [key for key in held if not self._may_hear_of(mailbox, *key)]
+        for outbox in self._listeners:
+            held = self.subscriptions.held_by(outbox)
+            lost = [key for key in held if not self._may_hear_of(outbox, *key)]
             for upstream, uri in lost:
-                self.unsubscribe(mailbox, upstream, uri)
-            if lost and mailbox.drop(m.RESOURCE_UPDATED):
-                self._remind(mailbox)
-            if mailbox.is_granted and (lost or self._is_deaf(mailbox, names)):
-                mailbox.close()
+                self.unsubscribe(outbox, upstream, uri)
+            if lost and outbox.drop(m.RESOURCE_UPDATED):
+                self._remind(outbox)
+            if outbox.is_granted and (lost or self._is_deaf(outbox, names)):
+                outbox.close()
         for method in LIST_CHANGES:
             self.tell_list_change(method)
 
-    def _remind(self, mailbox: Mailbox) -> None:
+    def _remind(self, outbox: ClientOutbox) -> None:
         """Something that a client still listens to may have changed, nobody knows any more what it was."""
-        for upstream, uri in self.subscriptions.held_by(mailbox):
+        for upstream, uri in self.subscriptions.held_by(outbox):
             if (space := self._space_of(upstream)) is not None:
-                said_raw = (upstream, uri) in self._raw.get(mailbox, ())
-                mailbox.put(_update_of(uri if said_raw else space.expose_uri(uri)))
+                said_raw = (upstream, uri) in self._raw.get(outbox, ())
+                outbox.put(_update_of(uri if said_raw else space.expose_uri(uri)))
 
-    def _is_deaf(self, mailbox: Mailbox, names: Collection[str]) -> bool:
+    def _is_deaf(self, outbox: ClientOutbox, names: Collection[str]) -> bool:
         """Whether there is a kind of list that a client wants to hear of and has nothing of."""
-        kinds = mailbox.kinds & LIST_CHANGES
-        return any(not self._guard.may_hear(mailbox.principal, kind, names) for kind in kinds)
+        kinds = outbox.kinds & LIST_CHANGES
+        return any(not self._access.may_hear(outbox.principal, kind, names) for kind in kinds)
 
     def tell_list_change(self, method: str, upstream: str | None = None) -> None:
         """A list, or an upstream's part of it, may have changed; told at the end of the window."""
@@ -307,8 +309,8 @@ class Relay:
     async def run(self) -> None:
         """Tell what changes until cancelled: updates pass by pass, lists window by window."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_updates, name="relay updates")
-            nursery.start_soon(self._tell_lists, name="relay lists")
+            nursery.start_soon(self._tell_updates, name="notification updates")
+            nursery.start_soon(self._tell_lists, name="notification lists")
 
     async def _tell_updates(self) -> None:
         while True:
@@ -330,11 +332,11 @@ class Relay:
                 self._broadcast(Event(method, {}), upstreams)
 
     def _broadcast(self, event: Event, upstreams: set[str] | None) -> None:
-        for mailbox in self._listeners:
-            if event.method not in mailbox.kinds:
+        for outbox in self._listeners:
+            if event.method not in outbox.kinds:
                 continue
-            if self._guard.may_hear(mailbox.principal, event.method, upstreams):
-                mailbox.put(event)
+            if self._access.may_hear(outbox.principal, event.method, upstreams):
+                outbox.put(event)
 
 
 def upstream_of(key: str) -> str:

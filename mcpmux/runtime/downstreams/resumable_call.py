@@ -20,7 +20,7 @@ from mcpmux.protocol.envelope import Request
 from mcpmux.transports.inline import Inline, Wake
 
 
-class LastingCall:
+class ResumableCall:
     """One call. `number`: of its stream, None while it has none.
 
     `wake`: of whoever waits for the first thing that happens: an event, its end, or `until`, in trio's time.
@@ -40,7 +40,7 @@ class LastingCall:
         self._attended = False
 
     def __repr__(self) -> str:
-        return f"<LastingCall {self.request.method} {self.request.id!r}>"
+        return f"<ResumableCall {self.request.method} {self.request.id!r}>"
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin."""

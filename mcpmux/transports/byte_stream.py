@@ -1,6 +1,6 @@
 """One byte stream to one peer: what every kind of it can do, and plain TCP.
 
-`PlainWire` works on the operating system's socket itself: a send that the kernel takes at once costs
+`PlainStream` works on the operating system's socket itself: a send that the kernel takes at once costs
 one system call and no turn of the scheduler, which is what makes a proxy fast. Hence the one rule it
 bends: `send` is a checkpoint only when it has to wait. `receive` always is one. Knows nothing of HTTP.
 """
@@ -35,7 +35,7 @@ PARTS_AT_ONCE: Final = 64  # what every system takes in one call; the rest comes
 Part = bytes | memoryview
 
 
-class Wire(Protocol):
+class ByteStream(Protocol):
     """A connected stream. One task sends, one task receives."""
 
     async def send(self, data: bytes) -> None:
@@ -84,7 +84,7 @@ class Wire(Protocol):
         """Give the socket back, now and without ceremony. May be called again."""
 
 
-class PlainWire:
+class PlainStream:
     """A connected, non-blocking TCP socket that this object owns."""
 
     __slots__ = ("_early", "_fd", "_socket", "_widened")
@@ -102,7 +102,7 @@ class PlainWire:
         self._early = early
 
     def __repr__(self) -> str:
-        return f"PlainWire(fd={self._socket.fileno()})"
+        return f"PlainStream(fd={self._socket.fileno()})"
 
     @property
     def descriptor(self) -> int:
@@ -236,7 +236,7 @@ class PlainWire:
         self._socket.close()
 
 
-async def connect(host: str, port: int) -> PlainWire:
+async def connect(host: str, port: int) -> PlainStream:
     """Open a TCP stream to host:port.
 
     Raises ConnectFailed with a sentence that names the address and the reason. Cancelling it leaves
@@ -245,7 +245,7 @@ async def connect(host: str, port: int) -> PlainWire:
     try:
         stream = await trio.open_tcp_stream(host, port)
         keep_alive(stream.socket)
-        return PlainWire(stream)
+        return PlainStream(stream)
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
 

@@ -18,8 +18,8 @@ from typing import Any
 import trio
 
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, ByteStream, Part
 from mcpmux.transports.tls.context import explain_client, explain_server
-from mcpmux.transports.wire import RECEIVE_BYTES, Part, Wire
 
 RECORD_BYTES = 64 * 1024  # encrypted at a time: what the kernel may not take is held no further ahead
 LINGER_RECEIVES = 16  # after a failed handshake, so that the peer reads our alert, not a reset
@@ -32,8 +32,8 @@ class NotTls(RemoteProtocolError):
     """What a client sent to a TLS port is something else. Nothing was answered."""
 
 
-class TlsWire:
-    """A TLS stream over `wire`, which it owns. `handshake` comes first. `peer` names the other end."""
+class TlsStream:
+    """A TLS stream over `byte_stream`, which it owns. `handshake` comes first. `peer` names the other end."""
 
     __slots__ = (
         "_below",
@@ -53,14 +53,14 @@ class TlsWire:
 
     def __init__(
         self,
-        wire: Wire,
+        byte_stream: ByteStream,
         context: ssl.SSLContext,
         peer: str,
         *,
         server_side: bool = False,
         server_name: str | None = None,
     ) -> None:
-        self._below = wire
+        self._below = byte_stream
         self._peer = peer
         self._explain = explain_client if server_side else explain_server
         self._incoming = ssl.MemoryBIO()
@@ -75,7 +75,7 @@ class TlsWire:
         self._receiving = False  # somebody waits in `receive`, to whom all that comes belongs
 
     def __repr__(self) -> str:
-        return f"TlsWire({self._tls.version()}, {self._below})"
+        return f"TlsStream({self._tls.version()}, {self._below})"
 
     async def handshake(self, begun: bytes = b"") -> None:
         """Agree on keys; `begun` is what was received already.
@@ -263,14 +263,16 @@ class TlsWire:
         self._flush_nowait()
 
 
-async def connect_tls(wire: Wire, context: ssl.SSLContext, peer: str, server_name: str) -> TlsWire:
+async def connect_tls(
+    byte_stream: ByteStream, context: ssl.SSLContext, peer: str, server_name: str
+) -> TlsStream:
     """TLS to a server that is to prove that it is `server_name`, a host name or an IP address.
 
-    `peer` names the server in errors. Raises ConnectFailed; `wire` is closed whenever this raises.
+    `peer` names the server in errors. Raises ConnectFailed; `byte_stream` is closed whenever this raises.
     """
     name = server_name.partition("%")[0].rstrip(".")  # no zone of an address, no root of a name
     try:
-        tls = TlsWire(wire, context, peer, server_name=name)
+        tls = TlsStream(byte_stream, context, peer, server_name=name)
         with trio.move_on_after(HANDSHAKE_SECONDS):
             await tls.handshake()
             return tls
@@ -280,30 +282,30 @@ async def connect_tls(wire: Wire, context: ssl.SSLContext, peer: str, server_nam
     except (TransportClosed, ValueError) as error:
         reason = f"the handshake broke off: {error}"
     except BaseException:
-        wire.close()
+        byte_stream.close()
         raise
-    wire.close()
+    byte_stream.close()
     raise ConnectFailed(f"cannot connect to {peer}: TLS: {reason}")
 
 
-async def accept_tls(wire: Wire, context: ssl.SSLContext, peer: str) -> TlsWire:
+async def accept_tls(byte_stream: ByteStream, context: ssl.SSLContext, peer: str) -> TlsStream:
     """TLS for a client that has connected. The caller owns the deadline, and the wire if this raises.
 
     Raises NotTls, and TransportClosed with the reason after the client was told.
     """
-    begun = await wire.receive()
+    begun = await byte_stream.receive()
     if not begun:
         raise TransportClosed("the client left before the handshake")
     if begun[0] != HANDSHAKE_RECORD:
         raise NotTls("this is a TLS port: use https://")
-    tls = TlsWire(wire, context, peer, server_side=True)
+    tls = TlsStream(byte_stream, context, peer, server_side=True)
     try:
         await tls.handshake(begun)
     except ssl.SSLError as error:
         with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
-            wire.send_eof()
+            byte_stream.send_eof()
             for _ in range(LINGER_RECEIVES):
-                if not await wire.receive():
+                if not await byte_stream.receive():
                     break
         raise TransportClosed(explain_client(error)) from error
     return tls

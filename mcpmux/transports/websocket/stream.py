@@ -20,7 +20,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.pipe import LAST_WORDS_SECONDS, RECEIVE_BYTES
+from mcpmux.transports.message_stream import LAST_WORDS_SECONDS, RECEIVE_BYTES
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 from mcpmux.transports.stream import PatientStream
 
@@ -37,7 +37,7 @@ EVENTS_IN_A_ROW = 256  # without a message, after which other tasks get their tu
 LOST = "the connection was lost"
 
 
-class WebSocketPipe:
+class WebSocketStream:
     """A PromptPipe over an open WebSocket. Made by `open_websocket_pipe`.
 
     `close_code` is what it is closed with when this side closes it. `send` and `receive` are checkpoints only
@@ -59,7 +59,7 @@ class WebSocketPipe:
         self._end: str | None = None  # why nothing more is received, nor taken to be sent
 
     def __repr__(self) -> str:
-        return f"<WebSocketPipe {self._end or 'open'}>"
+        return f"<WebSocketStream {self._end or 'open'}>"
 
     async def send(self, message: bytes) -> None:
         await self._queue.room()
@@ -190,13 +190,13 @@ class WebSocketPipe:
 @asynccontextmanager
 async def open_websocket_pipe(
     protocol: WSConnection, stream: PatientStream, max_message_bytes: int
-) -> AsyncIterator[WebSocketPipe]:
+) -> AsyncIterator[WebSocketStream]:
     """A pipe over `stream`, where the handshake of `protocol` is done. At the end it says goodbye.
 
     The stream stays the caller's to close. Cancelling drops what is queued; the goodbye is still said.
     """
     async with trio.open_nursery() as nursery:
-        pipe = WebSocketPipe(protocol, stream, max_message_bytes)
+        pipe = WebSocketStream(protocol, stream, max_message_bytes)
         nursery.start_soon(pipe.run_queue, name="websocket writer")
         try:
             yield pipe

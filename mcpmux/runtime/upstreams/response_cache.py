@@ -128,7 +128,7 @@ class _Brought(NamedTuple):
     public: bool
 
 
-class Store:
+class CacheStore:
     """What is kept of all sessions. `counts`: by upstream, and for MERGED lists."""
 
     def __init__(self, config: Caching | None = None, generations: Generations | None = None) -> None:
@@ -138,7 +138,7 @@ class Store:
         self.counts: dict[str, Counts] = {}
 
     def __repr__(self) -> str:
-        return f"<Store {self.cache!r}>"
+        return f"<CacheStore {self.cache!r}>"
 
     def follow(self, config: Caching) -> None:
         """This holds from now on; what was kept is forgotten."""
@@ -146,19 +146,19 @@ class Store:
         self.cache.clear()
         self.cache.resize(config.max_bytes, config.max_entries)
 
-    def memory_of(self, config: UpstreamConfig, key: str) -> Memory | None:
+    def cache_of(self, config: UpstreamConfig, key: str) -> ResponseCache | None:
         """The memory of a session; None when nothing of it is to be kept."""
-        return Memory(self, key, config) if self.config.enabled and config.caching else None
+        return ResponseCache(self, key, config) if self.config.enabled and config.caching else None
 
     def count(self, name: str) -> Counts:
         """The counts of an upstream, or of MERGED."""
         return self.counts.setdefault(name, Counts())
 
 
-class Memory:
+class ResponseCache:
     """One session's part of the store. `announced`: the lists whose changes are heard at the moment."""
 
-    def __init__(self, store: Store, key: str, config: UpstreamConfig) -> None:
+    def __init__(self, store: CacheStore, key: str, config: UpstreamConfig) -> None:
         self._store = store
         self._cache = store.cache
         self.key = key
@@ -176,7 +176,7 @@ class Memory:
         self._pages: dict[tuple[Key, int, Audience], SharedRequest] = {}
 
     def __repr__(self) -> str:
-        return f"<Memory of {self.key}, {len(self._reads) + len(self._pages)} on their way>"
+        return f"<ResponseCache of {self.key}, {len(self._reads) + len(self._pages)} on their way>"
 
     # What the session tells
 

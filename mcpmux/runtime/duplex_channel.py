@@ -36,7 +36,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.framing import BatchAnswer, read_batch
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.inflight import Ticket, encode_call
+from mcpmux.protocol.inflight import PendingRequest, encode_call
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
@@ -45,7 +45,7 @@ from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer, Incoming
 from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.pipe import MessagePipe, offer_to, receive_from
+from mcpmux.transports.message_stream import MessageStream, offer_to, receive_from
 
 log = structlog.get_logger()
 
@@ -58,13 +58,13 @@ FAREWELL_SECONDS: Final = 2.0  # for telling a peer that an exchange is cancelle
 LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that takes nothing more
 
 
-class Link(Channel):
-    """One duplex stream carrying exchanges. Made by `open_link`.
+class DuplexChannel(Channel):
+    """One duplex stream carrying exchanges. Made by `open_duplex_channel`.
 
     `legacy_only`: set by the owner of a transport that only legacy servers have.
     """
 
-    def __init__(self, pipe: MessagePipe, answer: Answer, hear: Hear, *, objects: bool) -> None:
+    def __init__(self, pipe: MessageStream, answer: Answer, hear: Hear, *, objects: bool) -> None:
         super().__init__(pipe.send, hear, trio.Event())
         self._pipe = pipe
         self._close_reason: TransportError = TransportClosed("the stream has ended")
@@ -84,22 +84,22 @@ class Link(Channel):
         self.ended = trio.Event()  # the peer will say nothing more, and everything it asked is done with
 
     def __repr__(self) -> str:
-        return f"<Link {self.calls!r}, {len(self._incoming)} incoming>"
+        return f"<DuplexChannel {self.calls!r}, {len(self._incoming)} incoming>"
 
     @property
     def close_reason(self) -> TransportError:
         """Why it ended, once `closed` is set."""
         return self._close_reason
 
-    def _send_now(self, ticket: Ticket) -> bool:
+    def _send_now(self, pending: PendingRequest) -> bool:
         if self.closed.is_set():
             raise self._close_reason
-        return self._offer(encode_call(ticket.id, ticket.call))
+        return self._offer(encode_call(pending.id, pending.call))
 
-    async def _send(self, ticket: Ticket, deadline: Deadline | None) -> None:
+    async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
         await in_task()
         with limited(deadline):
-            await self._send_or_end(encode_call(ticket.id, ticket.call))
+            await self._send_or_end(encode_call(pending.id, pending.call))
 
     async def _send_or_end(self, message: bytes) -> None:
         """Send. Raises TransportClosed, and the link is closed by then, so that nobody repeats on it."""
@@ -113,10 +113,10 @@ class Link(Channel):
                 await self.closed.wait()
             raise
 
-    def _abandon(self, ticket: Ticket) -> None:
-        if self.closed.is_set() or ticket.call.method == m.INITIALIZE:
+    def _abandon(self, pending: PendingRequest) -> None:
+        if self.closed.is_set() or pending.call.method == m.INITIALIZE:
             return
-        params = {"requestId": ticket.id, "reason": "the client gave up"}
+        params = {"requestId": pending.id, "reason": "the client gave up"}
         farewell = encode_notification(m.CANCELLED, params)
         if not self._offer(farewell):
             self._nursery.start_soon(self._say_farewell, farewell)
@@ -164,7 +164,7 @@ class Link(Channel):
             finally:
                 self.closed.set()
                 self._incoming.close()
-                self.calls.outgoing.fail_all(self._close_reason)
+                self.calls.pending_requests.fail_all(self._close_reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + linger
         self.ended.set()
 
@@ -205,7 +205,7 @@ class Link(Channel):
             nonsense = ErrorReply(
                 bad.id, INTERNAL_ERROR, f"the server's answer makes no sense: {bad.message}"
             )
-            self.calls.outgoing.take_answer(nonsense)
+            self.calls.pending_requests.take_answer(nonsense)
         if self._objects and batch is not None:
             batch.expect()
             batch.settle(encode_error(bad.id, bad))  # never the last: the batch is still being read
@@ -219,7 +219,7 @@ class Link(Channel):
 
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
         if isinstance(message, _ANSWERS):
-            if not self.calls.outgoing.take_answer(message):
+            if not self.calls.pending_requests.take_answer(message):
                 log.debug("late or unknown answer dropped", id=message.id)
         elif isinstance(message, Request):
             self._take_request(message)
@@ -249,10 +249,10 @@ class Link(Channel):
             self._take_cancellation(id_of(params.get("requestId")))
         elif message.method == m.PROGRESS:
             event = Event(message.method, params)
-            if not self.calls.outgoing.take_event(id_of(params.get(PROGRESS_TOKEN)), event):
+            if not self.calls.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), event):
                 self._hear(message)  # of a task, whose call was answered long ago
         elif message.method == m.ACKNOWLEDGED:
-            self.calls.outgoing.take_event(_subscription_of(params), Event(message.method, params))
+            self.calls.pending_requests.take_event(_subscription_of(params), Event(message.method, params))
         elif message.method in m.UNASKED:
             self._hear_change(message, params)
         elif message.method != m.LOG_MESSAGE or not self._push(message.method, params):
@@ -260,19 +260,21 @@ class Link(Channel):
 
     def _hear_change(self, message: Notification, params: Fields) -> None:
         listen = _subscription_of(params)
-        if listen is None or self.calls.outgoing.is_open(listen):  # else another listen has taken over
+        if listen is None or self.calls.pending_requests.is_open(
+            listen
+        ):  # else another listen has taken over
             self._hear(message)
 
     def _take_unknown(self, message: Notification, params: Fields) -> None:
         """Who listens hears it, and a modern client that may have caused it: that cannot listen to it."""
         self._hear_change(message, params)
-        sole = self.calls.outgoing.sole(message.method)
+        sole = self.calls.pending_requests.sole(message.method)
         if sole is not None and not sole.call.legacy:
             sole.push(Event(message.method, params))
 
     def _push(self, method: str, params: Fields) -> bool:
         """Hand a notification to the only request that it can belong to; False when that is unclear."""
-        sole = self.calls.outgoing.sole(method)
+        sole = self.calls.pending_requests.sole(method)
         if sole is not None:
             sole.push(Event(method, params))
         return sole is not None
@@ -314,14 +316,14 @@ def _subscription_of(params: Fields) -> Id | None:
 
 
 @asynccontextmanager
-async def open_link(
-    pipe: MessagePipe,
+async def open_duplex_channel(
+    pipe: MessageStream,
     answer: Answer,
     hear: Hear,
     *,
     objects: bool,
     linger: float = 0,
-) -> AsyncIterator[Link]:
+) -> AsyncIterator[DuplexChannel]:
     """A link over `pipe`, reading in the background. The pipe stays the caller's.
 
     `answer` runs inline, see `transports/inline`.
@@ -331,7 +333,7 @@ async def open_link(
     When the stream ends `link.closed` is set and the body goes on. Leaving cancels the peer's exchanges.
     """
     async with trio.open_nursery() as nursery:
-        link = Link(pipe, answer, hear, objects=objects)
+        link = DuplexChannel(pipe, answer, hear, objects=objects)
         nursery.start_soon(link.run, linger, name="link reader")
         nursery.start_soon(link.deadlines.run, name="link deadlines")
         yield link

@@ -29,7 +29,7 @@ LAST_WORDS_SECONDS = 2.0  # a peer that stopped reading is gone; what it said be
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class MessagePipe(Protocol):
+class MessageStream(Protocol):
     """Whole messages in both directions. Any task may send; one task receives."""
 
     async def send(self, message: bytes) -> None:
@@ -47,7 +47,7 @@ class MessagePipe(Protocol):
 
 
 @runtime_checkable
-class PromptPipe(MessagePipe, Protocol):
+class PromptPipe(MessageStream, Protocol):
     """A pipe that can also be used without waiting, which is cheaper where many messages come at once."""
 
     def offer(self, message: bytes) -> bool:
@@ -57,12 +57,12 @@ class PromptPipe(MessagePipe, Protocol):
         """A message that is here already, None when `receive` has to wait for one. Raises MessageTooLarge."""
 
 
-def offer_to(pipe: MessagePipe) -> Callable[[bytes], bool]:
+def offer_to(pipe: MessageStream) -> Callable[[bytes], bool]:
     """How to send without waiting; what cannot do that takes nothing."""
     return pipe.offer if isinstance(pipe, PromptPipe) else _take_nothing
 
 
-def receive_from(pipe: MessagePipe) -> Callable[[], bytes | None]:
+def receive_from(pipe: MessageStream) -> Callable[[], bytes | None]:
     """How to receive without waiting; what cannot do that has nothing."""
     return pipe.receive_nowait if isinstance(pipe, PromptPipe) else _have_nothing
 
@@ -75,8 +75,8 @@ def _have_nothing() -> None:
     return None
 
 
-class LinePipe:
-    """A PromptPipe over a byte stream. Made by `open_line_pipe`.
+class LineStream:
+    """A PromptPipe over a byte stream. Made by `open_line_stream`.
 
     `send` and `receive` are checkpoints only when they have to wait.
     """
@@ -100,10 +100,10 @@ class LinePipe:
     def __repr__(self) -> str:
         state = f"{len(self._received)} received, {self._queued_bytes} bytes queued"
         ends = [end for end in (self._receive_end, self._send_end) if end]
-        return f"<LinePipe {', '.join([state, *ends])}>"
+        return f"<LineStream {', '.join([state, *ends])}>"
 
     async def send(self, message: bytes) -> None:
-        """See MessagePipe."""
+        """See MessageStream."""
         while self._queued_bytes >= QUEUE_BYTES:
             await self._room.park()
         if self._send_end is not None:
@@ -125,7 +125,7 @@ class LinePipe:
         self._queued_bytes += len(line)
 
     async def receive(self) -> bytes:
-        """See MessagePipe."""
+        """See MessageStream."""
         while (message := self.receive_nowait()) is None:
             await self._read_more()
         return message
@@ -149,7 +149,7 @@ class LinePipe:
             await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        """See MessagePipe."""
+        """See MessageStream."""
         try:
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._flush()
@@ -215,13 +215,13 @@ class LinePipe:
 
 
 @asynccontextmanager
-async def open_line_pipe(stream: HalfCloseableStream, max_message_bytes: int) -> AsyncIterator[LinePipe]:
+async def open_line_stream(stream: HalfCloseableStream, max_message_bytes: int) -> AsyncIterator[LineStream]:
     """A pipe over `stream`, which it owns from now on and closes at the end, the queue written before.
 
     Two one-way streams are made one by `trio.StapledStream`. Cancelling closes without writing the queue.
     """
     async with trio.open_nursery() as nursery:
-        pipe = LinePipe(stream, max_message_bytes)
+        pipe = LineStream(stream, max_message_bytes)
         nursery.start_soon(pipe.run_writer, name="line writer")
         try:
             yield pipe

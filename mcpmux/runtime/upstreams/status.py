@@ -30,8 +30,8 @@ from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_refusal import TOO_MANY, HttpStatusError
-from mcpmux.runtime.upstreams.memory import Memory
-from mcpmux.runtime.upstreams.turnstile import Turnstile
+from mcpmux.runtime.upstreams.limiter import Limiter
+from mcpmux.runtime.upstreams.response_cache import ResponseCache
 
 log = structlog.get_logger()
 
@@ -70,7 +70,7 @@ class History:
         return tuple(self._changes)
 
 
-class Condition:
+class UpstreamStatus:
     """One upstream's.
 
     `name` is the configured one. `connection` is set while it is ready or failing; `trouble` says in words
@@ -88,12 +88,12 @@ class Condition:
         self.connects = 0
         self.history = History()
         self.since = trio.current_time()  # when it came into its state; see `state`
-        self.turnstile = Turnstile(config.name, config.max_in_flight, config.max_waiting)
+        self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
         self.unasked_logs = 0  # log messages on the way of modern calls that had asked for none
         self.in_flight = 0  # exchanges that are given to it and not answered
         self._idle: trio.Event | None = None  # while somebody waits for the end of what is in flight
         self.held: str | None = None  # why it is given no exchange any more
-        self.memory: Memory | None = None  # what it has said and may be used again; None: nothing
+        self.memory: ResponseCache | None = None  # what it has said and may be used again; None: nothing
         self._told_lists: frozenset[str] = frozenset()  # capabilities of which a modern server tells changes
         self.breaker = Breaker()
         self.silent = (
@@ -122,7 +122,7 @@ class Condition:
     @property
     def running(self) -> int:
         """Calls on their way that have a deadline."""
-        return self.turnstile.running
+        return self.limiter.running
 
     @property
     def restarts(self) -> int:
@@ -161,7 +161,7 @@ class Condition:
         self.since = trio.current_time()
         self.forget()
 
-    def remember(self, memory: Memory | None) -> None:
+    def remember(self, memory: ResponseCache | None) -> None:
         """From now on what it says is kept there, or nowhere; what was kept so far is forgotten."""
         self.forget()
         self.memory = memory

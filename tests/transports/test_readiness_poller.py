@@ -12,7 +12,14 @@ import trio
 from structlog.testing import capture_logs
 
 from mcpmux.transports import readiness as module
-from mcpmux.transports.readiness import FEW, MOST_AT_ONCE, MOST_LINGERED, Reception, available, open_reception
+from mcpmux.transports.readiness import (
+    FEW,
+    MOST_AT_ONCE,
+    MOST_LINGERED,
+    ReadinessPoller,
+    available,
+    open_readiness_poller,
+)
 
 pytestmark = pytest.mark.skipif(not available, reason="Linux only")
 PATIENCE = 30
@@ -39,16 +46,16 @@ class Bell:
 
 
 @contextmanager
-def bells(reception, number):
+def bells(poller, number):
     """As many that are watched."""
     made = [Bell() for _ in range(number)]
     try:
         for bell in made:
-            reception.watch(bell.descriptor, bell.hear)
+            poller.watch(bell.descriptor, bell.hear)
         yield made
     finally:
         for bell in made:
-            reception.forget(bell.descriptor)
+            poller.forget(bell.descriptor)
             bell.close()
 
 
@@ -59,8 +66,8 @@ async def heard(bell):
 
 
 async def test_who_is_watched_is_told_each_time():
-    async with open_reception() as reception:
-        with bells(reception, 3) as (first, second, silent):
+    async with open_readiness_poller() as poller:
+        with bells(poller, 3) as (first, second, silent):
             for _ in range(3):
                 first.ring()
                 second.ring()
@@ -70,16 +77,16 @@ async def test_who_is_watched_is_told_each_time():
 
 
 async def test_who_was_forgotten_is_not_told_even_when_both_were_ready():
-    async with open_reception() as reception:
-        with bells(reception, 2) as (first, second):
+    async with open_readiness_poller() as poller:
+        with bells(poller, 2) as (first, second):
             for bell, other in ((first, second), (second, first)):
 
                 def hear(bell=bell, other=other):
                     bell.hear()
-                    reception.forget(other.descriptor)
+                    poller.forget(other.descriptor)
 
-                reception.forget(bell.descriptor)
-                reception.watch(bell.descriptor, hear)
+                poller.forget(bell.descriptor)
+                poller.watch(bell.descriptor, hear)
             first.ring()
             second.ring()
             with trio.move_on_after(PATIENCE):
@@ -91,10 +98,10 @@ async def test_who_was_forgotten_is_not_told_even_when_both_were_ready():
 
 
 async def test_a_mistake_of_one_does_not_touch_the_others():
-    async with open_reception() as reception:
-        with bells(reception, 2) as (good, bad), capture_logs() as logs:
-            reception.forget(bad.descriptor)
-            reception.watch(bad.descriptor, lambda: 1 // 0)
+    async with open_readiness_poller() as poller:
+        with bells(poller, 2) as (good, bad), capture_logs() as logs:
+            poller.forget(bad.descriptor)
+            poller.watch(bad.descriptor, lambda: 1 // 0)
             bad.ring()
             good.ring()
             await heard(good)
@@ -107,8 +114,8 @@ async def test_a_mistake_of_one_does_not_touch_the_others():
 async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number):
     """Whoever is told makes itself ready again."""
     told, turns, over = 0, [], False
-    async with open_reception() as reception, trio.open_nursery() as nursery:
-        with bells(reception, number) as rung:
+    async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
+        with bells(poller, number) as rung:
 
             def hear_of(bell):
                 def hear():
@@ -121,8 +128,8 @@ async def test_other_tasks_have_their_turn_however_much_there_is_to_tell(number)
                 return hear
 
             for bell in rung:
-                reception.forget(bell.descriptor)
-                reception.watch(bell.descriptor, hear_of(bell))
+                poller.forget(bell.descriptor)
+                poller.watch(bell.descriptor, hear_of(bell))
                 bell.ring()
             for _ in range(20):
                 await trio.lowlevel.checkpoint()
@@ -144,8 +151,8 @@ async def test_where_lingering_brings_nothing_it_is_tried_less_and_less(monkeypa
 
     monkeypatch.setattr(module, "LINGER_SECONDS", 0.5)  # looks at the clock twice each time
     monkeypatch.setattr(module, "perf_counter", clock)
-    async with open_reception() as reception:
-        with bells(reception, 1) as (bell,):
+    async with open_readiness_poller() as poller:
+        with bells(poller, 1) as (bell,):
             for _ in range(300):
                 bell.ring()
                 await heard(bell)
@@ -154,8 +161,8 @@ async def test_where_lingering_brings_nothing_it_is_tried_less_and_less(monkeypa
 
 async def test_with_many_busy_connections_it_does_not_linger(monkeypatch):
     monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)
-    async with open_reception() as reception:
-        with bells(reception, FEW + 1) as rung, trio.fail_after(PATIENCE / 2):
+    async with open_readiness_poller() as poller:
+        with bells(poller, FEW + 1) as rung, trio.fail_after(PATIENCE / 2):
             for bell in rung:
                 bell.ring()
             for bell in rung:
@@ -164,15 +171,15 @@ async def test_with_many_busy_connections_it_does_not_linger(monkeypatch):
 
 async def test_who_was_woken_is_not_kept_waiting_by_lingering(monkeypatch):
     monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)  # nobody would get beyond that
-    async with open_reception() as reception:
-        with bells(reception, 1) as (bell,):
-            reception.forget(bell.descriptor)
+    async with open_readiness_poller() as poller:
+        with bells(poller, 1) as (bell,):
+            poller.forget(bell.descriptor)
 
             def hear():
                 bell.hear()
-                reception.give_way()
+                poller.give_way()
 
-            reception.watch(bell.descriptor, hear)
+            poller.watch(bell.descriptor, hear)
             with trio.fail_after(PATIENCE / 2):
                 for _ in range(3):
                     bell.ring()
@@ -182,8 +189,8 @@ async def test_who_was_woken_is_not_kept_waiting_by_lingering(monkeypatch):
 async def test_something_that_comes_while_it_lingers_is_told_at_once(monkeypatch):
     monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)
     order = []
-    async with open_reception() as reception:
-        with bells(reception, 2) as (first, second):
+    async with open_readiness_poller() as poller:
+        with bells(poller, 2) as (first, second):
 
             def ring_second():
                 if not order.count("lingers"):
@@ -193,10 +200,10 @@ async def test_something_that_comes_while_it_lingers_is_told_at_once(monkeypatch
             def hear_second():
                 second.hear()
                 order.append("second")
-                reception.give_way()
+                poller.give_way()
 
-            reception.forget(second.descriptor)
-            reception.watch(second.descriptor, hear_second)
+            poller.forget(second.descriptor)
+            poller.watch(second.descriptor, hear_second)
             monkeypatch.setattr(module.os, "sched_yield", ring_second)
             first.ring()
             await heard(first)
@@ -205,37 +212,37 @@ async def test_something_that_comes_while_it_lingers_is_told_at_once(monkeypatch
 
 
 async def test_what_cannot_be_watched_is_not_and_breaks_nothing(monkeypatch):
-    async with open_reception() as reception:
-        with bells(reception, 1) as (bell,):
-            reception.forget(bell.descriptor)
+    async with open_readiness_poller() as poller:
+        with bells(poller, 1) as (bell,):
+            poller.forget(bell.descriptor)
             with closing(Bell()) as other, monkeypatch.context() as broken:
-                broken.setattr(reception, "_poller", Full(reception._poller))
+                broken.setattr(poller, "_epoll", Full(poller._epoll))
                 with pytest.raises(OSError, match="No space left"):
-                    reception.watch(other.descriptor, other.hear)
-                reception.forget(other.descriptor)
-            reception.watch(bell.descriptor, bell.hear)
+                    poller.watch(other.descriptor, other.hear)
+                poller.forget(other.descriptor)
+            poller.watch(bell.descriptor, bell.hear)
             bell.ring()
             await heard(bell)
-        assert repr(reception) == "<Reception of 0>"
+        assert repr(poller) == "<ReadinessPoller of 0>"
 
 
 class Full:
     """A poller of a system that watches too much already."""
 
     def __init__(self, poller):
-        self._poller = poller
+        self._epoll = poller
 
     def register(self, *_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def __getattr__(self, name):
-        return getattr(self._poller, name)
+        return getattr(self._epoll, name)
 
 
 def test_it_is_of_no_use_once_closed():
-    reception = Reception()
+    poller = ReadinessPoller()
     with closing(Bell()) as bell:
-        reception.watch(bell.descriptor, bell.hear)
-        reception.close()
-        reception.forget(bell.descriptor)
-        assert repr(reception) == "<Reception of 0>"
+        poller.watch(bell.descriptor, bell.hear)
+        poller.close()
+        poller.forget(bell.descriptor)
+        assert repr(poller) == "<ReadinessPoller of 0>"

@@ -44,7 +44,7 @@ _CAPABILITY_OF_CHANGE = {
 }
 
 
-class Guard:
+class AccessControl:
     """Who may use what. `policy` is None when everything is allowed."""
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -52,7 +52,7 @@ class Guard:
         self._tools: dict[tuple[str, str], str] = {}
 
     def __repr__(self) -> str:
-        return f"<Guard {self.policy!r}, {len(self._tools)} tasks>"
+        return f"<AccessControl {self.policy!r}, {len(self._tools)} tasks>"
 
     # Tasks
 

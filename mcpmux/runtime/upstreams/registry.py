@@ -1,4 +1,4 @@
-"""All upstreams: the shared session with each, its lane for legacy clients, and clients' private ones.
+"""All upstreams: the shared session with each, its era session for legacy clients, and clients' private ones.
 
 The set changes while it runs: one immutable mapping is put in the place of another. A session that is not in
 the new one gets no new call; it ends when no exchange is in flight, or after RETIRE_SECONDS. A server that
@@ -28,7 +28,13 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.lanes import Lanes, MakeLane, MoveInterest, lane_key, mirrors
+from mcpmux.runtime.upstreams.era_sessions import (
+    EraSessions,
+    MakeEraSession,
+    MoveInterest,
+    era_session_key,
+    mirrors,
+)
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
@@ -47,24 +53,26 @@ class Run(NamedTuple):
     ended: trio.Event
 
 
-class Fleet(Mapping[str, Upstream]):
+class UpstreamRegistry(Mapping[str, Upstream]):
     """The shared upstreams by name, in configuration order. `run` has to run."""
 
-    def __init__(self, make_private: MakePrivate, make_lane: MakeLane, move_interest: MoveInterest) -> None:
+    def __init__(
+        self, make_private: MakePrivate, make_era_session: MakeEraSession, move_interest: MoveInterest
+    ) -> None:
         self._shared: Mapping[str, Upstream] = {}
         self._runs: dict[str, Run] = {}
         self._make_private = make_private
         self._move_interest = move_interest
         self._private: dict[object, dict[str, Run]] = {}
         self._by_key: dict[str, Upstream] = {}
-        self._lanes = Lanes(make_lane, self._by_key, move_interest)
+        self._era_sessions = EraSessions(make_era_session, self._by_key, move_interest)
         self._clients: dict[object, Client] = {}
         self._arrival = trio.Event()  # the next client has come
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
-        return f"<Fleet {list(self._shared.values())}, {len(self._private)} clients with own sessions>"
+        return f"<UpstreamRegistry {list(self._shared.values())}, {len(self._private)} clients of their own>"
 
     def __getitem__(self, name: str) -> Upstream:
         return self._shared[name]
@@ -101,7 +109,7 @@ class Fleet(Mapping[str, Upstream]):
         """Keep every upstream connected until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await nursery.start(self._lanes.run)
+            await nursery.start(self._era_sessions.run)
             for upstream in self._shared.values():
                 self._start(nursery, upstream)
             task_status.started()
@@ -137,8 +145,8 @@ class Fleet(Mapping[str, Upstream]):
     def _retire(self, name: str) -> None:
         """Every session with an upstream gets no new call, and ends when nothing is in flight in it."""
         ending = [(self._runs[name].upstream, self._runs[name].scope)] if name in self._runs else []
-        if (lane := self._lanes.retire(name)) is not None:
-            ending.append(lane)
+        if (era_session := self._era_sessions.retire(name)) is not None:
+            ending.append(era_session)
         for sessions in self._private.values():
             if (private := sessions.pop(name, None)) is not None:
                 self._move_interest(private.upstream.key, name)
@@ -158,7 +166,7 @@ class Fleet(Mapping[str, Upstream]):
         return (upstream for upstream in list(self._by_key.values()) if upstream.connection is not None)
 
     def sessions(self) -> list[Upstream]:
-        """Every session: the shared ones, lanes and private ones."""
+        """Every session: the shared ones, era sessions and private ones."""
         return list(self._by_key.values())
 
     def by_key(self, key: str) -> Upstream | None:
@@ -181,7 +189,7 @@ class Fleet(Mapping[str, Upstream]):
             if name not in sessions:
                 sessions[name] = self._open_private(name, call)
             return sessions[name].upstream
-        return self._lanes.of(shared) if call.legacy else shared
+        return self._era_sessions.of(shared) if call.legacy else shared
 
     def tellers(self, name: str, call: Call) -> list[Upstream]:
         """Who may tell a client of updates: the session that serves it; then the shared one, for a server
@@ -196,10 +204,10 @@ class Fleet(Mapping[str, Upstream]):
 
         Raises as `for_call` does.
         """
-        return {name, lane_key(name), self.for_call(name, call).key}
+        return {name, era_session_key(name), self.for_call(name, call).key}
 
     async def settled(self, *, legacy: bool) -> None:
-        """Every upstream had its first attempt; for a legacy client about to come its lane, too."""
+        """Every upstream had its first attempt; for a legacy client about to come its era session, too."""
         async with trio.open_nursery() as nursery:
             for upstream in self._shared.values():
                 nursery.start_soon(self._settle, upstream, legacy)
@@ -207,11 +215,11 @@ class Fleet(Mapping[str, Upstream]):
     async def _settle(self, upstream: Upstream, legacy: bool) -> None:
         await upstream.settled()
         if legacy:
-            await self._lanes.settled(upstream)
+            await self._era_sessions.settled(upstream)
 
     def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
         """What each upstream that is ready said about itself, in the era that such a client meets."""
-        serving = [(name, self._lanes.of(up) if legacy else up) for name, up in self._shared.items()]
+        serving = [(name, self._era_sessions.of(up) if legacy else up) for name, up in self._shared.items()]
         return [(name, upstream.facts) for name, upstream in serving if upstream.facts is not None]
 
     def _open_private(self, name: str, call: Call) -> Run:
