@@ -24,7 +24,8 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
+from mcpmux.runtime.duplex_channel import DuplexChannel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.process import StopLadder, open_process

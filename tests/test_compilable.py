@@ -74,7 +74,15 @@ def constants_that_are_not_final(tree: ast.AST) -> Found:
                     yield node
 
 
+def async_generators(tree: ast.AST) -> Found:
+    """They are not compiled at all."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef):
+            yield from (each for each in ast.walk(node) if isinstance(each, ast.Yield))
+
+
 RULES = [
+    async_generators,
     class_keywords,
     cached_properties,
     calls_in_bounds,
@@ -94,6 +102,7 @@ def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found
 @pytest.mark.parametrize(
     ("rule", "source"),
     [
+        (async_generators, "async def f():\n yield 1\n\ndef g():\n yield 1"),
         (class_keywords, "class A(Struct, frozen=True): pass\nclass B(Struct): pass"),
         (class_keywords, "class A(metaclass=B): pass"),
         (cached_properties, "class A:\n @cached_property\n def a(self): pass"),

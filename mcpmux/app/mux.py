@@ -43,8 +43,9 @@ from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import CacheStore
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
+from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.readiness import ReadinessPoller, available, open_readiness_poller
+from mcpmux.transports.readiness import ReadinessPoller, available
 from mcpmux.transports.tls.context import TlsContexts
 
 log = structlog.get_logger()

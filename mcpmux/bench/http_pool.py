@@ -33,7 +33,8 @@ from mcpmux.transports.http.client import EVENT_STREAM
 from mcpmux.transports.http.message import encode_request_head
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
-from mcpmux.transports.readiness import available, open_readiness_poller
+from mcpmux.transports.polling import open_readiness_poller
+from mcpmux.transports.readiness import available
 from mcpmux.transports.sse import SseDecoder
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below

@@ -30,7 +30,7 @@ from mcpmux.protocol.envelope import Request, decode_any, raw
 from mcpmux.protocol.era import downgrade_error, downgrade_result
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
-from mcpmux.runtime.duplex_channel import open_duplex_channel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.stdio import open_stdio_stream

@@ -7,8 +7,8 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -313,28 +313,3 @@ def _subscription_of(params: Fields) -> Id | None:
         return id_of(decode_fields(params.get(META)).get(SUBSCRIPTION_ID))
     except ValueError:
         return None
-
-
-@asynccontextmanager
-async def open_duplex_channel(
-    pipe: MessageStream,
-    answer: Answer,
-    hear: Hear,
-    *,
-    objects: bool,
-    linger: float = 0,
-) -> AsyncIterator[DuplexChannel]:
-    """A link over `pipe`, reading in the background. The pipe stays the caller's.
-
-    `answer` runs inline, see `transports/inline`.
-
-    `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
-
-    When the stream ends `link.closed` is set and the body goes on. Leaving cancels the peer's exchanges.
-    """
-    async with trio.open_nursery() as nursery:
-        link = DuplexChannel(pipe, answer, hear, objects=objects)
-        nursery.start_soon(link.run, linger, name="link reader")
-        nursery.start_soon(link.deadlines.run, name="link deadlines")
-        yield link
-        nursery.cancel_scope.cancel()

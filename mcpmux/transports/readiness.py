@@ -15,8 +15,8 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import Final
 
@@ -189,16 +189,3 @@ class Registration:
         if self._watched:
             self._watched = False
             self._poller.forget(self._byte_stream.descriptor)
-
-
-@asynccontextmanager
-async def open_readiness_poller() -> AsyncIterator[ReadinessPoller]:
-    """A reception that runs. On leaving nobody is told any more."""
-    poller = ReadinessPoller()
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(poller.run, name="reception")
-            yield poller
-            nursery.cancel_scope.cancel()
-    finally:
-        poller.close()

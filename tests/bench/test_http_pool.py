@@ -22,8 +22,8 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.readiness import open_readiness_poller
 
 Answer = Callable[[dict[str, Any]], bytes | None]
 """The bytes that answer a request; None closes the connection instead."""

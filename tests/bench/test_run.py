@@ -17,7 +17,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.workload import parse_flow
 from mcpmux.config import Upstream
 from mcpmux.errors import ConfigError, TransportError
-from mcpmux.runtime.duplex_channel import open_duplex_channel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer

@@ -14,7 +14,8 @@ from mcpmux.errors import Overdue, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.duplex_channel import LAST_WORDS_SECONDS, DuplexChannel, open_duplex_channel
+from mcpmux.runtime.duplex_channel import LAST_WORDS_SECONDS, DuplexChannel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.message_stream import QUEUE_BYTES

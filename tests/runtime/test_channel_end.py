@@ -11,7 +11,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.runtime.upstreams.connection import unheard
-from mcpmux.runtime.upstreams.http_channel import open_http_channel
+from mcpmux.runtime.upstreams.sse_channel import open_http_channel
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 

@@ -18,7 +18,8 @@ from mcpmux.config import AccessRule
 from mcpmux.errors import RpcError
 from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
+from mcpmux.runtime.duplex_channel import DuplexChannel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.message_stream import open_line_stream

@@ -15,11 +15,12 @@ from mcpmux.errors import Overdue, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.runtime.upstreams.http_channel import open_http_channel
+from mcpmux.runtime.upstreams.sse_channel import open_http_channel
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
-from mcpmux.transports.readiness import available, open_readiness_poller
+from mcpmux.transports.polling import open_readiness_poller
+from mcpmux.transports.readiness import available
 from tests.inline import run_inline
 from tests.runtime.scripted_web import LEGACY, event
 

@@ -12,7 +12,7 @@ import trio.testing
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.duplex_channel import open_duplex_channel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.message_stream import QUEUE_BYTES, open_line_stream
 from tests.memory_pipe import open_memory_pipes

@@ -10,7 +10,7 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.errors import RpcError
-from mcpmux.runtime.duplex_channel import open_duplex_channel
+from mcpmux.runtime.opening import open_duplex_channel
 from tests.memory_pipe import MemoryPipe, PromptMemoryPipe, open_memory_pipes
 
 HELD_HERE = 2  # by the test, and by the question

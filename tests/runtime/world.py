@@ -13,7 +13,7 @@ from mcpmux import app
 from mcpmux.config import AccessRule, Caching, Config, Merging, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.duplex_channel import open_duplex_channel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import tapped
 from mcpmux.runtime.upstreams.channels import answer_server
 from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes

@@ -15,7 +15,7 @@ import trio.testing
 from mcpmux import app
 from mcpmux.config import Config, Merging
 from mcpmux.runtime.downstreams.stdio_client import serve_pipe
-from mcpmux.runtime.duplex_channel import open_duplex_channel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.observer import Observation

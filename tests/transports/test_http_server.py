@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from mcpmux.errors import LocalProtocolError
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, SWEEP_SECONDS, serve_http
-from mcpmux.transports.readiness import open_readiness_poller
+from mcpmux.transports.polling import open_readiness_poller
 from tests.transports import ways
 
 GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n"

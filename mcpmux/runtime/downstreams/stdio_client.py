@@ -21,7 +21,8 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service, Session, read_call, says_modern
-from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel, open_duplex_channel
+from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.inline import in_task

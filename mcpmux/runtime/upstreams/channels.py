@@ -20,7 +20,7 @@ from mcpmux.protocol.method import PING
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.duplex_channel import open_duplex_channel
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
 from mcpmux.transports.http.client import HttpPool

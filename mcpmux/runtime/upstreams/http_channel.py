@@ -14,8 +14,8 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Final
@@ -23,7 +23,6 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.auth.credential import Credential
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
@@ -37,7 +36,6 @@ from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.http_answers import AnswerReader, Intake, unheard
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
@@ -51,7 +49,7 @@ from mcpmux.runtime.upstreams.http_response import (
     retry_seconds,
 )
 from mcpmux.transports.deadlines import Deadline
-from mcpmux.transports.http.client import HttpPool, SentRequest, was_unsent
+from mcpmux.transports.http.client import SentRequest, was_unsent
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
@@ -353,29 +351,3 @@ def _failure_of(error: Exception) -> McpmuxError:
         return error
     log.error("an answer could not be taken", exc_info=error)
     return LocalProtocolError("the answer could not be taken")
-
-
-@asynccontextmanager
-async def open_http_channel(
-    pool: HttpPool,
-    target: str,
-    headers: Sequence[tuple[str, str]],
-    message_limit: int,
-    answer: Answer,
-    hear: Hear,
-    older: OpenOlder | None = None,
-    watch: Watch | None = None,
-    credential: Credential | None = None,
-) -> AsyncIterator[HttpChannel]:
-    """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
-    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
-    async with trio.open_nursery() as nursery:
-        channel = HttpChannel(peer, answer, hear, nursery, older)
-        nursery.start_soon(channel.deadlines.run, name="http deadlines")
-        nursery.start_soon(pool.deadlines.run, name="ends of http streams")
-        try:
-            yield channel
-        finally:
-            channel.fail_calls()
-            await peer.end_session()
-            nursery.cancel_scope.cancel()

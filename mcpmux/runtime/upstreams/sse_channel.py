@@ -1,4 +1,4 @@
-"""Servers over HTTP+SSE: a link over their event stream, and finding out which of them need it.
+"""Servers over HTTP: Streamable HTTP, HTTP+SSE, and finding out which of the two it is.
 
 "Clients wanting to support older servers should" POST `initialize`, and when that is answered with 400, 404
 or 405 GET the same URL: an event stream that begins with `endpoint` is HTTP+SSE.
@@ -20,10 +20,12 @@ from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import Headers
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
+from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.incoming import Answer
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
-from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder, open_http_channel
+from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
+from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import target_of
 from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_pipe
@@ -126,3 +128,29 @@ async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator
     async with trio.open_nursery() as nursery, open_streamable(place, older) as channel:
         yield channel
         nursery.cancel_scope.cancel(reason="the channel is closed")
+
+
+@asynccontextmanager
+async def open_http_channel(
+    pool: HttpPool,
+    target: str,
+    headers: Headers,
+    message_limit: int,
+    answer: Answer,
+    hear: Hear,
+    older: OpenOlder | None = None,
+    watch: Watch | None = None,
+    credential: Credential | None = None,
+) -> AsyncIterator[HttpChannel]:
+    """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
+    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
+    async with trio.open_nursery() as nursery:
+        channel = HttpChannel(peer, answer, hear, nursery, older)
+        nursery.start_soon(channel.deadlines.run, name="http deadlines")
+        nursery.start_soon(pool.deadlines.run, name="ends of http streams")
+        try:
+            yield channel
+        finally:
+            channel.fail_calls()
+            await peer.end_session()
+            nursery.cancel_scope.cancel()

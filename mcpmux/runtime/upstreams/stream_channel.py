@@ -12,8 +12,9 @@ from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.config import ClientTls, Tcp, Unix, WebSocket
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.duplex_channel import DuplexChannel, open_duplex_channel
+from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.incoming import Answer
+from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream, open_tcp, open_unix

@@ -1,0 +1,38 @@
+"""Opens duplex channels. This is apart from them because mypyc does not compile async generators."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.duplex_channel import DuplexChannel
+from mcpmux.runtime.incoming import Answer
+from mcpmux.transports.message_stream import MessageStream
+
+
+@asynccontextmanager
+async def open_duplex_channel(
+    pipe: MessageStream,
+    answer: Answer,
+    hear: Hear,
+    *,
+    objects: bool,
+    linger: float = 0,
+) -> AsyncIterator[DuplexChannel]:
+    """A channel over `pipe` that reads in the background. The pipe stays the caller's.
+
+    `answer` runs inline, see `transports/inline`.
+
+    `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
+
+    When the stream ends `closed` is set and the body goes on. Leaving cancels the peer's exchanges.
+    """
+    async with trio.open_nursery() as nursery:
+        channel = DuplexChannel(pipe, answer, hear, objects=objects)
+        nursery.start_soon(channel.run, linger, name="channel reader")
+        nursery.start_soon(channel.deadlines.run, name="channel deadlines")
+        yield channel
+        nursery.cancel_scope.cancel()

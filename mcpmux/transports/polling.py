@@ -1,0 +1,23 @@
+"""Runs a readiness poller. This is apart from it because mypyc does not compile async generators."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from mcpmux.transports.readiness import ReadinessPoller
+
+
+@asynccontextmanager
+async def open_readiness_poller() -> AsyncIterator[ReadinessPoller]:
+    """A poller that runs. On leaving, nobody is told of anything any more."""
+    poller = ReadinessPoller()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poller.run, name="readiness poller")
+            yield poller
+            nursery.cancel_scope.cancel()
+    finally:
+        poller.close()
