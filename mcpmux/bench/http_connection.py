@@ -219,7 +219,7 @@ class HttpConnection:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _receive(self) -> None:
-        """Receive once. Called by the reception, so it must not raise."""
+        """Receive once. Called by the poller, so it must not raise."""
         try:
             data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:

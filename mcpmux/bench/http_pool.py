@@ -251,7 +251,7 @@ def no_pool(_upstream: Upstream, _connection: Connection) -> None:
 
 @asynccontextmanager
 async def open_pools(upstream: Upstream, at_once: int) -> AsyncIterator[OpenPool]:
-    """Gives what opens a pool for each session; all of them share one reception.
+    """Gives what opens a pool for each session; all of them share one poller.
 
     `at_once`: how many of their connections may be opening.
     """

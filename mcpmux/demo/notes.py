@@ -148,8 +148,8 @@ class Notes:
         if problem is not None:
             return tool_failure(problem)
         self._texts[str(name)] = str(text)
-        link = {"type": "resource_link", **self._describe(str(name))}
-        return {"content": [text_block(f"Kept as {SCHEME}{name}"), link]}
+        channel = {"type": "resource_link", **self._describe(str(name))}
+        return {"content": [text_block(f"Kept as {SCHEME}{name}"), channel]}
 
     def _problem(self, name: object, text: object) -> str | None:
         if not isinstance(name, str) or not NAME.fullmatch(name):

@@ -71,8 +71,8 @@ class DemoServer:
         """Serve the client at the other end until it is gone and every request is answered."""
         async with open_duplex_channel(
             pipe, self.answer, lambda _: None, objects=True, linger=LINGER_SECONDS
-        ) as link:
-            await link.ended.wait()
+        ) as channel:
+            await channel.ended.wait()
 
     async def answer(self, request: Request, notify: Notify) -> Fields:
         """Answer one request in its era. Raises RpcError."""

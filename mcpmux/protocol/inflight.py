@@ -1,6 +1,6 @@
 """Requests in flight on one duplex stream: who waits for what.
 
-State of a ticket
+State of a pending request
 
     waiting --reply/error--> answered --close()--> gone
     waiting --ask()--------> asked         (the server wants to know something first; see runtime/calls)
@@ -139,7 +139,7 @@ class PendingRequests:
         return iter(list(self._tickets.values()))
 
     def open(self, call: Call, kind: type[T] = PendingRequest) -> T:  # type: ignore[assignment]  # mypy 4236
-        """A ticket for a call, under an id that was never used on this stream."""
+        """A pending request for a call, under an id that was never used on this stream."""
         self._next += 1
         pending = self._tickets[self._next] = kind(self._next, call)
         return pending
@@ -183,7 +183,7 @@ class PendingRequests:
         return all_pending[0] if same else None
 
     def close(self, pending: PendingRequest) -> bool:
-        """Forget a ticket; True when it was still waiting, so that the peer must be told."""
+        """Forget a request; True when it was still waiting, so that the peer must be told."""
         self._tickets.pop(pending.id, None)
         return pending.answer is None
 

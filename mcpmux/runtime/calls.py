@@ -1,6 +1,6 @@
 """Our calls to one server: in flight, or parked while their client answers what the server has asked.
 
-A legacy server asks in the middle of a call. The call is then parked: its ticket stays open, its exchange
+A legacy server asks in the middle of a call. The call is then parked: its request stays pending, its exchange
 returns `input_required` with a random `requestState`, and the repeated call with that state goes on where it
 was. A state is good for one connection, one method and one target, for PARK_SECONDS.
 
@@ -131,10 +131,10 @@ class Calls:
         return f"<Calls {self.pending_requests!r}, {len(self._parked)} parked>"
 
     async def wait(self, pending: PendingRequest, notify: Notify, deadline: Deadline | None = None) -> Fields:
-        """The answer to a ticket's call, its notifications handed to `notify` on the way.
+        """The answer to a pending request's call, its notifications handed to `notify` on the way.
 
-        It is `input_required`, and the ticket parked, when the server asks something first. Raises RpcError
-        (the server's answer), what the ticket was failed with, or Overdue.
+        It is `input_required`, and the request parked, when the server asks something first. Raises RpcError
+        (the server's answer), what the request was failed with, or Overdue.
         """
         token = pending.call.meta.get(PROGRESS_TOKEN)
         while True:
@@ -248,7 +248,7 @@ class Calls:
         return input_required(pending.asked, state, legacy=pending.call.legacy)
 
     async def resume(self, call: Call) -> PendingRequest:
-        """The parked ticket that a repeated call goes on with; the client's answers are passed on.
+        """The parked request that a repeated call goes on with; the client's answers are passed on.
 
         Raises RpcError for a state that was not given to this very request, or not any more.
         """
@@ -273,13 +273,13 @@ class Calls:
         return pending
 
     def overdue(self) -> list[PendingRequest]:
-        """Parked tickets whose clients took too long, no longer parked."""
+        """Parked requests whose clients took too long, no longer parked."""
         now = trio.current_time()
         late = [s for s, t in self._parked.items() if t.parked_until is not None and t.parked_until < now]
         return [self._parked.pop(state) for state in late]
 
     def take_back(self, state: str) -> PendingRequest | None:
-        """The parked ticket of a client that has gone; None when there is none with that state."""
+        """The parked request of a client that has gone; None when there is none with that state."""
         return self._parked.pop(state, None)
 
     async def refuse_questions(self, pending: PendingRequest) -> None:

@@ -1,11 +1,11 @@
 """What carries exchanges to one peer, and what all such channels have in common.
 
-An exchange opens a ticket, sends its request, and waits until the ticket has the answer; how a request is
-sent, and who reads, is each channel's own: a duplex stream (`link`), or HTTP (`upstreams/http_channel`).
+An exchange adds a pending request, sends it, and waits until that has its answer. How a request is sent, and
+who reads, is each channel's own: a duplex stream (`duplex_channel`), or HTTP (`upstreams/http_channel`).
 
-Promises: an answer reaches exactly the exchange that asked; a peer is told once that an exchange is
-cancelled, and its late answer is swallowed; a ticket is closed however its exchange ends. An exchange needs a
-task only where something has to be waited for besides its answer.
+Promises: an answer reaches exactly the exchange that asked. A peer is told once that an exchange is
+cancelled, and its late answer is dropped. The pending request is closed however its exchange ends. An
+exchange needs a task only where it waits for something besides its answer.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class Channel:
         return None
 
     def _send_now(self, pending: PendingRequest) -> bool:
-        """Send the call of a ticket without waiting; False, and nothing is done, when that cannot be.
+        """Send a pending request without waiting; False, and nothing is done, when that cannot be.
 
         Raises TransportError.
         """
         raise NotImplementedError
 
     async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
-        """Send the call of a ticket. Raises TransportError, Overdue."""
+        """Send a pending request. Raises TransportError, Overdue."""
         raise NotImplementedError
 
     def _abandon(self, pending: PendingRequest) -> None:
@@ -96,7 +96,7 @@ class Channel:
         raise NotImplementedError
 
     def _close(self, pending: PendingRequest) -> None:
-        """The wait is over: the ticket is gone, or parked."""
+        """The wait is over: the pending request is gone, or parked."""
         self.deadlines.forget(pending)
         if pending.parked_until is not None:
             if not self._expiring:

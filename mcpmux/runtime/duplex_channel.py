@@ -102,7 +102,7 @@ class DuplexChannel(Channel):
             await self._send_or_end(encode_call(pending.id, pending.call))
 
     async def _send_or_end(self, message: bytes) -> None:
-        """Send. Raises TransportClosed, and the link is closed by then, so that nobody repeats on it."""
+        """Send. Raises TransportClosed, and the channel is closed by then, so that nobody repeats on it."""
         try:
             await self._pipe.send(message)
         except TransportClosed as error:

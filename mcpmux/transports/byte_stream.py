@@ -78,7 +78,7 @@ class ByteStream(Protocol):
         """True when the peer closed or reset and no byte of it is left to receive."""
 
     def interrupt(self) -> None:
-        """Whoever waits to send or to receive gets TransportClosed. The wire is of no use then."""
+        """Whoever waits to send or to receive gets TransportClosed. The stream is of no use then."""
 
     def close(self) -> None:
         """Give the socket back, now and without ceremony. May be called again."""

@@ -121,7 +121,7 @@ class ReadinessPoller:
 
 
 class Registration:
-    """To one wire. `take(data)` says whether that is done with; it must not raise. `close` it first."""
+    """One byte stream with a poller. `take(data)` says whether that is done with; it must not raise."""
 
     __slots__ = ("_byte_stream", "_data", "_poller", "_take", "_task", "_watched")
 
@@ -185,7 +185,7 @@ class Registration:
             trio.lowlevel.reschedule(task)
 
     def close(self) -> None:
-        """Nothing is received until the task sleeps again. To be called before the wire is closed."""
+        """Nothing is received until the task sleeps again. To be called before the stream is closed."""
         if self._watched:
             self._watched = False
             self._poller.forget(self._byte_stream.descriptor)

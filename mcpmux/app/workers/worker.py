@@ -48,7 +48,7 @@ Answers = Mapping[str, Callable[[], Awaitable[Any]]]
 
 
 def main() -> None:
-    """Arguments: own number, number of workers, file descriptors of control channel, hatch and counters."""
+    """Arguments: own number, number of workers, descriptors of both channels and the counters."""
     number, workers, control, connection_channel, counters = (int(argument) for argument in sys.argv[1:6])
     for fd in (control, connection_channel, counters):  # nothing that we start has any business with them
         os.set_inheritable(fd, False)
@@ -160,7 +160,7 @@ class Worker:
             handing = Handing(number, arrivals, self.connection_channel.send)
             handed = HandedConnections(accepting, handing, self.number, self.generations.processes)
             await clients.start(serve_listener, listener, serving, handed)
-        clients.start_soon(self._distribute, doors, name="hatch")
+        clients.start_soon(self._distribute, doors, name="connections")
 
     async def _distribute(self, doors: list[Door]) -> None:
         """Give each connection to its listener, or back to the supervisor once we stop.

@@ -110,7 +110,9 @@ class WorkerPool:
             async with self._open_worker(number) as (worker, process), trio.open_nursery() as nursery:
                 forwarded = trio.Event()
                 nursery.start_soon(self._guard.watch, process.pid, trio.CancelScope(), name=f"guard {number}")
-                nursery.start_soon(self._forward_all, worker, forwards, forwarded, name=f"hatch {number}")
+                nursery.start_soon(
+                    self._forward_all, worker, forwards, forwarded, name=f"connections of {number}"
+                )
                 nursery.start_soon(self._announce_when_ready, worker)
                 nursery.start_soon(self._kill_when_hung, worker, process, name=f"heartbeat {number}")
                 await worker.control.tell(self._start_for(number))

@@ -158,7 +158,7 @@ async def _answers(worker: WorkerProcess, seconds: float) -> bool:
 async def start_process(number: int, count: int, fds: tuple[int, int, int]) -> trio.Process:
     """Start worker `number` of `count`, in a session of its own: signals of a terminal must not reach it.
 
-    `fds`: the worker's ends of control channel and hatch, and the counters that all workers share.
+    `fds`: the worker's ends of both channels, and the counters that all workers share.
     """
     return await trio.lowlevel.open_process(
         [sys.executable, "-P", "-c", BOOT, os.pathsep.join(sys.path), *map(str, (number, count, *fds))],

@@ -50,7 +50,7 @@ class DuplexClient:
         self._session: Session | None = None
         self._initialized = trio.Event()
         self._listens: set[trio.CancelScope] = set()
-        self.link: DuplexChannel | None = None
+        self.channel: DuplexChannel | None = None
         self.watch: Watch | None = None
 
     def __repr__(self) -> str:
@@ -71,8 +71,8 @@ class DuplexClient:
                 raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
             self._session = session
             session.ask_unasked = self._ask
-            assert self.link is not None
-            self.link.batches = allows_batch(session.revision)
+            assert self.channel is not None
+            self.channel.batches = allows_batch(session.revision)
             self._initialized.set()
             return result
         call = read_call(request, self, self._principal)
@@ -90,9 +90,9 @@ class DuplexClient:
 
     async def _ask(self, method: str, params: Fields) -> Fields:
         """Ask the client something. Raises RpcError when it refuses or has gone."""
-        assert self.link is not None
+        assert self.channel is not None
         try:
-            return await self.link.exchange(Call(method, params, {}), unheard)
+            return await self.channel.exchange(Call(method, params, {}), unheard)
         except TransportError as error:
             raise RpcError(INTERNAL_ERROR, f"the client has gone: {error}") from None
 
@@ -106,20 +106,20 @@ class DuplexClient:
                 self._listens.discard(scope)
         raise RpcError(INVALID_REQUEST, "the client has closed its side of the stream")
 
-    async def hang_up(self, link: DuplexChannel) -> None:
+    async def hang_up(self, channel: DuplexChannel) -> None:
         """End the listens of a client that says nothing more: it could not end them itself any more."""
-        await link.closed.wait()
+        await channel.closed.wait()
         for scope in list(self._listens):
             scope.cancel(reason="the client has closed its side")
 
-    async def deliver(self, link: DuplexChannel, serving: trio.CancelScope) -> None:
+    async def deliver(self, channel: DuplexChannel, serving: trio.CancelScope) -> None:
         """Tell a legacy client what changes, until it goes, we stop, or it does not read any more."""
         await self._initialized.wait()
         assert self._session is not None
         try:
             while (event := await self._session.outbox.take()) is not None:
                 with trio.fail_after(self._stall):
-                    await link.notify(event.method, event.params)
+                    await channel.notify(event.method, event.params)
         except (TransportError, trio.TooSlowError):
             log.warning("client does not read any more; closing it", client=repr(self._session))
             serving.cancel(reason="the client does not read")
@@ -158,9 +158,9 @@ async def serve_pipe(
     `principal`: who the client is; `gate` knows which scopes a method needs.
     """
 
-    async def drain_after(stopping: trio.Event, link: DuplexChannel) -> None:
+    async def drain_after(stopping: trio.Event, channel: DuplexChannel) -> None:
         await stopping.wait()
-        link.drain()
+        channel.drain()
 
     client = DuplexClient(service, stall, principal, gate)
     if service.tap is not None:
@@ -168,16 +168,16 @@ async def serve_pipe(
         pipe = tapped(pipe, client.watch)
     try:
         async with (
-            open_duplex_channel(pipe, client.answer, client.hear, objects=True, linger=linger) as link,
+            open_duplex_channel(pipe, client.answer, client.hear, objects=True, linger=linger) as channel,
             trio.open_nursery() as nursery,
         ):
-            client.link = link
-            link.incoming_limit = in_flight
-            nursery.start_soon(client.deliver, link, nursery.cancel_scope, name="deliver changes")
-            nursery.start_soon(client.hang_up, link, name="hang up")
+            client.channel = channel
+            channel.incoming_limit = in_flight
+            nursery.start_soon(client.deliver, channel, nursery.cancel_scope, name="deliver changes")
+            nursery.start_soon(client.hang_up, channel, name="hang up")
             if stopping is not None:
-                nursery.start_soon(drain_after, stopping, link, name="drain")
-            await link.ended.wait()
+                nursery.start_soon(drain_after, stopping, channel, name="drain")
+            await channel.ended.wait()
             nursery.cancel_scope.cancel()
     finally:
         client.leave()

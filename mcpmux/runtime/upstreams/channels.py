@@ -78,8 +78,8 @@ class ChannelOpener:
     ) -> AsyncIterator[Channel]:
         """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
         if isinstance(upstream.target, Stdio):
-            async with self._open_process(upstream.target, hear, watch) as link:
-                yield link
+            async with self._open_process(upstream.target, hear, watch) as channel:
+                yield channel
         elif isinstance(upstream.target, Http):
             async with self._open_http(upstream, upstream.target, hear, watch) as channel:
                 yield channel
@@ -94,8 +94,8 @@ class ChannelOpener:
             )
             async with open_stream_channel(
                 upstream.target, limit, patience, answer_server, hear, watch, credential
-            ) as link:
-                yield link
+            ) as channel:
+                yield channel
 
     def _credential_of(self, upstream: Upstream) -> Credential | None:
         """What gets tokens for the upstream: the same for all sessions with it. None: it needs none."""
@@ -130,14 +130,14 @@ class ChannelOpener:
                 max_message_bytes=self._message_limit,
                 guard=self._guard,
             ) as process,
-            open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as link,
+            open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
         ):
             try:
-                yield link
+                yield channel
             except TransportClosed as error:
                 raise _with_last_words(error, last_words) from None
-            if link.closed.is_set():
-                raise _with_last_words(link.close_reason, last_words)
+            if channel.closed.is_set():
+                raise _with_last_words(channel.close_reason, last_words)
 
     @asynccontextmanager
     async def _open_http(

@@ -2,7 +2,7 @@
 
     POSTed --JSON, whole-----------------------> answered
            --an event stream that is silent----> nothing yet --its first event is the answer--> answered
-           --anything else---------------------> carried: a task reads on, and puts what comes into the ticket
+           --anything else---------------------> carried: a task reads on
     cannot be POSTed at once ------------------> carried from the beginning
 
 Promises: the answer may come as JSON or as an event stream, over as many connections as a legacy server makes
@@ -55,7 +55,7 @@ from mcpmux.transports.sse import SseDecoder
 log = structlog.get_logger()
 
 OpenOlder = Callable[[], Awaitable[DuplexChannel | None]]
-"""Opens a link to the same server over HTTP+SSE; None when it does not speak that."""
+"""Opens a channel to the same server over HTTP+SSE; None when it does not speak that."""
 
 # For the server to open its own stream; some send no headers before there is an event.
 LISTEN_SECONDS: Final = 2.0
@@ -123,10 +123,10 @@ class HttpChannel(Channel):
         """
         if self._open_older is None or self._peer.initialize_status not in _NOT_STREAMABLE:
             return None
-        link = await self._open_older()
-        if link is not None:
-            link.ask_clients_by(self.calls.find_client)
-        return link
+        channel = await self._open_older()
+        if channel is not None:
+            channel.ask_clients_by(self.calls.find_client)
+        return channel
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
         """Path, query and headers with which a call is POSTed, for who sends it without us."""

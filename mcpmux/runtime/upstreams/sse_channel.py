@@ -60,7 +60,7 @@ def open_streamable(
 
 @asynccontextmanager
 async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
-    """A link over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
+    """A channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
     pool, url, headers, limit, answer, hear, patience, watch, credential = place
     shown = credential.header if credential is not None else None
     async with AsyncExitStack() as stack:
@@ -75,11 +75,11 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
                     raise TransportError(f"{error}: {credential.advice}") from None
             raise
         _watch_as(watch, "sse")
-        link = await stack.enter_async_context(
+        channel = await stack.enter_async_context(
             open_duplex_channel(tapped(pipe, watch), answer, hear, objects=False)
         )
-        link.legacy_only = True
-        yield link
+        channel.legacy_only = True
+        yield channel
 
 
 def _watch_as(watch: Watch | None, transport: str) -> None:
@@ -112,18 +112,18 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
 async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
     async def hold(task_status: trio.TaskStatus[DuplexChannel]) -> None:
         EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
-        async with open_sse(place) as link:
-            task_status.started(link)
+        async with open_sse(place) as channel:
+            task_status.started(channel)
             await trio.sleep_forever()
 
     async def older() -> DuplexChannel | None:
         try:
-            link: DuplexChannel = await nursery.start(hold, name="http+sse")
+            channel: DuplexChannel = await nursery.start(hold, name="http+sse")
         except (NoEventStream, TransportError) as error:
             log.debug("not HTTP+SSE either", reason=str(error))
             return None
         sse_urls.add(place.url)
-        return link
+        return channel
 
     async with trio.open_nursery() as nursery, open_streamable(place, older) as channel:
         yield channel

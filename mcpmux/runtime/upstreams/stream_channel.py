@@ -33,7 +33,7 @@ async def open_stream_channel(
     watch: Watch | None,
     credential: Credential | None = None,
 ) -> AsyncIterator[DuplexChannel]:
-    """A link to the server at `target`, connected within `patience` seconds.
+    """A channel to the server at `target`, connected within `patience` seconds.
 
     Leaving closes the stream. Raises TransportError, and ConfigError for a file of the TLS settings.
     """
@@ -43,8 +43,11 @@ async def open_stream_channel(
         )
     else:
         opening = _open_lines(target, message_limit, patience)
-    async with opening as pipe, open_duplex_channel(tapped(pipe, watch), answer, hear, objects=False) as link:
-        yield link
+    async with (
+        opening as pipe,
+        open_duplex_channel(tapped(pipe, watch), answer, hear, objects=False) as channel,
+    ):
+        yield channel
 
 
 @asynccontextmanager

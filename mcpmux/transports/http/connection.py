@@ -21,11 +21,11 @@ ROOM_BYTES: Final = 4 * 2**20  # for a body, as soon as its length is known
 
 
 class HttpConnection:
-    """A wire and the parser of what comes from it.
+    """A byte stream and the parser of what comes from it.
 
     `until`: when the end of a response is not waited for any longer, in trio's time.
 
-    An exchange has a task, or it is `post`ed: then a reception receives what comes, and `hear` is called once
+    An exchange has a task, or it is `post`ed: then a poller receives what comes, and `hear` is called once
     the response is there, or there is something else to see to: a failure, a stream, a large body; and again
     with `hear_more`.
     """
@@ -57,7 +57,7 @@ class HttpConnection:
         self._deadlines = deadlines
         self._over: Over | None = None  # nothing but the end of the response matters, and who is told of it
         self._broke_off = False  # the server has left in the middle of a response that was posted for
-        self._poller: ReadinessPoller | None = None  # that watches the wire
+        self._poller: ReadinessPoller | None = None  # that watches the stream
         self._hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
 
@@ -65,7 +65,7 @@ class HttpConnection:
         return f"HttpConnection({self.byte_stream}, {self.parser})"
 
     async def exchange(self, head: bytes, body: bytes) -> None:
-        """Send a request and receive until the response's head is in. Closes the wire on any error.
+        """Send a request and receive until the response's head is in. Closes the stream on any error.
 
         Raises TransportClosed, RemoteProtocolError.
         """
@@ -86,7 +86,7 @@ class HttpConnection:
         await self.receive_head()
 
     async def receive_head(self) -> None:
-        """Receive until the response's head is in. Closes the wire on any error, and raises as `exchange`."""
+        """Receive until the response's head is in. On any error, close the stream and raise as `exchange`."""
         parser = self.parser
         try:
             while not parser.status:
@@ -102,7 +102,7 @@ class HttpConnection:
     def post(self, request: bytes, poller: ReadinessPoller, hear: Callable[[], None]) -> bool:
         """Send a small request, and have the response received; `take_over` is how a task goes on with it.
 
-        False, and the wire is closed, when that cannot be or not all of it went: then nobody can act on it.
+        False, and the stream is closed, when that cannot be or not all of it went: then nobody can act on it.
         """
         byte_stream = self.byte_stream
         if self._poller is None and not self._be_watched(poller):

@@ -38,7 +38,7 @@ def _encode(request: HttpRequest) -> bytes:
 async def hand_over(
     handing: Handing, worker: int, byte_stream: ByteStream, data: bytes, peer: str, holder: str
 ) -> None:
-    """Have `worker` go on with a connection. Raises TransportClosed; the wire stays the caller's."""
+    """Have `worker` go on with a connection. Raises TransportClosed; the stream stays the caller's."""
     if isinstance(byte_stream, PlainStream) and len(data) <= NOTE_BYTES:
         await handing.pass_on(worker, byte_stream.socket, data, peer, holder)
         return

@@ -187,9 +187,9 @@ def _is_bypassed(origin: HttpOrigin, proxies: dict[str, str]) -> bool:
 
 
 async def open_tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin) -> None:
-    """Have `proxy`, which `byte_stream` leads to, connect us to `origin`: after this the wire leads there.
+    """Have `proxy`, which `byte_stream` leads to, connect us to `origin`: after this the stream leads there.
 
-    Raises ConnectFailed and TransportClosed. The caller owns the deadline, and the wire if this raises.
+    Raises ConnectFailed and TransportClosed. The caller owns the deadline, and the stream if this raises.
     Source: RFC 9110, section 9.3.6.
     """
     there = origin.address
@@ -282,7 +282,7 @@ class Route(msgspec.Struct, frozen=True):
         return self.proxy is not None and not self.origin.secure
 
     async def open(self) -> ByteStream:
-        """A wire on which requests can be made. Raises ConnectFailed; cancelling it leaves no socket."""
+        """A stream on which requests can be made. Raises ConnectFailed; cancelling it leaves no socket."""
         if self.proxy is not None:
             byte_stream = await _open_proxy(self.proxy, _current(self.proxy_tls))
             if self.origin.secure:

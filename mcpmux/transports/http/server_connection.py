@@ -110,7 +110,7 @@ class ServerConnection:
         self._reply = self._rest = self._handling = self._registration = None
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
-        """Put TLS on the wire. False when that is the end of the connection."""
+        """Put TLS on the stream. False when that is the end of the connection."""
         try:
             self.byte_stream = tls = await accept_tls(self.byte_stream, context, self.peer)
             self._parser.holder = holder_of(tls.peer_certificate())

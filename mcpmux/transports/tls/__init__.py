@@ -1,1 +1,1 @@
-"""TLS at both ends: contexts out of settings, the handshake, the wire."""
+"""TLS at both ends: contexts out of settings, the handshake, the stream."""

@@ -1,8 +1,8 @@
-"""TLS on top of any other wire, at either end of it.
+"""TLS on top of any other stream, at either end of it.
 
-Promises: the same calls and the same waits as the wire below has, so that who uses a wire need not know;
+Promises: the same calls and the same waits as the stream below has, so that who uses a stream need not know;
 a failed handshake tells the peer why (an alert) before it ends. What comes with one receive is decrypted at
-once, so nothing waits in here while the wire below is silent. Closing never waits for the peer.
+once, so nothing waits in here while the stream below is silent. Closing never waits for the peer.
 
 A stream that ends without TLS's own goodbye counts as ended: HTTP frames its messages itself (RFC 9112,
 section 9.8).
@@ -67,7 +67,7 @@ class TlsStream:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
         self._early = b""  # decrypted before anybody asked for it
-        self._unsent = memoryview(b"")  # encrypted, and not taken by the wire below yet
+        self._unsent = memoryview(b"")  # encrypted, and not taken by the stream below yet
         self._owed = 0  # how many bytes of the caller's data `_unsent` stands for
         self._ended = False  # nothing more comes
         self._broken: TransportClosed | ConnectFailed | None = None  # why it has ended
@@ -137,7 +137,7 @@ class TlsStream:
         return data
 
     def _pump(self) -> None:
-        """Decrypt what the wire below has by now; some of it says nothing to anybody but TLS."""
+        """Decrypt what the stream below has by now; some of it says nothing to anybody but TLS."""
         while not (self._early or self._ended):
             try:
                 data = self._below.receive_nowait()
@@ -225,7 +225,7 @@ class TlsStream:
             await self._below.wait_sendable()
 
     def _flush_nowait(self) -> bool:
-        """True when the wire below has taken everything."""
+        """True when the stream below has taken everything."""
         while True:
             if not self._unsent:
                 if not self._outgoing.pending:
@@ -289,7 +289,7 @@ async def connect_tls(
 
 
 async def accept_tls(byte_stream: ByteStream, context: ssl.SSLContext, peer: str) -> TlsStream:
-    """TLS for a client that has connected. The caller owns the deadline, and the wire if this raises.
+    """TLS for a client that has connected. The caller owns the deadline, and the stream if this raises.
 
     Raises NotTls, and TransportClosed with the reason after the client was told.
     """
