@@ -21,22 +21,28 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from operator import ge, gt, le, lt
 
 import msgspec
 
-from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
-from mcpmux.bench.results import Results
+from mcpmux.bench.formatting import rate_text, share_text, time_text
+from mcpmux.bench.results import NO_TIMES, Results
 from mcpmux.errors import McpmuxError
 from mcpmux.traffic.reading.histogram import Distribution
 
-Compare = Callable[[float, float], bool]
-COMPARISONS: Mapping[str, Compare] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
-TIME_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
-RATE_UNITS = {"/s": 1.0, "/min": 1 / 60}
-SHARE_UNITS = {"%": 0.01}
-COUNT_UNITS = {"": 1.0}
+UNITS = {
+    "seconds": {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0},
+    "rate": {"/s": 1.0, "/min": 1 / 60},
+    "share": {"%": 0.01},
+    "count": {"": 1.0},
+}
+"""Kind of a value -> its units, and what they are worth."""
+
+KINDS = {"rate": ("rate",), "errors": ("share", "count"), "generator": ("share",)}
+"""Measure -> kinds of its values; all others are seconds (of times) or counts."""
 
 TIMES = ("mean", "min", "max")
 OF_OPERATION = (*TIMES, "errors", "rate", "requests")
@@ -45,6 +51,12 @@ SERVICE, CONNECT, DELIVERY = "service", "connect", "delivery"
 ONLY_TIMES = frozenset({SERVICE, CONNECT, DELIVERY})
 EXAMPLES = "such as 'p99<20ms', 'errors<0.1%', 'rate>500/s' or 'read.p50<=5ms'"
 
+_TEXTS: Mapping[str, Callable[[float], str]] = {
+    "seconds": time_text,
+    "share": share_text,
+    "rate": rate_text,
+    "count": lambda value: f"{value:,.0f}",
+}
 _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)$")
 _MEASURE = re.compile(r"(?:^|\.)(?P<measure>p\d+(?:\.\d+)?|[^.]*)$")  # the leftmost match: p99.9, not 9
 _RIGHT = re.compile(r"\s*(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+))?\s*(?P<unit>.*?)\s*$", re.DOTALL)
@@ -78,6 +90,10 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
     def holds(self, value: float) -> bool:
         """Whether a value meets it. The value is in the units of `limit`."""
         return COMPARISONS[self.comparison](value, self.limit)
+
+    def text_of(self, value: float) -> str:
+        """A value in the units of `limit`, for people."""
+        return _TEXTS[self.kind](value)
 
 
 def parse_assertion(text: str) -> Assertion:
@@ -136,9 +152,8 @@ def unknown_part(part: str, known: Iterable[str]) -> str:
 
 def _both(one: Assertion, other: Assertion) -> bool:
     below, above = (one, other) if one.comparison.startswith("<") else (other, one)
-    if above.limit < below.limit:
-        return True
-    return above.limit == below.limit and below.comparison == "<=" and above.comparison == ">="
+    both_hold_limit = (below.comparison, above.comparison) == ("<=", ">=")
+    return above.limit < below.limit or (above.limit == below.limit and both_hold_limit)
 
 
 def _stricter(one: Assertion, other: Assertion) -> bool:
@@ -184,20 +199,12 @@ def _parse_right(text: str, start: int) -> tuple[float, str, int]:
 
 def _unit_of(text: str, measure: str, unit: str, place: int) -> tuple[str, float]:
     """(kind, factor) of a unit that fits what is measured."""
-    if _PERCENTILE.match(measure) or measure in TIMES:
-        kinds = {"seconds": TIME_UNITS}
-    elif measure == "rate":
-        kinds = {"rate": RATE_UNITS}
-    elif measure == "errors":
-        kinds = {"share": SHARE_UNITS, "count": COUNT_UNITS}
-    elif measure == "generator":
-        kinds = {"share": SHARE_UNITS}
-    else:
-        kinds = {"count": COUNT_UNITS}
-    for kind, units in kinds.items():
-        if unit in units:
-            return kind, units[unit]
-    wanted = [name or "no unit" for units in kinds.values() for name in units]
+    is_time = _PERCENTILE.match(measure) or measure in TIMES
+    kinds = KINDS.get(measure, ("seconds" if is_time else "count",))
+    for kind in kinds:
+        if unit in UNITS[kind]:
+            return kind, UNITS[kind][unit]
+    wanted = [name or "no unit" for kind in kinds for name in UNITS[kind]]
     what = f"{unit!r} is no unit of {measure}" if unit else f"{measure} needs a unit"
     raise BadAssertion(text, place, f"{what}: write {' or '.join(wanted)}")
 
@@ -231,35 +238,28 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(assertion: Assertion, results: Results) -> Judgement:
     """Whether results meet a condition. They do not if it was not measured."""
+    value, count, why = None, 0, "nothing of it was measured"
     if assertion.part is not None and assertion.part not in {*results.operations, *ONLY_TIMES}:
         why = unknown_part(assertion.part, [*results.operations, *ONLY_TIMES])
-        return _unmeasured(assertion, results, why)
-    value, count = _measured(assertion, results)
-    if value is None:
-        return _unmeasured(assertion, results, "nothing of it was measured")
-    held = assertion.holds(value)
-    said = "holds" if held else "does not hold"
-    sentence = f"{results.about.name}: {assertion.text} {said}: it is {_text(assertion.kind, value)}"
+    else:
+        value, count = _measured(assertion, results)
+    held = value is not None and assertion.holds(value)
+    sentence = f"{results.about.name}: {assertion.text} {'holds' if held else 'does not hold'}: "
+    sentence += why if value is None else f"it is {assertion.text_of(value)}"
     percent = assertion.percent
-    if percent is not None and count * (100 - percent) < 100 and percent < 100:
-        sentence += f" (of {count_text(count)} only, so the slowest one decides)"
+    if value is not None and percent is not None and count * (100 - percent) < 100 and percent < 100:
+        sentence += f" (of {count:,} only, so the slowest one decides)"
     return Judgement(assertion=assertion, held=held, value=value, sentence=sentence)
 
 
 def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> list[Judgement]:
     """Every condition for every target."""
-    wanted = list(assertions)
-    return [judge(assertion, one) for one in results for assertion in wanted]
+    return [judge(assertion, one) for one, assertion in product(results, assertions)]
 
 
 def exit_code(judgements: Iterable[Judgement]) -> int:
     """0 when all hold, 1 otherwise."""
     return EXIT_HELD if all(judgement.held for judgement in judgements) else EXIT_FAILED
-
-
-def _unmeasured(assertion: Assertion, results: Results, why: str) -> Judgement:
-    sentence = f"{results.about.name}: {assertion.text} does not hold: {why}"
-    return Judgement(assertion=assertion, held=False, value=None, sentence=sentence)
 
 
 def value_of(
@@ -292,22 +292,11 @@ def _measured(assertion: Assertion, results: Results) -> tuple[float | None, int
         return (fan_out.losses if assertion.measure == "lost" else fan_out.duplicates), fan_out.expected
     operation = results.operations.get(assertion.part or "") or results.overall()
     times = operation.latency
-    if assertion.part not in results.operations:
-        if assertion.part == SERVICE:
-            times = operation.service
-        elif assertion.part == CONNECT:
-            times = results.connections.times
-        elif assertion.part == DELIVERY:
-            if fan_out is None:
-                return None, 0
-            times = fan_out.delay
+    if assertion.part is not None and assertion.part not in results.operations:
+        times = {
+            SERVICE: operation.service,
+            CONNECT: results.connections.times,
+            DELIVERY: fan_out.delay if fan_out is not None else NO_TIMES,
+        }[assertion.part]
     rate = results.rate(operation) if results.seconds else None
     return value_of(assertion, times, operation.count, operation.failed, rate), times.count
-
-
-def _text(kind: str, value: float) -> str:
-    if kind == "seconds":
-        return time_text(value)
-    if kind == "share":
-        return share_text(value)
-    return rate_text(value) if kind == "rate" else count_text(int(value))

@@ -17,7 +17,7 @@ Source: G. Tene, "How NOT to Measure Latency", for coordinated omission.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -28,14 +28,7 @@ from attrs import frozen
 from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer, Follow
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK
-from mcpmux.bench.schedule import (
-    Profile,
-    Ramp,
-    SleepUntil,
-    arrivals,
-    even_positions,
-    poisson_positions,
-)
+from mcpmux.bench.schedule import Profile, Ramp, SleepUntil, arrivals, even_positions, poisson_positions
 from mcpmux.bench.workload import Turns
 
 DEAD_SECONDS = 1.0  # of nothing but lost connections
@@ -45,21 +38,9 @@ WATCH_SECONDS = 0.1  # how often overdue requests are looked for
 LATE_SECONDS = 0.005  # a request that leaves so much later than its own timer was late by the generator
 
 
-class Recorder(Protocol):
-    """Counts what has ended; see `tally`."""
-
-    def record(
-        self,
-        operation: str,
-        intended: float,
-        sent: float,
-        done: float,
-        outcome: str,
-        sent_bytes: int,
-        received_bytes: int,
-    ) -> None:
-        """One request. Times on the clock of trio."""
-        ...
+Record = Callable[[str, float, float, float, str, int, int], None]
+"""Counts a request that has ended, see `Tally.record`: operation, when it was meant to be sent, when it was
+sent, when it ended (on the clock of trio), outcome, bytes sent and received."""
 
 
 class Server(Protocol):
@@ -72,7 +53,6 @@ class Server(Protocol):
 
         A good answer may be given to `follow` instead, and what that gives be asked next, as long as it does.
         """
-        ...
 
 
 @frozen(kw_only=True)
@@ -137,13 +117,13 @@ class Drive:
         load: Load,
         servers: Sequence[Server],
         mix: Turns,
-        recorder: Recorder,
+        record: Record,
         random: Random,
         sleep_until: SleepUntil = trio.sleep_until,
     ) -> None:
         self._load = load
         self._mix = mix
-        self._recorder = recorder
+        self._count = record
         self._sleep_until = sleep_until
         self._workers = [Worker(servers[turn % len(servers)]) for turn in range(load.workers)]
         if load.profile is None and load.think <= 0 and mix.single:
@@ -157,7 +137,7 @@ class Drive:
         self._lost = 0  # connections, since the server was last heard
         self._lost_since = 0.0
         self._arrivals: Iterator[float] = iter(())
-        self.started = self._begun = self._until = 0.0
+        self._started = self._begun = self._until = 0.0
         self.stopped: str | None = None
 
     def __repr__(self) -> str:
@@ -170,14 +150,13 @@ class Drive:
 
     def stop(self, reason: str) -> None:
         """End the run now; what was recorded stays."""
-        if self.stopped is None:
-            self.stopped = reason
+        self.stopped = self.stopped or reason
         self._scope.cancel(reason=reason)
 
     async def run(self, started: float) -> Ending:
         """Drive from `started` (on the clock of trio) to the end. Cancelling it leaves nothing running."""
         load = self._load
-        self.started, self._begun = started, started + load.warm_up
+        self._started, self._begun = started, started + load.warm_up
         self._until = self._begun + load.seconds
         if load.profile is not None:
             self._arrivals = self._plan_arrivals(load.profile)
@@ -203,23 +182,21 @@ class Drive:
             profile = (Ramp(profile[0].first, profile[0].first, self._load.warm_up), *profile)
         poisson = self._load.poisson
         positions = poisson_positions(lambda: self._random.expovariate(1)) if poisson else even_positions()
-        return (self.started + moment for moment in arrivals(profile, positions))
+        return (self._started + moment for moment in arrivals(profile, positions))
 
     def _finish(self) -> int:
         """The time is over: record as unfinished what still waits, and what was due and not sent."""
         now = trio.current_time()
-        unfinished = 0
+        unfinished = self.in_flight
         for worker in self._workers:
-            if worker.sent is not None and worker.ask is not None:
+            if worker.sent is not None:
                 self._record(worker, now, UNFINISHED)
-                unfinished += 1
         for intended in self._arrivals:
             if not self._may_begin(intended):
                 break
             ask = self._mix.next().asks[0]
-            self._recorder.record(
-                ask.operation, intended, max(now, intended), max(now, intended), UNFINISHED, 0, 0
-            )
+            over = max(now, intended)
+            self._count(ask.operation, intended, over, over, UNFINISHED, 0, 0)
             unfinished += 1
         return unfinished
 
@@ -235,7 +212,7 @@ class Drive:
 
     async def _closed_turns(self, worker: Worker) -> None:
         think = self._load.think
-        await trio.sleep_until(self.started)
+        await trio.sleep_until(self._started)
         now = trio.current_time()
         while now < self._until and self._may_begin(now):
             now = await self._take_turn(worker, now, now)
@@ -303,7 +280,7 @@ class Drive:
         self, worker: Worker, done: float, outcome: str, sent_bytes: int = 0, received_bytes: int = 0
     ) -> None:
         assert worker.ask is not None and worker.sent is not None
-        self._recorder.record(
+        self._count(
             worker.ask.operation, worker.intended, worker.sent, done, outcome, sent_bytes, received_bytes
         )
         worker.sent = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 NOTHING = "–"
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -18,14 +19,14 @@ def digits(value: float) -> str:
     return f"{value:,.{places}f}"
 
 
+def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
+    unit, name = next((each for each in units if value >= each[0] * 0.9995), units[-1])
+    return f"{digits(value / unit)} {name}"
+
+
 def time_text(seconds: float | None) -> str:
     """A duration."""
-    if seconds is None:
-        return NOTHING
-    for unit, name in _TIMES:
-        if seconds >= unit * 0.9995:
-            return f"{digits(seconds / unit)} {name}"
-    return f"{digits(seconds / 1e-6)} µs"
+    return NOTHING if seconds is None else _in_units(seconds, _TIMES)
 
 
 def rate_text(rate: float | None) -> str:
@@ -46,28 +47,11 @@ def share_text(share: float | None) -> str:
 
 def bytes_text(count: float) -> str:
     """A size in powers of 1000."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= unit * 0.9995:
-            return f"{digits(count / unit)} {name}"
-    return f"{count:.0f} B"
-
-
-def count_text(count: int) -> str:
-    """A count."""
-    return f"{count:,}"
-
-
-def percent_name(percent: float) -> str:
-    """The name of a percentile: p50, p99.9."""
-    return f"p{percent:g}"
+    return _in_units(count, _SIZES) if count >= 999.5 else f"{count:.0f} B"
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """The last `width` values as bars from 0 to their most; a space where there is none."""
     shown = values[-width:]
-    most = max((value for value in shown if value is not None), default=0.0)
-    return "".join(" " if value is None else _bar(value, most) for value in shown)
-
-
-def _bar(value: float, most: float) -> str:
-    return _BARS[min(int(value / most * 8), 7)] if most > 0 else _BARS[0]
+    most = max((value for value in shown if value is not None), default=0.0) or 1.0
+    return "".join(" " if value is None else _BARS[min(int(value / most * 8), 7)] for value in shown)

@@ -12,22 +12,21 @@ idle -- the server closes it, or sends anything --> closed
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
 from mcpmux.config import Limits
-from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
+from mcpmux.errors import McpmuxError, MessageTooLarge, TransportClosed
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream, connect, reason_of
+from mcpmux.transports.http.client import JSON_TYPE
 from mcpmux.transports.http.response import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.readiness import ReadinessPoller
 
-RECEIVE_BYTES = 64 * 1024
 MOST_HEADS = 64  # remembered; a Date makes a new one each second
 HEAD_END = b"\r\n\r\n"
-JSON = "application/json"
-
 
 Then = Callable[[bytes], bytes | None]
 """The request that follows a body, or None. It must not raise."""
@@ -64,7 +63,7 @@ class KnownHeads:
             or not data.startswith(b"HTTP/1.1 200 ")  # no interim response in front of it
             or not parser.keep_alive
             or headers.get("content-length") != str(len(data) - end)
-            or not headers.get("content-type", "").startswith(JSON)
+            or not headers.get("content-type", "").startswith(JSON_TYPE)
         ):
             return
         if len(self._lengths) >= MOST_HEADS:
@@ -80,41 +79,24 @@ class Connector:
 
     def __init__(self, origin: HttpOrigin, poller: ReadinessPoller, limits: Limits, at_once: int) -> None:
         self.origin = origin
+        self.limits = limits
         self._poller = poller
-        self._limits = limits
         self._opening = trio.CapacityLimiter(at_once)
         self._heads = KnownHeads()
-        self._found: tuple[socket.AddressFamily, tuple[object, ...]] | None = None
+        self._host = origin.host
 
     def __repr__(self) -> str:
         return f"<Connector to {self.origin.authority}>"
 
     async def open(self) -> HttpConnection:
         """One more. Raises ConnectFailed."""
-        try:
-            async with self._opening:
-                opened = await (self._look_up() if self._found is None else self._connect(*self._found))
-        except OSError as error:
-            raise ConnectFailed(f"cannot connect to {self.origin.authority}: {error}") from None
-        opened.setblocking(False)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return HttpConnection(opened, self._poller, self._heads, self._limits)
-
-    async def _look_up(self) -> socket.socket:
-        """Whichever address of the name answers first."""
-        stream = await trio.open_tcp_stream(self.origin.host, self.origin.port)
-        opened = socket.socket(fileno=stream.socket.detach())
-        self._found = opened.family, opened.getpeername()
-        return opened
-
-    async def _connect(self, family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
-        connecting = trio.socket.socket(family, socket.SOCK_STREAM)
-        try:
-            await connecting.connect(address)
-        except BaseException:
-            connecting.close()
-            raise
-        return socket.socket(fileno=connecting.detach())
+        async with self._opening:
+            byte_stream = await connect(self._host, self.origin.port)
+        with suppress(OSError):  # the server may have closed it by now
+            address, _, *scope = byte_stream.socket.getpeername()
+            if not any(scope):  # else the address alone does not say where it is
+                self._host = address
+        return HttpConnection(byte_stream, self._poller, self._heads, self.limits)
 
 
 class HttpConnection:
@@ -125,27 +107,29 @@ class HttpConnection:
 
     __slots__ = (
         "_busy",
+        "_byte_stream",
         "_done",
         "_failure",
         "_heads",
         "_known",
         "_limits",
         "_poller",
+        "_socket",
         "_task",
         "_then",
         "_unsent",
         "begun",
         "closed",
         "parser",
-        "socket",
         "used",
     )
 
     def __init__(
-        self, opened: socket.socket, poller: ReadinessPoller, heads: KnownHeads, limits: Limits
+        self, byte_stream: PlainStream, poller: ReadinessPoller, heads: KnownHeads, limits: Limits
     ) -> None:
-        """`opened`: non-blocking. `heads`: may be shared with others."""
-        self.socket = opened
+        """`heads`: may be shared with others."""
+        self._byte_stream = byte_stream
+        self._socket = byte_stream.socket
         self.parser = ResponseParser(limits.max_head_bytes)
         self.begun = self.closed = self.used = False
         self._poller = poller
@@ -157,7 +141,7 @@ class HttpConnection:
         self._unsent = b""
         self._then: Then = _nothing
         self._task: trio.lowlevel.Task | None = None
-        poller.watch(opened.fileno(), self._receive)
+        poller.watch(byte_stream.descriptor, self._receive)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self._busy else "idle"
@@ -167,8 +151,8 @@ class HttpConnection:
         """Give the socket back."""
         if not self.closed:
             self.closed = True
-            self._poller.forget(self.socket.fileno())
-            self.socket.close()
+            self._poller.forget(self._byte_stream.descriptor)
+            self._byte_stream.close()
 
     async def exchange(self, data: bytes, then: Then) -> bytes | None:
         """Send a request and wait for its response: the body if its head is known; others are in `parser`.
@@ -182,13 +166,13 @@ class HttpConnection:
         self._known = self._failure = None
         self._busy = True
         try:
-            await self._send(data)
+            await self._byte_stream.send(data)
             while not self._done:
                 self._task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._leave)
                 if self._unsent:
                     unsent, self._unsent = self._unsent, b""
-                    await self._send(unsent)
+                    await self._byte_stream.send(unsent)
             if self._failure is not None:
                 raise self._failure
         except BaseException:
@@ -200,32 +184,19 @@ class HttpConnection:
             self.close()
         return self._known
 
-    async def _send(self, data: bytes) -> None:
-        while data := self._send_nowait(data):
-            await trio.lowlevel.wait_writable(self.socket)
-
-    def _send_nowait(self, data: bytes) -> bytes:
-        """What is left to be sent. Raises TransportClosed."""
-        try:
-            return data[self.socket.send(data) :]
-        except BlockingIOError:
-            return data
-        except OSError as error:
-            raise _broken(error) from None
-
     def _leave(self, _raise: object) -> trio.lowlevel.Abort:
         """The task that waits is cancelled; nothing may follow any more."""
         self._task, self._done = None, True
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _receive(self) -> None:
-        """Receive once. Called by the poller, so it must not raise."""
+        """Receive once. Called by the reception, so it must not raise."""
         try:
-            data = self.socket.recv(RECEIVE_BYTES)
+            data = self._socket.recv(RECEIVE_BYTES)  # the wire would need another call
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(_broken(error))
+            self._end(TransportClosed(reason_of(error)))
             return
         if not self._busy or self._done:
             self.close()  # nobody asked: the end, or something without meaning
@@ -255,13 +226,13 @@ class HttpConnection:
             return
         self.begun, self.used, self._known = False, True, None
         try:
-            self._unsent = self._send_nowait(data)
+            sent = self._byte_stream.send_nowait(data)
         except McpmuxError as error:
             self._end(error)
             return
-        if self._unsent and self._task is not None:
-            trio.lowlevel.reschedule(self._task)
-            self._task = None
+        if sent < len(data):
+            self._unsent = data[sent:]
+            self._wake()
 
     def _parse(self, data: bytes) -> None:
         parser = self.parser
@@ -283,6 +254,9 @@ class HttpConnection:
             self.close()
             return
         self._failure, self._done = failure, True
+        self._wake()
+
+    def _wake(self) -> None:
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
@@ -290,7 +264,3 @@ class HttpConnection:
 
 def _nothing(_body: bytes) -> None:
     """Nothing follows."""
-
-
-def _broken(error: OSError) -> TransportClosed:
-    return TransportClosed(f"the connection broke: {error.strerror}")

@@ -8,9 +8,8 @@ closes).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,10 +22,8 @@ from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import modern_meta, with_meta
-from mcpmux.protocol.envelope import decode_fields, encode_request, raw
+from mcpmux.protocol.envelope import UNREADABLE, decode_fields, encode_request, raw
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.http.client import EVENT_STREAM
@@ -43,10 +40,6 @@ REMEMBERED = 10_000  # encoded requests; more subjects are encoded anew
 NO_SESSION = 404
 DEFAULTS = Limits()
 CLIENT_INFO = raw({"name": "mcpmux-bench", "version": __version__})
-
-
-OpenPool = Callable[[Upstream, Connection], "HttpPool | None"]
-"""A pool beside an open session, or None where its channel has to be used."""
 
 
 class _Error(msgspec.Struct):
@@ -83,11 +76,6 @@ class _Request:
         self._chain = chain
         self._encode(chain.ask)
 
-    @property
-    def idempotent(self) -> bool:
-        """Whether it may be sent twice."""
-        return self._chain.ask.call.method in m.IDEMPOTENT
-
     def _encode(self, ask: Ask) -> bytes:
         before, behind, self._size = self._pool.encode(ask)
         self.number = number = self._pool.next_number()
@@ -106,14 +94,11 @@ class _Request:
 class HttpPool:
     """The connections of one session. `close` it."""
 
-    def __init__(
-        self, connector: Connector, channel: HttpChannel, client_info: Raw | None, limits: Limits
-    ) -> None:
+    def __init__(self, connector: Connector, channel: HttpChannel, client_info: Raw | None) -> None:
         """`client_info`: of a modern client, None in a legacy session."""
         self._connector = connector
         self._channel = channel
         self._client_info = client_info
-        self._limits = limits
         self._idle: list[HttpConnection] = []
         self._number = FIRST_ID
         self._encoded: dict[tuple[str, str], _Encoded] = {}
@@ -136,7 +121,15 @@ class HttpPool:
         Raises RpcError, TransportError, RemoteProtocolError.
         """
         request = _Request(self, chain)
-        connection, body = await self._send(request)
+        while True:
+            connection = self._take_idle() or await self._connector.open()
+            try:
+                body = await connection.exchange(request.data, request.follow)
+                break
+            except TransportClosed:  # it was closed while it was idle
+                idempotent = chain.ask.call.method in m.IDEMPOTENT
+                if connection.begun or not connection.used or not idempotent:
+                    raise
         if not connection.closed:
             self._idle.append(connection)
         if body is None:
@@ -172,16 +165,6 @@ class HttpPool:
             self._encoded[key] = pieces
         return pieces
 
-    async def _send(self, request: _Request) -> tuple[HttpConnection, bytes | None]:
-        """Send a request on a connection, and the response there, see `HttpConnection.exchange`."""
-        while True:
-            connection = self._take_idle() or await self._connector.open()
-            try:
-                return connection, await connection.exchange(request.data, request.follow)
-            except TransportClosed:  # it was closed while it was idle
-                if connection.begun or not connection.used or not request.idempotent:
-                    raise
-
     def _take_idle(self) -> HttpConnection | None:
         while self._idle:
             connection = self._idle.pop()
@@ -194,7 +177,12 @@ class HttpPool:
         kind = parser.headers.get("content-type", "")
         if parser.status == NO_SESSION and self._client_info is None:
             raise SessionExpired("the server has forgotten the session")
-        answer = self._find(body, number) if kind.startswith(EVENT_STREAM) else _answer_in(body)
+        if kind.startswith(EVENT_STREAM):
+            events = SseDecoder(self._connector.limits.max_message_bytes).feed(body)
+            answers = (_answer_in(event.data) for event in events if event.data)
+            answer = next((each for each in answers if each is not None and each.id == number), None)
+        else:
+            answer = _answer_in(body)
         if parser.status != 200 and (answer is None or answer.id not in (number, None)):
             raise HttpStatusError(parser.status, body)
         return self._result_in(answer, number)
@@ -212,19 +200,12 @@ class HttpPool:
         except ValueError:
             raise RemoteProtocolError("its result is no object") from None
 
-    def _find(self, body: bytes, number: int) -> _Answer | None:
-        for event in SseDecoder(self._limits.max_message_bytes).feed(body):
-            answer = _answer_in(event.data) if event.data else None
-            if answer is not None and answer.id == number:
-                return answer
-        return None
-
 
 def _good_in(body: bytes, number: int) -> _Good | None:
     """The answer to a request, where it is a result with an object in it."""
     try:
         good = _decode_good(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return good if good.id == number else None
 
@@ -232,36 +213,21 @@ def _good_in(body: bytes, number: int) -> _Good | None:
 def _answer_in(body: bytes) -> _Answer | None:
     try:
         return _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
-
-
-def open_pool(connector: Connector, upstream: Upstream, connection: Connection) -> HttpPool | None:
-    """A pool beside an open session, where that is plain HTTP without a proxy; else None."""
-    target, channel = upstream.target, connection.channel
-    if not isinstance(target, Http) or not isinstance(channel, HttpChannel):
-        return None
-    client_info = CLIENT_INFO if is_modern(connection.facts.revision) else None
-    return HttpPool(connector, channel, client_info, DEFAULTS)
-
-
-def no_pool(_upstream: Upstream, _connection: Connection) -> None:
-    """The channel of the session has to be used."""
 
 
 @asynccontextmanager
-async def open_pools(upstream: Upstream, at_once: int) -> AsyncIterator[OpenPool]:
-    """Gives what opens a pool for each session; all of them share one poller.
+async def open_connector(upstream: Upstream, at_once: int) -> AsyncIterator[Connector | None]:
+    """Opens connections for the pools of all sessions; None where that is not plain HTTP without a proxy.
 
-    `at_once`: how many of their connections may be opening.
+    `at_once`: how many connections may be opening.
     """
     target = upstream.target
-    if not isinstance(target, Http) or not available:
-        yield no_pool
-        return
-    origin = HttpOrigin.from_url(target.url)
-    if origin.secure or choose_proxy(origin, target.proxy) is not None:
-        yield no_pool
-        return
-    async with open_readiness_poller() as poller:
-        yield partial(open_pool, Connector(origin, poller, DEFAULTS, at_once))
+    if isinstance(target, Http) and available:
+        origin = HttpOrigin.from_url(target.url)
+        if not origin.secure and choose_proxy(origin, target.proxy) is None:
+            async with open_readiness_poller() as poller:
+                yield Connector(origin, poller, DEFAULTS, at_once)
+            return
+    yield None

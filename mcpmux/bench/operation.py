@@ -42,6 +42,8 @@ LISTS = {
     "prompts": m.PROMPTS_LIST,
 }
 
+NAMED = {"tool": m.TOOLS_CALL, "prompt": m.PROMPTS_GET}
+
 VERBS = ("read", "list", "template", "tool", "prompt", "complete", "ping", "subscribe")
 
 EXPECTED = (
@@ -71,12 +73,6 @@ class Ask(NamedTuple):
     kind: Kind
     call: Call
     subject: str | None = None
-
-
-class Inventory(NamedTuple):
-    """What the server has, in its own order."""
-
-    uris: tuple[str, ...] = ()
 
 
 Make = Callable[[int, Random], Ask]
@@ -124,7 +120,10 @@ def parse_operation(text: str) -> Operation:
     if verb in ("tool", "prompt", "template") and subject:
         if verb == "template" and not more.strip():
             raise InvalidValue(f'`{text}`: a template needs values, such as {{"name": "{{{{a|b}}}}"}}')
-        return Operation(text, verb, subject, _arguments(text, more))
+        try:
+            return Operation(text, verb, subject, parse_arguments(more.strip()))
+        except InvalidValue as mistake:
+            raise InvalidValue(f"`{text}`: {mistake}") from None
     if verb == "complete" and subject:
         argument, _, value = more.strip().partition(" ")
         if argument:
@@ -143,47 +142,32 @@ def _guess(verb: str, subject: str, more: str) -> str:
     return f"did you mean `{' '.join(filter(None, (near[0], subject, more)))}`? " if near else ""
 
 
-def _arguments(text: str, more: str) -> Template:
-    try:
-        return parse_arguments(more.strip())
-    except InvalidValue as mistake:
-        raise InvalidValue(f"`{text}`: {mistake}") from None
+def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
+    """A function that makes the asks of an operation at a server that has these resources.
 
-
-def bind(operation: Operation, inventory: Inventory, exponent: float) -> Make:
-    """A function that makes the asks of an operation at a server that has `inventory`.
-
-    `exponent` of the popularity of its resources: 0 for all alike. Raises InvalidValue if it lists none.
+    `exponent` of their popularity: 0 for all alike. Raises InvalidValue when there is nothing to ask.
     """
     verb, name = operation.verb, operation.name
     if verb in ("read", "subscribe"):
-        return _bind_resources(operation, inventory, exponent)
-    if verb == "list":
-        return _always(Ask(name, Kind.WALK, Call(LISTS[operation.subject], {}, {})))
-    if verb == "ping":
-        return _always(Ask(name, Kind.ONCE, Call(m.PING, {}, {})))
+        reads = verb == "read"
+        method, kind = (m.RESOURCES_READ, Kind.ONCE) if reads else (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE)
+        found = [uri for uri in uris if matches(operation.subject or "*", uri)]
+        asks = [Ask(name, kind, Call(method, {"uri": raw(uri)}, {}), uri) for uri in found]
+        drawn = _draw_from(asks, exponent, operation)
+        return lambda _number, random: drawn.one(random.random)
+    if verb in ("list", "ping"):
+        method, kind = (LISTS[operation.subject], Kind.WALK) if verb == "list" else (m.PING, Kind.ONCE)
+        ask = Ask(name, kind, Call(method, {}, {}))
+        return lambda _number, _random: ask
     template = operation.arguments
     assert template is not None
-    drawing = _draw_from(inventory.uris, exponent, operation) if template.needs_uri else None
+    drawing = _draw_from(uris, exponent, operation) if template.needs_uri else None
 
     def make(number: int, random: Random) -> Ask:
         moment = Moment(number, random, lambda: drawing.one(random.random) if drawing else "")
         return _build(operation, template.fill(moment))
 
     return make
-
-
-def _always(ask: Ask) -> Make:
-    return lambda _number, _random: ask
-
-
-def _bind_resources(operation: Operation, inventory: Inventory, exponent: float) -> Make:
-    uris = [uri for uri in inventory.uris if matches(operation.subject or "*", uri)]
-    reads = operation.verb == "read"
-    method, kind = (m.RESOURCES_READ, Kind.ONCE) if reads else (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE)
-    asks = [Ask(operation.name, kind, Call(method, {"uri": raw(uri)}, {}), uri) for uri in uris]
-    drawing = _draw_from(asks, exponent, operation)
-    return lambda _number, random: drawing.one(random.random)
 
 
 def matches(glob: str, uri: str) -> bool:
@@ -212,11 +196,10 @@ def _build(operation: Operation, values: Fields) -> Ask:
         ref = (
             {"type": "ref/prompt", "name": prompt} if is_prompt else {"type": "ref/resource", "uri": subject}
         )
-        return Ask(
-            operation.name, Kind.ONCE, Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {})
-        )
-    method = m.TOOLS_CALL if verb == "tool" else m.PROMPTS_GET
-    return Ask(operation.name, Kind.ONCE, Call(method, {"name": raw(subject), "arguments": raw(values)}, {}))
+        call = Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {})
+    else:
+        call = Call(NAMED[verb], {"name": raw(subject), "arguments": raw(values)}, {})
+    return Ask(operation.name, Kind.ONCE, call)
 
 
 # Arguments that differ from request to request: JSON with placeholders in its texts.
@@ -334,9 +317,6 @@ def _text(value: Raw | None) -> str:
 # Which of many things is asked for how often: all alike, or a few much more than the rest. By Zipf's law, of
 # n things the k-th is drawn with a weight of 1 / k ** exponent.
 
-Draw = Callable[[], float]
-"""Gives numbers from 0 up to, not including, 1."""
-
 
 class Drawing(Generic[T]):
     """Draws one of `items`, each as often as its weight says. Raises ValueError without anything to draw."""
@@ -351,11 +331,8 @@ class Drawing(Generic[T]):
     def __repr__(self) -> str:
         return f"<Drawing of {len(self._items)}>"
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def one(self, draw: Draw) -> T:
-        """One of them."""
+    def one(self, draw: Callable[[], float]) -> T:
+        """One of them; `draw` gives a number from 0 up to, not including, 1."""
         place = bisect_right(self._bounds, draw() * self._total)
         return self._items[min(place, len(self._items) - 1)]
 

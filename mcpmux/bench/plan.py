@@ -8,12 +8,12 @@ connection that a session is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
-from attrs import field, frozen
+from attrs import frozen
 
 from mcpmux.bench.assertion import OF_RUN, Assertion
 from mcpmux.bench.drive import Load
@@ -22,9 +22,8 @@ from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.config.reading import Source, parse_source
-from mcpmux.config.report import InvalidValue, invalid_value, sort_of, suggest
+from mcpmux.config.report import InvalidValue, KeyPath, Report, invalid_value, sort_of, suggest
 from mcpmux.config.scalars import Choice, Duration, Flag, Text, Whole
-from mcpmux.errors import ConfigError
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import SUPPORTED
 
@@ -38,6 +37,7 @@ PATIENCE_SECONDS = 10.0
 GRACE_SECONDS = 5.0
 PLACES_LIMIT = 10_000  # of clients, sessions and connections
 ZIPF_LIMIT = 10.0
+CHECKS = ("length", "hash")
 RUNS_LIMIT = 100
 DEFAULT_LISTS = ("tools", "prompts", "resources")  # the first that a server without resources offers
 
@@ -70,7 +70,7 @@ class Plan:
     zipf: float = 0.0
     check: str | None = None
     revision: str | None = None
-    seed: int = field(default=1)
+    seed: int = 1
     find_max: tuple[Assertion, ...] = ()
     push: Operation | None = None
     resources: int = 1
@@ -206,10 +206,9 @@ class Plan:
         else:
             think = f", {self.think:g} s of thought" if self.think else ""
             model, places = f"{self.workers} clients{think}", f"{self.sessions} session(s)"
-        asked = (
-            f"{len(self.captured.order):,} captured requests in turn, " if self.captured is not None else ""
-        )
-        return f"{asked}{model}, {places}"
+        if self.captured is not None:
+            model = f"{len(self.captured.order):,} captured requests in turn, {model}"
+        return f"{model}, {places}"
 
     def operation_names(self) -> list[str]:
         """The names of all operations that the results may have."""
@@ -268,132 +267,106 @@ def is_remote(upstream: Upstream) -> bool:
 MOST = 10_000_000  # of any count; the plan has closer limits
 
 
-class Reader(Protocol):
-    """Reads one value. Raises InvalidValue."""
-
-    def read(self, value: object) -> Any: ...
+Read = Callable[[object], Any]
+"""Reads one value. Raises InvalidValue."""
 
 
-@frozen
-class _Number:
-    low: float
-    high: float
+def _number(low: float, high: float) -> Read:
+    def read(value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+            return float(value)
+        raise InvalidValue(f"expected a number from {low:g} to {high:g}")
 
-    def read(self, value: object) -> float:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not self.low <= value <= self.high
-        ):
-            raise InvalidValue(f"expected a number from {self.low:g} to {self.high:g}")
-        return float(value)
+    return read
 
 
-@frozen
-class _Rate:
-    def read(self, value: object) -> str:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return f"{value:g}" if value < MOST else str(value)
-        if not isinstance(value, str):
-            raise InvalidValue('expected a rate a second such as 200 or "100..1000/30s"')
-        return value
+def _read_rate(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return f"{value:g}" if value < MOST else str(value)
+    if not isinstance(value, str):
+        raise InvalidValue('expected a rate a second such as 200 or "100..1000/30s"')
+    return value
 
 
-@frozen
-class _Pause:
-    def read(self, value: object) -> float:
-        return 0.0 if value == 0 and not isinstance(value, bool) else Duration().read(value)
+def _read_texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise invalid_value("a list of texts", value)
+    return tuple(value)
 
 
-@frozen
-class _Texts:
-    def read(self, value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise invalid_value("a list of texts", value)
-        return tuple(value)
+_read_count = Whole(1, MOST).read
+_read_seconds = Duration().read
+_read_pause = Duration(off=True).read
 
-
-READERS: Mapping[str, Reader] = {
-    "clients": Whole(1, MOST),
-    "think": _Pause(),
-    "rate": _Rate(),
-    "even": Flag(),
-    "duration": Duration(),
-    "count": Whole(1, MOST),
-    "warm_up": _Pause(),
-    "timeout": Duration(),
-    "sessions": Whole(1, MOST),
-    "connections": Whole(1, MOST),
-    "in_flight": Whole(1, MOST),
-    "zipf": _Number(0, 10),
-    "check": Choice(("length", "hash")),
-    "revision": Choice(SUPPORTED),
-    "seed": Whole(0, 2**53),
-    "find_max": _Texts(),
-    "assert": _Texts(),
-    "push": Text(),
-    "resources": Whole(1, MOST),
+READERS: Mapping[str, Read] = {
+    "clients": _read_count,
+    "think": _read_pause,
+    "rate": _read_rate,
+    "even": Flag().read,
+    "duration": _read_seconds,
+    "count": _read_count,
+    "warm_up": _read_pause,
+    "timeout": _read_seconds,
+    "sessions": _read_count,
+    "connections": _read_count,
+    "in_flight": _read_count,
+    "zipf": _number(0, ZIPF_LIMIT),
+    "check": Choice(CHECKS).read,
+    "revision": Choice(SUPPORTED).read,
+    "seed": Whole(0, 2**53).read,
+    "find_max": _read_texts,
+    "assert": _read_texts,
+    "push": Text().read,
+    "resources": _read_count,
 }
 """The settings at the top of the file, named like the options."""
 
-_FLOW: Mapping[str, Reader] = {"weight": _Number(1e-9, 1e9), "pause": _Pause(), "steps": _Texts()}
+_FLOW: Mapping[str, Read] = {"weight": _number(1e-9, 1e9), "pause": _read_pause, "steps": _read_texts}
 
 
-@frozen
-class Scenario:
-    """What a file says: options by name, and flows."""
-
-    options: Mapping[str, Any]
-    flows: tuple[Flow, ...]
-
-
-def parse_scenario(source: Source) -> Scenario:
-    """Raises ConfigError with every mistake of the file."""
+def parse_scenario(source: Source) -> tuple[dict[str, Any], tuple[Flow, ...]]:
+    """What a file says: options by name, and flows. Raises ConfigError with every mistake of the file."""
     table = dict(parse_source(source).table)
-    problems: list[str] = []
-    flows = tuple(_read_flows(table.pop("flows", []), problems))
-    options = _read_table(table, READERS, "", problems)
-    if problems:
-        raise ConfigError([f"{source.origin}: {problem}" for problem in problems])
-    return Scenario(options, flows)
+    report = Report(source.origin)
+    flows = tuple(_read_flows(table.pop("flows", []), report))
+    options = _read_table(table, READERS, (), report)
+    report.raise_if_any()
+    return options, flows
 
 
-def _read_flows(value: object, problems: list[str]) -> Iterator[Flow]:
+def _read_flows(value: object, report: Report) -> Iterator[Flow]:
     if not isinstance(value, list):
-        problems.append(f"flows: expected tables [[flows]], not {sort_of(value)}")
+        report.add(("flows",), f"expected tables [[flows]], not {sort_of(value)}")
         return
     for number, table in enumerate(value):
-        place = f"flows[{number}]."
+        place: KeyPath = ("flows", number)
         if not isinstance(table, Mapping):
-            problems.append(f"flows[{number}]: expected a table, not {sort_of(table)}")
+            report.add(place, f"expected a table, not {sort_of(table)}")
             continue
-        flow = _read_table(table, _FLOW, place, problems)
+        flow = _read_table(table, _FLOW, place, report)
         if "steps" not in table:
-            problems.append(f'{place}steps: missing; expected a list such as ["read", "list tools"]')
-        if "steps" in flow and not flow["steps"]:
-            problems.append(f"{place}steps: expected one at least")
-        steps = tuple(_read_steps(flow.get("steps", ()), f"{place}steps", problems))
-        yield Flow(flow.get("weight", 1.0), steps, flow.get("pause", 0.0))
-
-
-def _read_steps(texts: Sequence[str], place: str, problems: list[str]) -> Iterator[Operation]:
-    for number, text in enumerate(texts):
-        try:
-            yield parse_operation(text)
-        except InvalidValue as mistake:
-            problems.append(f"{place}[{number}]: {mistake}")
+            report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
+        elif flow.get("steps") == ():
+            report.add((*place, "steps"), "expected one at least")
+        steps = []
+        for step, text in enumerate(flow.get("steps", ())):
+            try:
+                steps.append(parse_operation(text))
+            except InvalidValue as mistake:
+                report.add((*place, "steps", step), str(mistake))
+        yield Flow(flow.get("weight", 1.0), tuple(steps), flow.get("pause", 0.0))
 
 
 def _read_table(
-    table: Mapping[str, Any], readers: Mapping[str, Reader], place: str, problems: list[str]
+    table: Mapping[str, Any], readers: Mapping[str, Read], place: KeyPath, report: Report
 ) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for key, value in table.items():
         if key not in readers:
-            problems.append(f"{place}{key}: {suggest(key, [*readers, *([] if place else ['flows'])])}")
+            report.add((*place, key), suggest(key, [*readers, *([] if place else ["flows"])]))
             continue
         try:
-            read[key] = readers[key].read(value)
+            read[key] = readers[key](value)
         except InvalidValue as mistake:
-            problems.append(f"{place}{key}: {mistake}")
+            report.add((*place, key), str(mistake))
     return read

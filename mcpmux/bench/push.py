@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import trio
-from attrs import frozen
 
-from mcpmux.bench.answer import TIMEOUT
-from mcpmux.bench.drive import Ending, Recorder
+from mcpmux.bench.answer import TIMEOUT, Answer
+from mcpmux.bench.drive import Ending, Record
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK, FanOut
-from mcpmux.bench.session import Session
+from mcpmux.bench.session import NOT_ACKNOWLEDGED, Session, listen_to
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.traffic.reading.histogram import Histogram
 
@@ -26,24 +25,20 @@ AGREE_SECONDS = 10.0  # for the server's word on a subscription
 FAILURES = 10  # changes in a row that may fail before it is given up
 
 
-@frozen(kw_only=True)
-class Change:
-    """One change to be made: the resource that it changes, and the request that does so."""
-
-    uri: str
-    ask: Ask
+Change = tuple[str, Ask]
+"""The URI of a resource, and the request that changes it."""
 
 
 class Push:
     """One measurement of fan-out. `pause`: seconds between changes."""
 
     def __init__(
-        self, uris: Sequence[str], subscribers: int, patience: float, pause: float, recorder: Recorder
+        self, uris: Sequence[str], subscribers: int, patience: float, pause: float, record: Record
     ) -> None:
         self._uris = tuple(uris)
         self._patience = patience
         self._pause = pause
-        self._recorder = recorder
+        self._count = record
         self.deliveries = Deliveries(subscribers, len(self._uris))
         self._to_tell = trio.Event()
         self._scope = trio.CancelScope()
@@ -103,44 +98,40 @@ class Push:
     async def _listen(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
         agreed = False
 
-        async def hear(event: Event) -> None:
+        def agree() -> None:
             nonlocal agreed
-            if event.method == m.ACKNOWLEDGED and not agreed:
+            if not agreed:
                 agreed = True
                 task_status.started()
 
-        wish = {"notifications": raw({"resourceSubscriptions": self._uris})}
         try:
-            await session.listen(Call(m.LISTEN, wish, {}), hear)
+            await listen_to(session.listen, self._uris, agree)
         except McpmuxError as error:
             if not agreed:
                 raise
             self.stop(f"a subscription broke off: {error}")
             return
         if not agreed:
-            raise RemoteProtocolError("the listen ended before it was acknowledged")
+            raise RemoteProtocolError(NOT_ACKNOWLEDGED)
         self.stop("the server has ended a subscription")
 
     async def _make(self, changer: Session, changes: Iterable[Change]) -> None:
         failures = 0
-        for change in changes:
+        for uri, ask in changes:
             began = trio.current_time()
-            self.deliveries.change(change.uri, began)
-            with trio.move_on_after(self._patience) as scope:
-                answer = await changer.perform(change.ask)
-            done = trio.current_time()
-            if scope.cancelled_caught:
-                self._recorder.record(change.ask.operation, began, began, done, TIMEOUT, 0, 0)
-            else:
-                self._recorder.record(change.ask.operation, began, began, done, *answer[:3])
-            if scope.cancelled_caught or answer.outcome != OK:
-                self.deliveries.withdraw(change.uri)
+            self.deliveries.change(uri, began)
+            answer = Answer(TIMEOUT, 0, 0)
+            with trio.move_on_after(self._patience):
+                answer = await changer.perform(ask)
+            self._count(ask.operation, began, began, trio.current_time(), *answer[:3])
+            if answer.outcome != OK:
+                self.deliveries.withdraw(uri)
                 failures += 1
                 if failures >= FAILURES:
                     self.stop("the changes fail")
             else:
                 failures = 0
-                await self._wait_until_heard(change.uri)
+                await self._wait_until_heard(uri)
             await trio.sleep(self._pause)
 
     async def _wait_until_heard(self, uri: str) -> None:
@@ -150,29 +141,25 @@ class Push:
                 await self._to_tell.wait()
 
 
-# Which subscriber has heard of which change, and when.
-#
-# Rules
-# - A change of a resource is open until the next change of the same resource: what a subscriber hears
-#   meanwhile is about it. The first time is its delivery, every further time a duplicate.
-# - What is heard of a resource before its first change is about something else, and not counted.
-
-
 class Deliveries:
-    """Of `resources` that each of `subscribers` listens to; subscribers are numbers from 0."""
+    """Which of `subscribers`, numbered from 0, has heard of which change of `resources`, and when.
+
+    A change of a resource is open until the next change of the same resource: what a subscriber hears
+    meanwhile is about it. The first time is its delivery, every further time a duplicate. What is heard of a
+    resource before its first change is about something else, and not counted.
+    """
 
     def __init__(self, subscribers: int, resources: int) -> None:
         self._subscribers = subscribers
         self._resources = resources
         self._changes = 0
-        self._deliveries = 0
         self._duplicates = 0
         self._delay = Histogram()
         self._changed: dict[str, float] = {}
         self._heard: dict[str, set[int]] = {}
 
     def __repr__(self) -> str:
-        return f"<Deliveries {self._deliveries} of {self._changes} changes>"
+        return f"<Deliveries {self._delay.count} of {self._changes} changes>"
 
     def change(self, uri: str, now: float) -> None:
         """A resource is about to be changed."""
@@ -193,7 +180,6 @@ class Deliveries:
             self._duplicates += 1
             return
         self._heard[uri].add(subscriber)
-        self._deliveries += 1
         self._delay.record(now - self._changed[uri])
 
     def complete(self, uri: str) -> bool:
@@ -207,7 +193,7 @@ class Deliveries:
             resources=self._resources,
             changes=self._changes,
             expected=self._changes * self._subscribers,
-            deliveries=self._deliveries,
+            deliveries=self._delay.count,
             duplicates=self._duplicates,
             delay=self._delay.freeze(),
         )

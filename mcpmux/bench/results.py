@@ -8,16 +8,24 @@ comes fast makes nothing look faster, and a timeout does not vanish. See `result
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from mcpmux.traffic.reading.histogram import Distribution, merged
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 OK = "ok"
 WAITED = frozenset({"timeout", "unfinished"})  # outcomes that waited for an answer in vain
 BUSY_SHARE = 0.9  # of one core; from here on the generator may have been the limit
+LATE_SHARE = 0.01  # of the requests that may leave late before it is said
+COLUMNS = ("count", "errors", "p50", "p99", "most")  # of a series
+NO_TIMES = merged(())
 
 
 class LoadDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +62,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     most: tuple[float | None, ...]
 
     def __post_init__(self) -> None:
-        columns = (self.errors, self.p50, self.p99, self.most)
-        if any(len(column) != len(self.count) for column in columns):
+        if len({len(getattr(self, name)) for name in COLUMNS}) > 1:
             raise ValueError("the columns of a series are not of one length")
         if not (self.seconds > 0 and self.last_seconds >= 0):
             raise ValueError("the rows of a series last no time")
@@ -69,15 +76,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         """Without the last row when that is cut short by a tenth or more, for it would look like a change."""
         if self.last_seconds >= self.seconds * 0.9 or not self.count:
             return self
-        return Series(
-            seconds=self.seconds,
-            last_seconds=self.seconds,
-            count=self.count[:-1],
-            errors=self.errors[:-1],
-            p50=self.p50[:-1],
-            p99=self.p99[:-1],
-            most=self.most[:-1],
-        )
+        columns = {name: getattr(self, name)[:-1] for name in COLUMNS}
+        return replace(self, last_seconds=self.seconds, **columns)
 
     def rates(self) -> list[float]:
         """Answers without error per second, row by row."""
@@ -129,7 +129,7 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a run under one load: of a ramp, or a probe of a search.
 
-    `offered`: requests per second asked for, or None; `clients`: how many, or None. `count`, `errors` and
+    `offered`: requests per second asked for, or None; `clients` is kept for old files. `count`, `errors` and
     `latency`: of the requests meant to be sent in the step. `arrived`: answers without error that came
     while it lasted, whenever they were asked for: a server that falls behind shows it here. `held`: whether
     the load held, None when nobody asked; `why`: what broke first.
@@ -137,7 +137,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     offered: float | None
-    clients: int | None
+    clients: int | None = None
     seconds: float
     count: int
     arrived: int
@@ -205,31 +205,43 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 def combined(parts: Iterable[OperationResult], series: Series) -> OperationResult:
     """Several operations, or one in several runs, as one. `series`: of all of them."""
-    parts = list(parts)
-    return OperationResult(
-        count=sum(part.count for part in parts),
-        errors=added(part.errors for part in parts),
-        sent_bytes=sum(part.sent_bytes for part in parts),
-        received_bytes=sum(part.received_bytes for part in parts),
-        latency=merged(part.latency for part in parts),
-        service=merged(part.service for part in parts),
-        series=series,
+    nothing = OperationResult(
+        count=0, errors={}, sent_bytes=0, received_bytes=0, latency=NO_TIMES, service=NO_TIMES, series=series
     )
+    names = ("count", "errors", "sent_bytes", "received_bytes", "latency", "service")
+    return _sum([nothing, *parts], *names)
+
+
+def _sum(parts: Sequence[S], *names: str) -> S:
+    """The first of `parts`, but with the sums over all of them in the fields with these `names`."""
+    columns = {name: [getattr(part, name) for part in parts] for name in names}
+    return replace(parts[0], **{name: _sum_values(values) for name, values in columns.items()})
+
+
+def _sum_values(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Distribution):
+        return merged(values)
+    return added(values) if isinstance(values[0], dict) else sum(values)
 
 
 def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
     """Counts by kind, of all tables; the most frequent first."""
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for table in tables:
-        for kind, count in table.items():
-            sums[kind] = sums.get(kind, 0) + count
+        sums.update(table)
     return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def generator_of(cpu_seconds: float, seconds: float, waited_seconds: float = 0.0) -> Generator:
-    """What the generator used. It runs on one core, for which it has waited `waited_seconds`."""
+def generator_of(
+    cpu_seconds: float, seconds: float, waited_seconds: float = 0.0, late: int = 0, requests: int = 0
+) -> Generator:
+    """What the generator used in `seconds`. It runs on one core, for which it has waited `waited_seconds`.
+
+    `late`: how many of all `requests` it sent late.
+    """
     share = cpu_seconds / seconds if seconds > 0 else 0.0
     waited = waited_seconds / seconds if seconds > 0 else 0.0
+    warning = None
     if share >= BUSY_SHARE:
         warning = (
             f"the load generator used {share:.0%} of the one core it runs on, so the target may be able to "
@@ -240,8 +252,11 @@ def generator_of(cpu_seconds: float, seconds: float, waited_seconds: float = 0.0
             f"the load generator was kept from running {waited:.0%} of the time, because other programs had "
             "the cores of this machine: times are longer and rates lower than those of the target alone"
         )
-    else:
-        return Generator(cpu_share=share)
+    elif late > requests * LATE_SHARE:
+        warning = (
+            f"{late} requests left late though there was room for them: this machine was too busy "
+            "for the load generator"
+        )
     return Generator(cpu_share=share, warning=warning)
 
 
@@ -269,80 +284,31 @@ def pool(runs: Sequence[Results]) -> Results:
     if len(runs) == 1:
         return first
     names = dict.fromkeys(name for run in runs for name in run.operations)
-    return Results(
-        about=first.about,
-        seconds=sum(run.seconds for run in runs),
-        warm_up=first.warm_up,
+    of_name = {name: [run.operations[name] for run in runs if name in run.operations] for name in names}
+    fan_outs = [run.fan_out for run in runs if run.fan_out is not None]
+    all_steps = zip(*(run.steps for run in runs), strict=False)  # as far as all runs came
+    return replace(
+        _sum(runs, "seconds", "unfinished"),
         operations={
-            name: _pool_operation([run.operations[name] for run in runs if name in run.operations])
-            for name in names
+            name: combined(parts, _pool_series([part.series for part in parts]))
+            for name, parts in of_name.items()
         },
         series=_pool_series([run.series for run in runs]),
-        connections=_pool_connections([run.connections for run in runs]),
-        generator=_pool_generator([run.generator for run in runs]),
-        steps=_pool_steps([run.steps for run in runs]),
-        fan_out=_pool_fan_out([run.fan_out for run in runs if run.fan_out is not None]),
-        unfinished=sum(run.unfinished for run in runs),
+        connections=_sum([run.connections for run in runs], "count", "errors", "times", "lost"),
+        generator=max(
+            (run.generator for run in runs), key=lambda one: (one.warning is not None, one.cpu_share)
+        ),
+        steps=tuple(_sum(steps, "seconds", "count", "arrived", "errors", "latency") for steps in all_steps),
+        fan_out=_sum(fan_outs, "changes", "expected", "deliveries", "duplicates", "delay")
+        if fan_outs
+        else None,
         examples={key: words for run in reversed(runs) for key, words in run.examples.items()},
         stopped=next((run.stopped for run in runs if run.stopped), None),
     )
 
 
-def _pool_operation(parts: Sequence[OperationResult]) -> OperationResult:
-    return combined(parts, _pool_series([part.series for part in parts]))
-
-
 def _pool_series(parts: Sequence[Series]) -> Series:
     """Of runs of one plan, whose rows are of one length."""
     whole = [part.whole() for part in parts]
-    return Series(
-        seconds=parts[0].seconds,
-        last_seconds=parts[0].seconds,
-        count=tuple(value for part in whole for value in part.count),
-        errors=tuple(value for part in whole for value in part.errors),
-        p50=tuple(value for part in whole for value in part.p50),
-        p99=tuple(value for part in whole for value in part.p99),
-        most=tuple(value for part in whole for value in part.most),
-    )
-
-
-def _pool_connections(parts: Sequence[Connections]) -> Connections:
-    return Connections(
-        count=sum(part.count for part in parts),
-        errors=added(part.errors for part in parts),
-        times=merged(part.times for part in parts),
-        lost=sum(part.lost for part in parts),
-    )
-
-
-def _pool_generator(parts: Sequence[Generator]) -> Generator:
-    """The busiest one: a warning of one run is one of all."""
-    return max(parts, key=lambda part: (part.warning is not None, part.cpu_share))
-
-
-def _pool_steps(parts: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
-    """Step by step, as far as all runs came."""
-    return tuple(
-        msgspec.structs.replace(
-            steps[0],
-            seconds=sum(step.seconds for step in steps),
-            count=sum(step.count for step in steps),
-            arrived=sum(step.arrived for step in steps),
-            errors=added(step.errors for step in steps),
-            latency=merged(step.latency for step in steps),
-        )
-        for steps in zip(*parts, strict=False)
-    )
-
-
-def _pool_fan_out(parts: Sequence[FanOut]) -> FanOut | None:
-    if not parts:
-        return None
-    return msgspec.structs.replace(
-        parts[0],
-        changes=sum(part.changes for part in parts),
-        expected=sum(part.expected for part in parts),
-        deliveries=sum(part.deliveries for part in parts),
-        duplicates=sum(part.duplicates for part in parts),
-        delay=merged(part.delay for part in parts),
-    )
+    columns = {name: tuple(chain.from_iterable(getattr(part, name) for part in whole)) for name in COLUMNS}
+    return Series(seconds=parts[0].seconds, last_seconds=parts[0].seconds, **columns)

@@ -12,12 +12,12 @@ from random import Random
 
 import trio
 
-from mcpmux.bench.answer import Checker
+from mcpmux.bench.answer import Checker, judge
 from mcpmux.bench.drive import Drive, Ending
-from mcpmux.bench.operation import Inventory, Operation, bind
+from mcpmux.bench.operation import Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
-from mcpmux.bench.push import Change, Push
-from mcpmux.bench.results import About, Generator, LoadDescription, Results, generator_of
+from mcpmux.bench.push import Push
+from mcpmux.bench.results import About, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
 from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
@@ -34,7 +34,6 @@ Work = Drive | Search | Push
 FIRST_RATE = 50.0  # of a search, if nobody said otherwise; nearly every server bears it
 CHANGES = 100  # of resources, if nobody said otherwise
 PAUSE_SECONDS = 0.05  # between changes: a duplicate that comes later would count as a delivery of the next
-LATE_SHARE = 0.01  # of the requests that may leave late before it is said
 
 
 def waited_seconds() -> float:
@@ -95,7 +94,7 @@ class Run:
         lacks what was asked for.
         """
         plan = self._plan
-        checker = Checker(plan.check) if plan.check is not None else None
+        check = Checker(plan.check).judge if plan.check is not None else lambda _ask, result: judge(result)
         count = plan.sessions + (plan.push is not None)  # one more makes the changes
         warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
         tally = Tally(trio.current_time(), warm_up, plan.longest)
@@ -103,9 +102,9 @@ class Run:
             setup = Setup(
                 open_channel=self._open_channel,
                 upstream=self.upstream,
-                connected=tally.connected,
                 revision=plan.revision,
-                checker=checker,
+                judge=check,
+                connected=tally.connected,
                 hear=self._hear,
                 explain=tally.explain,
                 lost=tally.lost_connection if plan.push is None else None,  # a lost subscriber missed changes
@@ -137,7 +136,7 @@ class Run:
                 raise InvalidValue(
                     "`ping`: revision 2026-07-28 has none; ask for an older one with --revision"
                 )
-            mix = bind_mix(flows, Inventory(uris), plan.zipf, Random(plan.seed))
+            mix = bind_mix(flows, uris, plan.zipf, Random(plan.seed))
             return choose_uris(flows, uris, plan.resources) if plan.push is not None else uris, mix
         except InvalidValue as mistake:
             problem = f"{self.upstream.name}: {mistake}"
@@ -158,14 +157,14 @@ class Run:
             ending = await self._search(sessions, mix, tally)
         else:
             self._announce_steps(tally, started + plan.warm_up)
-            drive = Drive(plan.load(), sessions, mix, tally, Random(plan.seed), self._sleep_until)
+            drive = Drive(plan.load(), sessions, mix, tally.record, Random(plan.seed), self._sleep_until)
             ending = await self._go(drive, drive.run(started))
         elapsed = trio.current_time() - started
         return tally.results(
             self._about(sessions[0], when),
             ending.ended,
-            self._judge_generator(
-                generator_of(self._cpu() - began, elapsed, self._waited() - waited), ending, tally.seen
+            generator_of(
+                self._cpu() - began, elapsed, self._waited() - waited, ending.late, requests=tally.seen
             ),
             fan_out=self.work.deliveries.results() if isinstance(self.work, Push) else None,
             unfinished=ending.unfinished,
@@ -205,22 +204,13 @@ class Run:
         self, operation: Operation, sessions: list[Session], uris: tuple[str, ...], tally: Tally
     ) -> Ending:
         plan = self._plan
-        makers = [(uri, bind(operation, Inventory((uri,)), 0)) for uri in uris]
+        makers = [(uri, bind(operation, (uri,), 0)) for uri in uris]
         random = Random(plan.seed)
         uris_in_turn = zip(range(plan.count or CHANGES), cycle(makers), strict=False)
-        changes = (Change(uri=uri, ask=make(number + 1, random)) for number, (uri, make) in uris_in_turn)
-        push = Push(uris, len(sessions) - 1, plan.patience, plan.think or PAUSE_SECONDS, tally)
+        changes = ((uri, make(number + 1, random)) for number, (uri, make) in uris_in_turn)
+        push = Push(uris, len(sessions) - 1, plan.patience, plan.think or PAUSE_SECONDS, tally.record)
         seconds = plan.seconds or SECONDS
         return await self._go(push, push.run(sessions[1:], sessions[0], changes, seconds))
-
-    def _judge_generator(self, generator: Generator, ending: Ending, seen: int) -> Generator:
-        if generator.warning is None and ending.late > seen * LATE_SHARE:
-            warning = (
-                f"{ending.late} requests left late though there was room for them: this machine was too busy "
-                "for the load generator"
-            )
-            return Generator(cpu_share=generator.cpu_share, warning=warning)
-        return generator
 
     def _about(self, session: Session, when: datetime) -> About:
         target = self.upstream.target

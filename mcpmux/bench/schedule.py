@@ -16,9 +16,8 @@ import ctypes
 import math
 import os
 import re
-import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import accumulate, count, repeat
 from typing import NamedTuple
 
@@ -190,14 +189,10 @@ class KernelTimer:
 @contextmanager
 def open_timer() -> Iterator[SleepUntil]:
     """The most exact way to wait that this system has. Only for where trio's clock is the real one."""
-    timer = None
-    if sys.platform == "linux":
-        try:
-            timer = KernelTimer()
-        except OSError:
-            timer = None
     try:
-        yield timer.sleep_until if timer is not None else trio.sleep_until
-    finally:
-        if timer is not None:
-            timer.close()
+        timer = KernelTimer()
+    except OSError:
+        yield trio.sleep_until
+        return
+    with closing(timer):
+        yield timer.sleep_until

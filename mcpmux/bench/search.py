@@ -9,19 +9,11 @@ import trio
 
 from mcpmux.bench.assertion import Assertion, value_of
 from mcpmux.bench.drive import Drive, Ending, Load, Server
-from mcpmux.bench.formatting import rate_text, share_text, time_text
+from mcpmux.bench.formatting import rate_text, share_text
 from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.tally import Tally
 from mcpmux.bench.workload import Turns
-
-# Which rate to try next, and what is known so far. Pure.
-#
-#     doubling    from the first rate on, until one does not hold
-#     bisection   between the highest rate that held and the lowest that did not, until they are close
-#
-# A rate is tried up to TRIES times and holds when most of its tries do. The result is the highest rate that
-# held and the lowest that did not, which are at most CLOSE apart.
 
 TRIES = 3  # of each rate: one bad moment of the machine is outvoted
 CLOSE = 0.05  # of the rate: where bisection ends
@@ -29,19 +21,26 @@ HIGHEST = 1_000_000.0  # a second; no further doubling
 LOWEST = 1.0  # a second; a server that cannot do this is not measured
 REACHED = 0.95  # of the requests that were offered have to be answered within the step
 ERRORS = 0.01  # of the requests may fail, if no condition says otherwise
+PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
+REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
 
 
 class Knee:
-    """What is known of a server. `next` is the rate to try, None when the search is over."""
+    """Which rate to try next, and what is known so far. Pure. `next` is None when the search is over.
+
+        doubling    from the first rate on, until one does not hold
+        bisection   between the highest rate that held and the lowest that did not, until they are close
+
+    A rate is tried up to TRIES times and holds when most of its tries do. The result is the highest rate that
+    `held` and the lowest that `failed`, which are at most CLOSE apart.
+    """
 
     def __init__(self, first: float) -> None:
         self.next: float | None = max(first, LOWEST)
         self.held: float | None = None
         self.failed: float | None = None
         self.why: str | None = None
-        self._good = 0
-        self._bad = 0
-        self.tries: dict[float, tuple[int, int]] = {}
+        self.tries: dict[float, tuple[int, int]] = {}  # by rate: how many held, and how many there were
 
     def __repr__(self) -> str:
         return f"<Knee between {self.held} and {self.failed}>"
@@ -50,21 +49,15 @@ class Knee:
         """Take the outcome of a try: None when the rate held, or what broke."""
         rate = self.next
         assert rate is not None
-        if why is None:
-            self._good += 1
-        else:
-            self._bad += 1
-        self.tries[rate] = (self._good, self._good + self._bad)
+        good, tries = self.tries.get(rate, (0, 0))
+        good, tries = self.tries[rate] = (good + (why is None), tries + 1)
         majority = TRIES // 2 + 1
-        if self._good >= majority:
+        if good >= majority:
             self.held = rate
-            self._move()
-        elif self._bad >= majority:
+        elif tries - good >= majority:
             self.failed, self.why = rate, why
-            self._move()
-
-    def _move(self) -> None:
-        self._good = self._bad = 0
+        else:
+            return
         self.next = self._following()
 
     def _following(self) -> float | None:
@@ -98,8 +91,7 @@ def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
         if value is None:
             return f"{condition.text}: nothing was measured"
         if not condition.holds(value):
-            shown = time_text(value) if condition.kind == "seconds" else _plain(condition, value)
-            return f"{condition.text}: it was {shown}{_worst_error(step)}"
+            return f"{condition.text}: it was {condition.text_of(value)}{_worst_error(step)}"
     if not any(condition.measure == "errors" for condition in conditions) and failed > step.count * ERRORS:
         return f"{share_text(failed / step.count)} errors{_worst_error(step)}"
     if step.offered is not None and step.rate < step.offered * REACHED and failed == 0:
@@ -109,19 +101,11 @@ def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
     return None
 
 
-def _plain(condition: Assertion, value: float) -> str:
-    return share_text(value) if condition.kind == "share" else f"{value:g}"
-
-
 def _worst_error(step: Step) -> str:
     if not step.errors:
         return ""
     kind = max(step.errors, key=lambda name: step.errors[name])
     return f" ({step.errors[kind]} × {kind})"
-
-
-PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
-REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
 
 
 class Search:
@@ -164,7 +148,7 @@ class Search:
             begun = started + load.warm_up
             tally.begin_step(begun, f"{rate:g}/s", offered=rate)
             tally.count_from(begun)
-            self.drive = Drive(load, servers, mix, tally, random, sleep_until)
+            self.drive = Drive(load, servers, mix, tally.record, random, sleep_until)
             used = self._cpu()
             ending = await self.drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)

@@ -5,34 +5,28 @@ While a session is being opened again its requests wait. Refuses to know when an
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    aclosing,
-    asynccontextmanager,
-    suppress,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 
 import trio
 from attrs import frozen
 
-from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Checker, Follow, describe, judge, size_of, words_of
-from mcpmux.bench.http_pool import CLIENT_INFO, HttpPool, OpenPool, open_pools
+from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Follow, Judge, describe, size_of, words_of
+from mcpmux.bench.http_connection import Connector
+from mcpmux.bench.http_pool import CLIENT_INFO, HttpPool, open_connector
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
 from mcpmux.config import Upstream
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.call import Call, Event, Exchange, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import Notification, decode_list, raw, text_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect, unheard
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
@@ -40,6 +34,7 @@ from mcpmux.transports.wall import leaves_of
 
 PAGE_LIMIT = 10_000  # of a list; a longer one never ends
 LOST = "connection lost"
+NOT_ACKNOWLEDGED = "the listen ended before it was acknowledged"
 
 Explain = Callable[[str, str, Callable[[], str]], None]
 """Called for each error: the operation, the kind, and a function for what the server or system says of it."""
@@ -51,18 +46,12 @@ class Session:
     `expired` is set when the server says that it does not know the session any more.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        checker: Checker | None = None,
-        pool: HttpPool | None = None,
-        explain: Explain | None = None,
-    ) -> None:
+    def __init__(self, connection: Connection, pool: HttpPool | None, judge: Judge, explain: Explain) -> None:
         """`pool`: its own connections for single requests."""
-        self._explain = explain or _explain_nothing
+        self._explain = explain
         self._connection: Connection | None = connection
         self._pool = pool
-        self._judge = checker.judge if checker is not None else _judge_only
+        self._judge = judge
         self._decided = trio.Event()
         self._lost_for_good = False
         self.expired = trio.Event()
@@ -154,16 +143,10 @@ class Session:
             await connection.exchange(Call(m.RESOURCES_UNSUBSCRIBE, call.params, {}), unheard)
             return
         with trio.CancelScope() as scope:
-
-            async def hear(event: Event) -> None:
-                if event.method == m.ACKNOWLEDGED:
-                    scope.cancel(reason="acknowledged")
-
-            uri = text_of(call.params["uri"])
-            wish = {"notifications": raw({"resourceSubscriptions": [uri]})}
-            await connection.exchange(Call(m.LISTEN, wish, {}), hear)
+            uri = text_of(call.params["uri"]) or ""
+            await listen_to(connection.exchange, (uri,), lambda: scope.cancel(reason="acknowledged"))
         if not scope.cancelled_caught:
-            raise RemoteProtocolError("the listen ended before it was acknowledged")
+            raise RemoteProtocolError(NOT_ACKNOWLEDGED)
 
     async def list_uris(self) -> tuple[str, ...]:
         """Every resource that the server lists. Raises McpmuxError."""
@@ -176,12 +159,17 @@ class Session:
         return tuple(uris)
 
 
-def _explain_nothing(_operation: str, _kind: str, _words: Callable[[], str]) -> None:
-    """Nobody asked for explanations."""
+async def listen_to(exchange: Exchange, uris: Sequence[str], agree: Callable[[], None]) -> None:
+    """Listen to changes of resources until the server ends it; `agree` is called when it acknowledges.
 
+    Raises McpmuxError.
+    """
 
-def _judge_only(_ask: Ask, result: Fields) -> str:
-    return judge(result)
+    async def hear(event: Event) -> None:
+        if event.method == m.ACKNOWLEDGED:
+            agree()
+
+    await exchange(Call(m.LISTEN, {"notifications": raw({"resourceSubscriptions": uris})}, {}), hear)
 
 
 async def _pages(
@@ -226,7 +214,7 @@ REOPENINGS = 5  # in a row; a server that dies of every request is not started f
 STEADY_SECONDS = 5.0  # a session that held so long was no failed opening
 PAUSE_SECONDS = 0.1  # before the first opening again; doubled each time
 
-OpenChannel = Callable[[Upstream, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
+OpenChannel = Callable[[Upstream, Hear], AbstractAsyncContextManager[Channel]]
 
 Connected = Callable[[float, str], None]
 """Called for each opening: the seconds until it was ready or had failed, and `ok` or what it failed of."""
@@ -243,13 +231,13 @@ class Setup:
 
     open_channel: OpenChannel
     upstream: Upstream
+    revision: str | None
+    judge: Judge
     connected: Connected
-    revision: str | None = None
-    checker: Checker | None = None
-    hear: Callable[[int, Notification], None] | None = None
-    lost: Callable[[], None] | None = None
-    explain: Explain | None = None
-    pooled: bool = False
+    hear: Callable[[int, Notification], None]
+    lost: Callable[[], None] | None
+    explain: Explain
+    pooled: bool
 
 
 @asynccontextmanager
@@ -262,10 +250,10 @@ async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]
     failures: list[McpmuxError] = []
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
     async with (
-        open_pools(setup.upstream, OPENING_AT_ONCE) as open_pool,
+        open_connector(setup.upstream, OPENING_AT_ONCE) as connector,
         trio.open_nursery() as nursery,
     ):
-        supervisors = [_SessionSupervisor(setup, number, limit, open_pool) for number in range(count)]
+        supervisors = [_SessionSupervisor(setup, number, limit, connector) for number in range(count)]
 
         async def open_one(number: int) -> None:
             try:
@@ -290,10 +278,12 @@ async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]
 class _SessionSupervisor:
     """Opens one session, and opens it again when it is lost, until `end`."""
 
-    def __init__(self, setup: Setup, number: int, limit: trio.CapacityLimiter, open_pool: OpenPool) -> None:
+    def __init__(
+        self, setup: Setup, number: int, limit: trio.CapacityLimiter, connector: Connector | None
+    ) -> None:
         self._setup = setup
-        self._open_pool = open_pool
-        self._hear: Hear = partial(setup.hear, number) if setup.hear is not None else _ignore
+        self._connector = connector if setup.pooled else None
+        self._hear: Hear = partial(setup.hear, number)
         self._limit = limit
         self._over = trio.Event()
         self._scope = trio.CancelScope()
@@ -332,11 +322,10 @@ class _SessionSupervisor:
         began, ready = trio.current_time(), None
         try:
             async with AsyncExitStack() as stack:
-                channel, session = await self._enter(stack, task_status)
+                session, lost = await self._enter(stack, task_status)
                 ready = trio.current_time()
                 self._setup.connected(ready - began, OK)
-                is_http = isinstance(channel, HttpChannel)  # whose sockets come and go
-                await self._hold_open(session, session.expired if is_http else channel.closed)
+                await self._hold_open(session, lost)
         except* McpmuxError as group:
             failure = next(error for error in leaves_of(group) if isinstance(error, McpmuxError))
         if ready is None:
@@ -347,22 +336,25 @@ class _SessionSupervisor:
 
     async def _enter(
         self, stack: AsyncExitStack, task_status: trio.TaskStatus[Session]
-    ) -> tuple[Channel, Session]:
-        """Open it. Raises McpmuxError."""
+    ) -> tuple[Session, trio.Event]:
+        """Open it: the session, and what is set when it is lost. Raises McpmuxError."""
         setup = self._setup
+        pool: HttpPool | None = None
         async with self._limit:
-            channel = await stack.enter_async_context(setup.open_channel(setup.upstream, self._hear, None))
+            channel = await stack.enter_async_context(setup.open_channel(setup.upstream, self._hear))
             connection = await _connect(channel, setup.upstream, setup.revision)
-            pool = self._open_pool(setup.upstream, connection) if setup.pooled else None
-            if pool is not None:
+            if self._connector is not None and isinstance(connection.channel, HttpChannel):
+                client_info = CLIENT_INFO if is_modern(connection.facts.revision) else None
+                pool = HttpPool(self._connector, connection.channel, client_info)
                 stack.callback(pool.close)
                 await pool.prepare()
         if self._session is None:
-            self._session = Session(connection, setup.checker, pool, setup.explain)
+            self._session = Session(connection, pool, setup.judge, setup.explain)
             task_status.started(self._session)
         else:
             self._session.resume(connection, pool)
-        return channel, self._session
+        # The sockets of a session over HTTP come and go.
+        return self._session, self._session.expired if isinstance(channel, HttpChannel) else channel.closed
 
     async def _hold_open(self, session: Session, lost: trio.Event) -> None:
         self._open = True
@@ -400,7 +392,3 @@ async def _first_of(*events: trio.Event) -> None:
     async with trio.open_nursery() as nursery:
         for event in events:
             nursery.start_soon(wait, event)
-
-
-def _ignore(_notification: Notification) -> None:
-    """Notifications that belong to no request are not part of this load."""

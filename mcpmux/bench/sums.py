@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mcpmux.bench.results import OK, WAITED, Connections, OperationResult, Series, Step
+from mcpmux.bench.results import COLUMNS, OK, WAITED, OperationResult, Series, Step
 from mcpmux.traffic.reading.histogram import Histogram
 
 MOST_KINDS = 50  # of errors; codes come from the server
 OTHERS = "others"
 
-Columns = tuple[int, int, float | None, float | None, float | None]  # count, errors, p50, p99, most
+Columns = tuple[int, int, float | None, float | None, float | None]
+"""A row of a series, in the order of COLUMNS."""
+
 EMPTY: Columns = (0, 0, None, None, None)
 
 
@@ -20,10 +22,13 @@ class Sums:
 
     __slots__ = ("count", "errors", "latency", "service")
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Iterable[Sums] = ()) -> None:
+        """All `parts` together."""
         self.count = 0
         self.errors = 0
         self.latency = self.service = Histogram()
+        for part in parts:
+            self.merge(part)
 
     def __repr__(self) -> str:
         return f"<Sums of {self.count}, {self.errors} errors>"
@@ -61,7 +66,7 @@ class Sums:
 class OperationSums:
     """Of one operation. `row`: of the row with `number`, the last in which it had anything.
 
-    That row may be closed already; `closed` has those before it, as far as it had anything.
+    That row may be closed already; `closed` has those before it.
     """
 
     __slots__ = ("_closed", "_whole", "errors", "number", "received_bytes", "row", "sent_bytes")
@@ -95,7 +100,7 @@ class OperationSums:
 
     def whole(self) -> Sums:
         """All requests so far."""
-        return summed((self._whole, self.row))
+        return Sums((self._whole, self.row))
 
     def freeze(self, rows: int, seconds: float, last_seconds: float | None) -> OperationResult:
         """What is kept of it. `rows`: how many are closed. `last_seconds`: of the open row, if it is kept."""
@@ -112,29 +117,34 @@ class OperationSums:
         )
 
 
-@dataclass(slots=True)
-class StepSums:
-    """Of one step. Open until `ended` is known."""
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Requests or connections: how many, what those failed of that failed, and how long they took."""
 
-    began: float
-    name: str
-    offered: float | None
-    clients: int | None
-    ended: float | None = None
     count: int = 0
-    arrived: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    latency: Histogram = field(default_factory=Histogram)
-    held: bool | None = None
-    why: str | None = None
+    times: Histogram = field(default_factory=Histogram)
 
-    def add(self, latency: float, outcome: str) -> None:
-        """Count a request that was meant to be sent in it."""
+    def add(self, seconds: float, outcome: str) -> None:
+        """Count one."""
         self.count += 1
         if outcome != OK:
             add_kind(self.errors, outcome)
         if outcome == OK or outcome in WAITED:
-            self.latency.record(latency)
+            self.times.record(seconds)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepCounts(Counts):
+    """Of the requests that were meant to be sent in one step. It is open until `ended` is known."""
+
+    began: float
+    name: str
+    offered: float | None
+    ended: float | None = None
+    arrived: int = 0
+    held: bool | None = None
+    why: str | None = None
 
     def arrive(self, done: float) -> None:
         """Count an answer without error that came while it lasts, to a request of whichever step."""
@@ -146,38 +156,14 @@ class StepSums:
         return Step(
             name=self.name,
             offered=self.offered,
-            clients=self.clients,
             seconds=max((self.ended if self.ended is not None else ended) - self.began, 0.0),
             count=self.count,
             arrived=self.arrived,
             errors=dict(self.errors),
-            latency=self.latency.freeze(),
+            latency=self.times.freeze(),
             held=self.held,
             why=self.why,
         )
-
-
-@dataclass(slots=True)
-class ConnectionSums:
-    """Of all connections of a run."""
-
-    count: int = 0
-    lost: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    times: Histogram = field(default_factory=Histogram)
-
-    def add(self, seconds: float, outcome: str) -> None:
-        """Count a connection."""
-        self.count += 1
-        if outcome == OK:
-            self.times.record(seconds)
-        else:
-            add_kind(self.errors, outcome)
-
-    def freeze(self) -> Connections:
-        """What is kept of them."""
-        errors, times = dict(self.errors), self.times.freeze()
-        return Connections(count=self.count, errors=errors, times=times, lost=self.lost)
 
 
 def add_kind(errors: dict[str, int], kind: str) -> None:
@@ -187,24 +173,8 @@ def add_kind(errors: dict[str, int], kind: str) -> None:
     errors[kind] = errors.get(kind, 0) + 1
 
 
-def summed(parts: Iterable[Sums]) -> Sums:
-    """All of them together."""
-    whole = Sums()
-    for part in parts:
-        whole.merge(part)
-    return whole
-
-
 def series_of(closed: list[Columns], row: Sums, seconds: float, last_seconds: float | None) -> Series:
     """Rows as columns. `row`: the open one, which is left out when `last_seconds` is None."""
     rows = closed if last_seconds is None else [*closed, row.columns()]
-    columns = list(zip(*rows, strict=True)) or [()] * 5
-    return Series(
-        seconds=seconds,
-        last_seconds=seconds if last_seconds is None else last_seconds,
-        count=columns[0],
-        errors=columns[1],
-        p50=columns[2],
-        p99=columns[3],
-        most=columns[4],
-    )
+    columns = dict(zip(COLUMNS, zip(*rows, strict=True) if rows else [()] * 5, strict=True))
+    return Series(seconds=seconds, last_seconds=seconds if last_seconds is None else last_seconds, **columns)

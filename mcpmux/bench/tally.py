@@ -18,18 +18,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from mcpmux.bench.results import OK, WAITED, About, FanOut, Generator, Results, Step
-from mcpmux.bench.sums import (
-    OTHERS,
-    Columns,
-    ConnectionSums,
-    OperationSums,
-    StepSums,
-    Sums,
-    add_kind,
-    series_of,
-    summed,
-)
+from mcpmux.bench.results import OK, WAITED, About, Connections, FanOut, Generator, Results, Step
+from mcpmux.bench.sums import OTHERS, Columns, Counts, OperationSums, StepCounts, Sums, add_kind, series_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
 MOST_ROWS = 3600  # of a series; longer runs get longer rows
@@ -75,8 +65,9 @@ class Tally:
         self._closing: Sums | None = None  # what is summed up of that so far
         self._number = 0  # of the open row
         self._operations: dict[str, OperationSums] = {}
-        self._connections = ConnectionSums()
-        self._steps: list[StepSums] = []
+        self._connections = Counts()
+        self._lost = 0  # connections
+        self._steps: list[StepCounts] = []
         self._examples: dict[str, str] = {}
         self.start(started)
 
@@ -141,7 +132,7 @@ class Tally:
 
     def lost_connection(self) -> None:
         """Count a session that broke off while it was in use."""
-        self._connections.lost += 1
+        self._lost += 1
 
     def explain(self, operation: str, kind: str, words: Callable[[], str]) -> None:
         """What was said of the first error of a kind; `words` is asked then only."""
@@ -150,9 +141,7 @@ class Tally:
             text, _ = REDACTOR.redact_text(" ".join(words().split()))
             self._examples[key] = text[:EXAMPLE_CHARACTERS]
 
-    def begin_step(
-        self, now: float, name: str, offered: float | None = None, clients: int | None = None
-    ) -> None:
+    def begin_step(self, now: float, name: str, offered: float | None = None) -> None:
         """What is meant to be sent from now on belongs to a new step. `offered`: requests per second.
 
         Raises ValueError when there are too many.
@@ -160,7 +149,7 @@ class Tally:
         if len(self._steps) >= MOST_STEPS:
             raise ValueError(f"a run has at most {MOST_STEPS} steps")
         self.end_step(now)
-        self._steps.append(StepSums(now, name, offered, clients))
+        self._steps.append(StepCounts(began=now, name=name, offered=offered))
 
     def end_step(self, now: float) -> None:
         """The open step ends, if there is one. Later answers to what it has sent still count in it."""
@@ -177,7 +166,7 @@ class Tally:
 
     def snapshot(self, now: float, in_flight: int = 0) -> Snapshot:
         """What a live view shows. Costs more than counting: for a few times a second."""
-        whole = summed(sums.whole() for sums in self._operations.values())
+        whole = Sums(sums.whole() for sums in self._operations.values())
         p50, p99, p999 = whole.latency.percentiles((50, 99, 99.9))
         return Snapshot(
             elapsed=now - self.started,
@@ -210,7 +199,7 @@ class Tally:
         ended = max(ended, self._last)
         self._close_rows(ended)
         self._close_parts()
-        open_row = summed(sums.row for sums in self._operations.values())
+        open_row = Sums(sums.row for sums in self._operations.values())
         last_seconds = ended - self._row_began if ended > self._row_began or open_row.count else None
         closed = [*self._rows, *([self._closing.columns()] if self._closing is not None else [])]
         return Results(
@@ -222,7 +211,12 @@ class Tally:
                 for name, sums in sorted(self._operations.items())
             },
             series=series_of(closed, open_row, self.row_seconds, last_seconds),
-            connections=self._connections.freeze(),
+            connections=Connections(
+                count=self._connections.count,
+                errors=dict(self._connections.errors),
+                times=self._connections.times.freeze(),
+                lost=self._lost,
+            ),
             generator=generator,
             steps=tuple(step.freeze(ended) for step in self._steps),
             fan_out=fan_out,
@@ -236,7 +230,7 @@ class Tally:
             operation = OTHERS
         return self._operations.setdefault(operation, OperationSums(self._number))
 
-    def _step_at(self, time: float) -> StepSums:
+    def _step_at(self, time: float) -> StepCounts:
         """The last step that began by then."""
         for step in reversed(self._steps):
             if step.began <= time:

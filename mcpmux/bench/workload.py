@@ -11,14 +11,15 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from attrs import field, frozen
 
 from mcpmux.bench.operation import (
+    LISTS,
+    NAMED,
     Ask,
     Drawing,
-    Inventory,
     Kind,
     Make,
     Operation,
@@ -70,23 +71,8 @@ class Turn(NamedTuple):
     pause: float
 
 
-class Turns(Protocol):
-    """What is asked, turn after turn. `single`: every turn is one ask."""
-
-    @property
-    def single(self) -> bool: ...
-
-    def next(self) -> Turn:
-        """The next turn; there is always one more."""
-        ...
-
-    def next_ask(self) -> Ask:
-        """What the next turn asks, where every turn is one ask."""
-        ...
-
-
 class Mix:
-    """Flows at one server, drawn by weight. `random` belongs to it."""
+    """Flows at one server, drawn by weight, for ever. `random` belongs to it. `single`: a turn is one ask."""
 
     def __init__(self, flows: Sequence[BoundFlow], weights: Iterable[float], random: Random) -> None:
         self._drawing = Drawing(flows, weights)
@@ -112,10 +98,10 @@ class Mix:
         return self._sole or self._drawing.one(self._random.random)
 
 
-def bind_mix(flows: Sequence[Flow], inventory: Inventory, exponent: float, random: Random) -> Mix:
-    """The mix at a server that has `inventory`. Raises InvalidValue when it lacks what a flow asks for."""
+def bind_mix(flows: Sequence[Flow], uris: Sequence[str], exponent: float, random: Random) -> Mix:
+    """The mix at a server with these resources. Raises InvalidValue if it lacks what a flow asks for."""
     bound = [
-        BoundFlow(tuple(bind(step, inventory, exponent) for step in flow.steps), flow.pause) for flow in flows
+        BoundFlow(tuple(bind(step, uris, exponent) for step in flow.steps), flow.pause) for flow in flows
     ]
     return Mix(bound, [flow.weight for flow in flows], random)
 
@@ -144,10 +130,9 @@ TAKEN_BACK = "unsubscribes, which follows each subscription of the load"
 NO_LOAD = "of a method that is no load"
 TOO_MANY = "beyond the limit"
 
-_LISTS = {m.RESOURCES_LIST: "resources", m.TEMPLATES_LIST: "templates", m.TOOLS_LIST: "tools"}
-_LISTS[m.PROMPTS_LIST] = "prompts"
+_LISTS = {method: name for name, method in LISTS.items()}
 _OF_A_SESSION = frozenset({m.INITIALIZE, m.DISCOVER, m.PING, m.SET_LEVEL, m.LISTEN})
-_NAMED = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt"}
+_NAMED = {method: verb for verb, method in NAMED.items()}
 _OF_ITS_TIME = (STATE, RESPONSES, TASK_ID, "task")
 
 
@@ -177,9 +162,9 @@ class CapturedLoad:
 
 
 class InTurn:
-    """The turns of a captured load, for `drive`."""
+    """The requests of a captured load as turns, for ever."""
 
-    single = True  # each is one request
+    single = True
 
     def __init__(self, load: CapturedLoad) -> None:
         self._turns = [Turn((ask,), 0.0) for ask in load.asks]
@@ -200,6 +185,10 @@ class InTurn:
         return self.next().asks[0]
 
 
+Turns = Mix | InTurn
+"""What is asked, turn after turn."""
+
+
 def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
     """The requests of all dialogues in the order of the capture; tools are called `with_tools` only."""
     turns = sorted((turn for one in dialogues for turn in one.requests()), key=lambda turn: turn.position)
@@ -210,20 +199,17 @@ def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
     for turn in turns:
         reason = _why_left_out(turn, with_tools=with_tools)
         key = _key_of(turn.method, turn.params)
-        if reason is None and (len(order) >= MOST_REQUESTS or _is_full(key, numbers)):
+        is_new = key not in numbers
+        if reason is None and (len(order) >= MOST_REQUESTS or (is_new and len(numbers) >= MOST_DIFFERENT)):
             reason = TOO_MANY
         if reason is not None:
             left_out[reason] += 1
             continue
-        if key not in numbers:
+        if is_new:
             numbers[key] = len(asks)
             asks.append(_ask_of(turn))
         order.append(numbers[key])
     return CapturedLoad(asks=tuple(asks), order=order, left_out=left_out)
-
-
-def _is_full(key: object, numbers: dict[object, int]) -> bool:
-    return key not in numbers and len(numbers) >= MOST_DIFFERENT
 
 
 def _key_of(method: str, params: Fields) -> object:

@@ -260,15 +260,15 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
     """The flows of the scenario's file. Its options fill in `options` that the command line does not give."""
     if options["scenario"] is None:
         return ()
-    scenario = parse_scenario(load_source(options["scenario"], sys.stdin.read))
+    given, flows = parse_scenario(load_source(options["scenario"], sys.stdin.read))
     context = click.get_current_context()
-    for key, value in scenario.options.items():
+    for key, value in given.items():
         name = "assertions" if key == "assert" else key
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             options[name] = value
     if context.get_parameter_source("operations") is not ParameterSource.DEFAULT:
         return ()
-    return scenario.flows
+    return flows
 
 
 def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:

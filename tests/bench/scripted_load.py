@@ -10,7 +10,7 @@ import trio
 
 from mcpmux.bench.answer import Answer
 from mcpmux.bench.drive import Drive, Ending, Load
-from mcpmux.bench.operation import Ask, Inventory
+from mcpmux.bench.operation import Ask
 from mcpmux.bench.workload import Mix, bind_mix, parse_flow
 
 Delay = Callable[[float, int], float]
@@ -76,13 +76,13 @@ class DelayedServer:
 
 
 def ping_mix() -> Mix:
-    return bind_mix([parse_flow("ping")], Inventory(), 0, Random(1))
+    return bind_mix([parse_flow("ping")], (), 0, Random(1))
 
 
 async def drive(server: DelayedServer, load: Load, seed: int = 1) -> tuple[Recording, Ending, float]:
     """Run a load to its end: what it recorded, how it ended, and when it began."""
     recording = Recording()
     started = trio.current_time()
-    run = Drive(load, [server], ping_mix(), recording, Random(seed))
+    run = Drive(load, [server], ping_mix(), recording.record, Random(seed))
     ending = await run.run(started)
     return recording, ending, started

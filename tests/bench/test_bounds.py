@@ -16,7 +16,7 @@ import trio.testing
 from mcpmux.bench import answer
 from mcpmux.bench.answer import Checker
 from mcpmux.bench.drive import Drive, Load
-from mcpmux.bench.operation import Ask, Inventory, Kind, parse_arguments
+from mcpmux.bench.operation import Ask, Kind, parse_arguments
 from mcpmux.bench.push import Deliveries
 from mcpmux.bench.schedule import Ramp, arrivals, poisson_positions
 from mcpmux.bench.tally import MOST_OPERATIONS, MOST_ROWS, Tally
@@ -83,7 +83,7 @@ def deliveries_of(count: int) -> Deliveries:
 
 def mix_of(count: int) -> object:
     flows = [parse_flow('2 tool echo {"text": "{{n}}"}'), parse_flow("1 read")]
-    mix = bind_mix(flows, Inventory(tuple(f"memo:{number}" for number in range(100))), 1.0, Random(1))
+    mix = bind_mix(flows, tuple(f"memo:{number}" for number in range(100)), 1.0, Random(1))
     for _ in range(count):
         mix.next()
     return mix
@@ -92,7 +92,7 @@ def mix_of(count: int) -> object:
 def template_of(count: int) -> object:
     """What makes the arguments keeps none of them."""
     template = parse_arguments('{"a": "{{n}}", "b": {{1..9}}}')
-    flow = bind_mix([parse_flow('tool t {"a": "{{n}}"}')], Inventory(), 0, Random(1))
+    flow = bind_mix([parse_flow('tool t {"a": "{{n}}"}')], (), 0, Random(1))
     for _ in range(count):
         flow.next()
     return template, flow
@@ -175,7 +175,9 @@ async def test_a_drive_keeps_nothing_of_its_requests(
         recorder = Counter()
         profile = (Ramp(100.0, 100.0, seconds),) if open_model else None
         load = Load(workers=4, seconds=seconds, profile=profile, count=None)
-        drive = Drive(load, [DelayedServer(lambda _at, _number: 0.02)], ping_mix(), recorder, Random(1))
+        drive = Drive(
+            load, [DelayedServer(lambda _at, _number: 0.02)], ping_mix(), recorder.record, Random(1)
+        )
         await drive.run(trio.current_time())
         assert recorder.count > 90 * seconds
         drive._scope = drive._turn = None  # type: ignore[assignment]  # they reach into trio itself

@@ -79,7 +79,7 @@ async def pool_to(answer: Answer, modern: bool = True, limits: Limits | None = N
                 info = CLIENT_INFO if modern else None
                 async with open_readiness_poller() as poller:
                     connector = Connector(HttpOrigin.from_url(url), poller, limits or Limits(), at_once=2)
-                    pool = HttpPool(connector, channel, info, limits or Limits())  # type: ignore[arg-type]  # it is HTTP
+                    pool = HttpPool(connector, channel, info)  # type: ignore[arg-type]  # it is HTTP
                     yield pool, server
                     pool.close()
         nursery.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 
@@ -65,6 +66,6 @@ async def test_its_descriptor_is_given_back() -> None:
 async def test_without_timers_of_the_kernel_it_is_the_event_loop_that_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "platform", "somewhere")
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: object())
     with open_timer() as sleep_until:
         assert sleep_until is trio.sleep_until

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from mcpmux.bench.operation import Drawing, Inventory, Kind, bind, parse_operation, parse_weighted, zipf
+from mcpmux.bench.operation import Drawing, Kind, bind, parse_operation, parse_weighted, zipf
 from mcpmux.bench.workload import Flow, bind_mix, parse_flow
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import decode_any
 
-URIS = Inventory(("file:///a.md", "file:///b.txt", "memo:c.md", "file:///dir/d.md"))
+URIS = ("file:///a.md", "file:///b.txt", "memo:c.md", "file:///dir/d.md")
 
 
 def call_of(text: str, number: int = 1, seed: int = 1) -> tuple[str, dict[str, Any]]:
@@ -66,7 +66,7 @@ def test_a_glob_chooses_among_the_resources_of_the_server() -> None:
 
 def test_a_uri_as_an_argument_is_one_of_the_server() -> None:
     uris = {call_of('tool t {"u": "{{uri}}"}', seed=seed)[1]["arguments"]["u"] for seed in range(40)}
-    assert uris == set(URIS.uris)
+    assert uris == set(URIS)
 
 
 def test_lists_are_walked_and_subscriptions_taken_back() -> None:

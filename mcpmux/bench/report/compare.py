@@ -69,15 +69,9 @@ def _resampled(
     relate: Callable[[float, float], float | None],
 ) -> Interval:
     """The interval of a number that the two means make; `relate` gives None where they make none."""
-    before, after = [_sum(block) for block in old], [_sum(block) for block in new]
-    drawn = [
-        relate(
-            _mean(random.choices(before, k=len(before))),
-            _mean(random.choices(after, k=len(after))),
-        )
-        for _ in range(ROUNDS)
-    ]
-    estimate = relate(_mean(before), _mean(after)) or 0.0
+    sums = [[_sum(block) for block in sample] for sample in (old, new)]
+    drawn = [relate(*(_mean(random.choices(each, k=len(each))) for each in sums)) for _ in range(ROUNDS)]
+    estimate = relate(*map(_mean, sums)) or 0.0
     return _interval(estimate, [each for each in drawn if each is not None], min(len(old), len(new)))
 
 
@@ -147,7 +141,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self, value: float) -> str:
         """A value of this measure, for people."""
-        return _TEXTS[self.measure](value)
+        return MEASURES[self.measure].text(value)
 
     @property
     def interval_text(self) -> str:
@@ -174,46 +168,30 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """How to read one number off a run, and (weight, value) off the seconds of a run."""
+    """How to read one number off a run, and weights and values off the seconds of a run."""
 
-    name: str
-    more_is_better: bool
     of_run: Callable[[Results, OperationResult], float | None]
-    of_rows: Callable[[Series], Iterable[tuple[float, float] | None]]
+    of_rows: Callable[[Series], tuple[Sequence[float], Sequence[float | None]]]
     text: Callable[[float], str]
 
 
-def _column(name: str) -> Callable[[Series], Iterable[tuple[float, float] | None]]:
-    def rows(series: Series) -> Iterable[tuple[float, float] | None]:
-        for count, value in zip(series.count, getattr(series, name), strict=True):
-            yield None if value is None else (count, value)
-
-    return rows
-
-
-def _percentile(percent: float) -> Callable[[Results, OperationResult], float | None]:
-    return lambda _, part: part.latency.percentile(percent)
-
-
-def _errors(series: Series) -> Iterable[tuple[float, float] | None]:
-    for count, errors in zip(series.count, series.errors, strict=True):
-        yield (count, errors / count) if count else None
-
-
-MEASURES = (
-    Measure(
-        "rate",
-        True,
-        lambda results, part: results.rate(part),
-        lambda series: zip(series.widths(), series.rates(), strict=True),
-        rate_text,
+MEASURES = {
+    "rate": Measure(lambda run, part: run.rate(part), lambda rows: (rows.widths(), rows.rates()), rate_text),
+    "p50": Measure(
+        lambda _, part: part.latency.percentile(50), lambda rows: (rows.count, rows.p50), time_text
     ),
-    Measure("p50", False, _percentile(50), _column("p50"), time_text),
-    Measure("p99", False, _percentile(99), _column("p99"), time_text),
-    Measure("errors", False, lambda _, part: part.error_share, _errors, share_text),
-)
-
-_TEXTS = {measure.name: measure.text for measure in MEASURES}
+    "p99": Measure(
+        lambda _, part: part.latency.percentile(99), lambda rows: (rows.count, rows.p99), time_text
+    ),
+    "errors": Measure(
+        lambda _, part: part.error_share,
+        lambda rows: (
+            rows.count,
+            [e / c if c else None for c, e in zip(rows.count, rows.errors, strict=True)],
+        ),
+        share_text,
+    ),
+}
 
 
 def compare_reports(old: Report, new: Report, random: Random) -> list[Comparison]:
@@ -260,9 +238,9 @@ def compare_runs(
     parts: list[str | None] = [None]
     common = [part for part in new[0].operations if all(part in run.operations for run in (*old, *new))]
     parts += common if len(common) > 1 else []
-    changes = [
+    changes = (
         _change(measure, part, old, new, random, by_runs, paired) for part in parts for measure in MEASURES
-    ]
+    )
     return Comparison(
         name=name,
         basis=_basis(old, new, sides, by_runs, paired),
@@ -282,7 +260,7 @@ def in_turns(old: Sequence[Results], new: Sequence[Results]) -> bool:
 
 
 def _change(
-    measure: Measure,
+    name: str,
     part: str | None,
     old: Sequence[Results],
     new: Sequence[Results],
@@ -290,57 +268,56 @@ def _change(
     by_runs: bool,
     paired: bool,
 ) -> Change | None:
-    befores, afters = _values(measure, part, old), _values(measure, part, new)
+    befores, afters = _values(name, part, old), _values(name, part, new)
     if not befores or not afters:
         return None
     before, after = fmean(befores), fmean(afters)
     blocks: list[list[Block]] = [[[(1.0, value)] for value in values] for values in (befores, afters)]
     if not by_runs:
-        blocks = [_blocks(measure, part, runs) for runs in (old, new)]
+        blocks = [_blocks(name, part, runs) for runs in (old, new)]
         before, after = map(weighted_mean, blocks)
         befores, afters = ([value for block in sample for _, value in block] for sample in blocks)
     interval: Interval | None = None
     if min(map(len, blocks)) >= BLOCKS:
-        if measure.name == "errors":
+        if name == "errors":
             interval = difference(blocks[0], blocks[1], random)
         elif paired:
             interval = paired_change(befores, afters, random)
         else:
             interval = relative_change(blocks[0], blocks[1], random)
+    margin = ERROR_MARGIN if name == "errors" else MARGIN
+    verdict: Verdict = "no difference shown"
+    if interval is not None and (interval.low > margin or interval.high < -margin):
+        verdict = "better" if (interval.low > 0) == (name == "rate") else "worse"
     return Change(
         part=part,
-        measure=measure.name,
+        measure=name,
         old=before,
         new=after,
         interval=interval,
         effect=cliffs_delta(befores, afters),
-        verdict=_verdict(measure, interval),
+        verdict=verdict,
     )
 
 
-def _values(measure: Measure, part: str | None, runs: Sequence[Results]) -> list[float]:
+def _values(name: str, part: str | None, runs: Sequence[Results]) -> list[float]:
     """One number of each run that has it."""
-    found = [measure.of_run(run, run.overall() if part is None else run.operations[part]) for run in runs]
+    of_run = MEASURES[name].of_run
+    found = [of_run(run, run.overall() if part is None else run.operations[part]) for run in runs]
     return [value for value in found if value is not None]
 
 
-def _blocks(measure: Measure, part: str | None, runs: Sequence[Results]) -> list[Block]:
+def _blocks(name: str, part: str | None, runs: Sequence[Results]) -> list[Block]:
     """The rows of all runs in blocks of neighbours; no block reaches from one run into another."""
     blocks: list[Block] = []
     for run in runs:
         series = run.series if part is None else run.operations[part].series
-        rows = [row for row in measure.of_rows(series.whole()) if row is not None]
-        size = max(1, round(math.sqrt(len(rows))) if len(rows) >= BLOCKS**2 else 1)
+        columns = MEASURES[name].of_rows(series.whole())
+        rows = [(weight, value) for weight, value in zip(*columns, strict=True) if value is not None]
+        size = round(math.sqrt(len(rows))) if len(rows) >= BLOCKS**2 else 1
         size = max(size, math.ceil(len(rows) / MOST_BLOCKS))
         blocks += [rows[place : place + size] for place in range(0, len(rows), size)]
     return blocks
-
-
-def _verdict(measure: Measure, interval: Interval | None) -> Verdict:
-    margin = ERROR_MARGIN if measure.name == "errors" else MARGIN
-    if interval is None or (-margin <= interval.high and interval.low <= margin):
-        return "no difference shown"
-    return "better" if (interval.low > 0) == measure.more_is_better else "worse"
 
 
 def _basis(

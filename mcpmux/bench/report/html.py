@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 
 from mcpmux.bench.assertion import Judgement
-from mcpmux.bench.formatting import count_text, rate_text, share_text, time_text
+from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.report.plots import (
     OF_LATENCY,
@@ -22,23 +22,14 @@ from mcpmux.bench.report.plots import (
     time_figures,
 )
 from mcpmux.bench.report.result_file import Report
-from mcpmux.bench.report.tables import (
-    Table,
-    circumstances,
-    comparison_table,
-    differs,
-    notes_on,
-    tables_of,
-)
+from mcpmux.bench.report.tables import Table, circumstances, comparison_table, differs, notes_on, tables_of
 from mcpmux.bench.results import Results, by_name, pool, pooled
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_of(
-    report: Report,
-    comparisons: Sequence[Comparison] = (),
-    judgements: Sequence[Judgement] = (),
+    report: Report, comparisons: Sequence[Comparison] = (), judgements: Sequence[Judgement] = ()
 ) -> str:
     """The whole page."""
     results = report.results
@@ -52,7 +43,7 @@ def html_of(
         _notes(notes_on(results)),
         _judgements(judgements),
         *(_table(table) for table in tables_of(results)),
-        *(_comparison(one) for one in comparisons),
+        *(_table(comparison_table(one)) + _notes(one.notes) for one in comparisons),
         *_plots(by_name(results)),
         _facts(report),
         "<footer>Latency counts from the time at which a request was meant to be sent, so that a stalled "
@@ -78,12 +69,12 @@ def _tiles(one: Results) -> str:
         (time_text(p99), "p99 latency", ""),
         (time_text(p999), "p99.9 latency", ""),
         (share_text(whole.error_share), "errors", "bad" if whole.failed else "good"),
-        (count_text(whole.count), "requests", ""),
+        (f"{whole.count:,}", "requests", ""),
         (share_text(one.generator.cpu_share), "generator CPU", "warn" if one.generator.warning else ""),
     ]
     if one.fan_out is not None:
         lost = one.fan_out.losses
-        tiles.append((count_text(lost), "pushes lost", "bad" if lost else "good"))
+        tiles.append((f"{lost:,}", "pushes lost", "bad" if lost else "good"))
     inside = (
         f'<div class="tile"><b class="{tone}">{escape(text)}</b><span>{escape(name)}</span></div>'
         for text, name, tone in tiles
@@ -130,48 +121,40 @@ def _figure(figure: Figure) -> str:
     )
 
 
+def _card(body: str, title: str = "", kind: str = "") -> str:
+    heading = f"<h3>{escape(title)}</h3>" if title else ""
+    return f'<section class="card {kind}">{heading}{body}</section>'
+
+
 def _table(table: Table) -> str:
-    words = ['class="words"' if place in table.left else "" for place in range(len(table.headings))]
-    head = "".join(
-        f"<th {style}>{escape(text)}</th>" for style, text in zip(words, table.headings, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td class="{"words " if place in table.left else ""}{cell.tone}">{escape(cell.text)}</td>'
-            for place, cell in enumerate(row)
+    def row(tag: str, cells: Iterable[tuple[str, str]]) -> str:
+        """`cells`: the tone and the text of each."""
+        inside = (
+            f'<{tag} class="{"words " if place in table.left else ""}{tone}">{escape(text)}</{tag}>'
+            for place, (tone, text) in enumerate(cells)
         )
-        + "</tr>"
-        for row in table.rows
-    )
-    return (
-        f'<section class="card"><h3>{escape(table.title)}</h3><div class="scroll"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
-    )
+        return f"<tr>{''.join(inside)}</tr>"
 
-
-def _comparison(comparison: Comparison) -> str:
-    return _table(comparison_table(comparison)) + _notes(comparison.notes)
+    head = row("th", (("", text) for text in table.headings))
+    body = "".join(row("td", ((cell.tone, cell.text) for cell in cells)) for cells in table.rows)
+    whole = f'<div class="scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    return _card(whole, table.title)
 
 
 def _notes(notes: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<section class="card notes"><ul>{items}</ul></section>' if items else ""
+    return _card(f"<ul>{items}</ul>", kind="notes") if notes else ""
 
 
 def _judgements(judgements: Sequence[Judgement]) -> str:
-    if not judgements:
-        return ""
     items = "".join(
         f'<li class="{"good" if one.held else "bad"}">{"✓" if one.held else "✗"} {escape(one.sentence)}</li>'
         for one in judgements
     )
-    return f'<section class="card"><h3>Assertions</h3><ul class="plain">{items}</ul></section>'
+    return _card(f'<ul class="plain">{items}</ul>', "Assertions") if judgements else ""
 
 
 def _facts(report: Report) -> str:
     facts = {"written by": report.tool, "started": report.when, **report.machine}
-    items = "".join(
-        f"<dt>{escape(str(name))}</dt><dd>{escape(str(fact))}</dd>" for name, fact in facts.items()
-    )
-    return f'<h2>Where the load came from</h2><section class="card"><dl>{items}</dl></section>'
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(fact))}</dd>" for name, fact in facts.items())
+    return f"<h2>Where the load came from</h2>{_card(f'<dl>{items}</dl>')}"

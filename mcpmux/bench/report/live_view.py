@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
@@ -15,14 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mcpmux.bench.formatting import (
-    count_text,
-    percent_name,
-    rate_text,
-    share_text,
-    sparkline,
-    time_text,
-)
+from mcpmux.bench.formatting import rate_text, share_text, sparkline, time_text
 from mcpmux.bench.tally import Snapshot
 from mcpmux.printable import printable
 
@@ -62,9 +54,9 @@ class LiveView:
         self.planned = planned
         self._console = console
         self._rows: dict[str, _Row] = {}
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        )
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __repr__(self) -> str:
         return f"<LiveView {self.title!r}{'' if self._live else ', quiet'}>"
@@ -74,12 +66,7 @@ class LiveView:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -101,14 +88,14 @@ class LiveView:
         return Group(
             _pairs(("rate", self._rows[name].rate(width))),
             _pairs(
-                ("requests", count_text(snapshot.count)),
-                ("in flight", count_text(snapshot.in_flight)),
+                ("requests", f"{snapshot.count:,}"),
+                ("in flight", f"{snapshot.in_flight:,}"),
                 ("errors", _errors(snapshot)),
             ),
             _pairs(
-                (percent_name(50), time_text(snapshot.p50)),
-                (percent_name(99), time_text(snapshot.p99)),
-                (percent_name(99.9), time_text(snapshot.p999)),
+                ("p50", time_text(snapshot.p50)),
+                ("p99", time_text(snapshot.p99)),
+                ("p99.9", time_text(snapshot.p999)),
                 ("max", time_text(snapshot.most)),
             ),
         )
@@ -126,7 +113,7 @@ class LiveView:
             table.add_row(
                 Text(printable(name)),
                 Text(self._rows[name].rate(sparks)),
-                count_text(snapshot.count),
+                f"{snapshot.count:,}",
                 _errors(snapshot),
                 *map(time_text, (snapshot.p50, snapshot.p99, snapshot.most)),
             )
@@ -152,16 +139,14 @@ class LiveView:
 
 
 def _errors(snapshot: Snapshot) -> Text:
-    share = snapshot.errors / snapshot.count if snapshot.count else None
     if not snapshot.errors:
         return Text("0")
-    return Text(f"{count_text(snapshot.errors)} ({share_text(share)})", style="bold red")
+    share = share_text(snapshot.errors / snapshot.count if snapshot.count else None)
+    return Text(f"{snapshot.errors:,} ({share})", style="bold red")
 
 
 def _pairs(*pairs: tuple[str, str | Text]) -> Text:
     line = Text("  ", no_wrap=True, overflow="ellipsis")
     for name, value in pairs:
-        line.append(f"{name} ", style="bright_black")
-        line.append_text(Text(value) if isinstance(value, str) else value)
-        line.append("   ")
+        line.append(f"{name} ", style="bright_black").append(value).append("   ")
     return line

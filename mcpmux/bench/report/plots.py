@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
@@ -28,10 +30,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, value: float) -> float:
         """The place of a value; what is outside is put on the nearest end."""
-        value = min(max(value, self.low), self.high)
-        low, high = self.low, self.high
-        if self.log:
-            value, low, high = math.log10(value), math.log10(low), math.log10(high)
+        places = min(max(value, self.low), self.high), self.low, self.high
+        value, low, high = map(math.log10, places) if self.log else places
         share = (value - low) / (high - low) if high > low else 0.0
         return self.start + share * (self.end - self.start)
 
@@ -83,15 +83,28 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     ticks: Ticks
     log: bool = False
 
+    def scale(self, start: float, end: float) -> Scale:
+        """Its values between two places."""
+        return Scale(low=self.ticks[0][0], high=self.ticks[-1][0], start=start, end=end, log=self.log)
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A plot with its explanations. `legend`: (class, text) of each line."""
+
+    title: str
+    caption: str
+    legend: tuple[tuple[str, str], ...]
+    svg: str
+
 
 class Plot:
-    """Collects what is drawn; `svg` gives it. Values outside of the axes lie on their edges."""
+    """Collects what is drawn; `figure` gives it. Values outside of the axes lie on their edges."""
 
     def __init__(self, title: str, x: Axis, y: Axis, size: tuple[float, float] = WIDE) -> None:
         self.title = title
         self._width, self._height = size
-        self._x = _scale(x, LEFT, self._width - RIGHT)
-        self._y = _scale(y, self._height - BOTTOM, TOP)
+        self._x = x.scale(LEFT, self._width - RIGHT)
+        self._y = y.scale(self._height - BOTTOM, TOP)
         self._parts = [*self._grid(x, y)]
 
     def __repr__(self) -> str:
@@ -99,8 +112,10 @@ class Plot:
 
     def line(self, points: Iterable[Point], style: str, *, stairs: bool = False) -> None:
         """A line through points in order; it is broken where there is no value."""
-        for piece in _pieces(points):
-            places = self._thinned([(self._x.at(x), self._y.at(y)) for x, y in piece])
+        for has_value, piece in groupby(points, lambda point: point[1] is not None):
+            if not has_value:
+                continue
+            places = _thinned([(self._x.at(x), self._y.at(y)) for x, y in piece if y is not None])
             if len(places) == 1:
                 ((x, y),) = places
                 self._parts.append(f'<circle class="{escape(style)} dot" cx="{x:.1f}" cy="{y:.1f}" r="1.8"/>')
@@ -136,11 +151,12 @@ class Plot:
                 f'width="{max(end - x, 0.5):.1f}" height="{base - top:.1f}"/>'
             )
 
-    def svg(self) -> str:
-        """The whole plot."""
+    def figure(self, caption: str, *legend: tuple[str, str]) -> Figure:
+        """The whole plot. `legend`: class and text of each line."""
         box = f"0 0 {self._width:.0f} {self._height:.0f}"
         inside = "".join(self._parts)
-        return f'<svg viewBox="{box}" role="img" aria-label="{escape(self.title)}">{inside}</svg>'
+        svg = f'<svg viewBox="{box}" role="img" aria-label="{escape(self.title)}">{inside}</svg>'
+        return Figure(title=self.title, caption=caption, legend=legend, svg=svg)
 
     def _grid(self, x: Axis, y: Axis) -> Iterable[str]:
         base = self._height - BOTTOM
@@ -163,42 +179,22 @@ class Plot:
             f'rotate(-90)">{escape(y.label)}</text>'
         )
 
-    @staticmethod
-    def _thinned(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-        """Without the points that nobody could see; the least and the most of each pixel stay."""
-        kept: list[tuple[float, float]] = []
-        start = 0
-        while start < len(places):
-            end = start + 1
-            while end < len(places) and places[end][0] - places[start][0] < CLOSE:
-                end += 1
-            group = places[start:end]
-            if len(group) <= 4:
-                kept += group
-            else:
-                low, high = min(group, key=lambda at: at[1]), max(group, key=lambda at: at[1])
-                kept += [
-                    group[0],
-                    *((low, high) if group.index(low) < group.index(high) else (high, low)),
-                    group[-1],
-                ]
-            start = end
-        return kept
 
-
-def _scale(axis: Axis, start: float, end: float) -> Scale:
-    return Scale(low=axis.ticks[0][0], high=axis.ticks[-1][0], start=start, end=end, log=axis.log)
-
-
-def _pieces(points: Iterable[Point]) -> list[list[tuple[float, float]]]:
-    """The points between those without a value."""
-    pieces: list[list[tuple[float, float]]] = [[]]
-    for x, y in points:
-        if y is None:
-            pieces.append([])
-        else:
-            pieces[-1].append((x, y))
-    return [piece for piece in pieces if piece]
+def _thinned(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Without the points that nobody could see; the least and the most of each pixel stay."""
+    kept: list[tuple[float, float]] = []
+    start = 0
+    while start < len(places):
+        end = start + 1
+        while end < len(places) and places[end][0] - places[start][0] < CLOSE:
+            end += 1
+        group = list(places[start:end])
+        if len(group) > 4:
+            extremes = (min(group, key=itemgetter(1)), max(group, key=itemgetter(1)))
+            group = [group[0], *sorted(extremes, key=group.index), group[-1]]
+        kept += group
+        start = end
+    return kept
 
 
 COLOURS = 8  # classes c0 to c7 of the page's style; more lines start again
@@ -212,18 +208,17 @@ OF_LATENCY = (
 OF_PUSHES = "How long after a change the fastest 90 %, 99 %, … of the deliveries came at most."
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot with its explanations. `legend`: (class, text) of each line."""
-
-    title: str
-    caption: str
-    legend: tuple[tuple[str, str], ...]
-    svg: str
-
-
 def colour(place: int) -> str:
     """The class of a line."""
     return f"c{place % COLOURS}"
+
+
+def _legend(names: Iterable[str]) -> Iterable[tuple[str, str]]:
+    return ((colour(place), name) for place, name in enumerate(names))
+
+
+def _latency_axis(values: Sequence[float]) -> Axis:
+    return Axis(label="latency", ticks=log_ticks(*span(values), tick_text), log=True)
 
 
 def distribution_figure(title: str, caption: str, lines: Sequence[tuple[str, Distribution]]) -> Figure | None:
@@ -232,17 +227,12 @@ def distribution_figure(title: str, caption: str, lines: Sequence[tuple[str, Dis
     if not lines:
         return None
     nines = max(2, min(NINES, math.ceil(math.log10(max(latency.count for _, latency in lines)))))
-    ends = [value for _, latency in lines for value in (latency.least, latency.most)]
     x = Axis(label="percentile", ticks=[(float(place), _PERCENTS[place]) for place in range(nines + 1)])
-    plot = Plot(title, x, Axis(label="latency", ticks=log_ticks(*span(ends), tick_text), log=True))
+    ends = [value for _, latency in lines for value in (latency.least, latency.most)]
+    plot = Plot(title, x, _latency_axis(ends))
     for place, (_, latency) in reversed(list(enumerate(lines))):
         plot.line(_curve(latency), colour(place), stairs=True)
-    return Figure(
-        title=title,
-        caption=caption,
-        legend=tuple((colour(place), name) for place, (name, _) in enumerate(lines)),
-        svg=plot.svg(),
-    )
+    return plot.figure(caption, *_legend(name for name, _ in lines))
 
 
 def time_figures(one: Results) -> list[Figure]:
@@ -253,46 +243,32 @@ def time_figures(one: Results) -> list[Figure]:
     seconds = math.fsum(series.widths())
     ticks = [tick for tick in even_ticks(seconds, 8, number_text) if tick[0] < seconds * 0.97]
     x = Axis(label="seconds measured", ticks=[*ticks, (seconds, number_text(seconds))])
-    return [_rate_figure(one, series, x), _latency_figure(one, series, x)]
+    return [_rate_figure(one, series, x), _latency_figure(series, x)]
 
 
 def _rate_figure(one: Results, series: Series, x: Axis) -> Figure:
-    title = "Throughput over time"
-    failures = [
-        errors / width if width else 0.0 for errors, width in zip(series.errors, series.widths(), strict=True)
-    ]
-    most = max([*series.rates(), *failures])
-    plot = Plot(title, x, Axis(label="per second", ticks=even_ticks(most, 5, number_text)), HALF)
-    for place, height in enumerate(failures):
-        left = place * series.seconds
-        plot.bar(left, left + series.widths()[place], height, "bad")
-    plot.line(_stairs(series, series.rates()), "c0", stairs=True)
+    widths, rates = series.widths(), series.rates()
+    failures = [errors / width if width else 0.0 for errors, width in zip(series.errors, widths, strict=True)]
+    y = Axis(label="per second", ticks=even_ticks(max(*rates, *failures), 5, number_text))
+    plot = Plot("Throughput over time", x, y, HALF)
+    for place, (height, width) in enumerate(zip(failures, widths, strict=True)):
+        plot.bar(place * series.seconds, place * series.seconds + width, height, "bad")
+    plot.line(_stairs(series, rates), "c0", stairs=True)
     whole = one.overall()
     legend = [("c0", "answers without error")]
     legend += [("bad", f"errors ({share_text(whole.error_share)})")] if whole.failed else []
-    return Figure(
-        title=title,
-        caption="What arrived in each stretch of time.",
-        legend=tuple(legend),
-        svg=plot.svg(),
-    )
+    return plot.figure("What arrived in each stretch of time.", *legend)
 
 
-def _latency_figure(one: Results, series: Series, x: Axis) -> Figure:
-    title = "Latency over time"
-    columns = (("p50", series.p50), ("p99", series.p99), ("max", series.most))
-    values = [value for _, column in columns for value in column if value is not None]
-    y = Axis(label="latency", ticks=log_ticks(*span(values), tick_text), log=True)
-    plot = Plot(title, x, y, HALF)
-    for place, (_, column) in reversed(list(enumerate(columns))):
-        middles = [(index + 0.5) * series.seconds for index in range(len(column))]
+def _latency_figure(series: Series, x: Axis) -> Figure:
+    columns = {"p50": series.p50, "p99": series.p99, "max": series.most}
+    values = [value for column in columns.values() for value in column if value is not None]
+    plot = Plot("Latency over time", x, _latency_axis(values), HALF)
+    middles = [(index + 0.5) * series.seconds for index in range(len(series.count))]
+    for place, column in reversed(list(enumerate(columns.values()))):
         plot.line(zip(middles, column, strict=True), colour(place))
-    return Figure(
-        title=title,
-        caption=f"Of the answers that arrived in each stretch of {tick_text(series.seconds)}.",
-        legend=tuple((colour(place), name) for place, (name, _) in enumerate(columns)),
-        svg=plot.svg(),
-    )
+    caption = f"Of the answers that arrived in each stretch of {tick_text(series.seconds)}."
+    return plot.figure(caption, *_legend(columns))
 
 
 def knee_figure(steps: Sequence[Step]) -> Figure | None:
@@ -300,29 +276,28 @@ def knee_figure(steps: Sequence[Step]) -> Figure | None:
     shown = sorted((step for step in steps if step.latency.count), key=lambda step: step.offered or step.rate)
     if len(shown) < 2:
         return None
-    title = "Throughput against latency"
     percents = (50.0, 99.0)
     values = [value for step in shown for value in step.latency.percentiles(percents) if value is not None]
     x = Axis(label="answers per second", ticks=even_ticks(max(step.rate for step in shown), 8, number_text))
-    plot = Plot(title, x, Axis(label="latency", ticks=log_ticks(*span(values), tick_text), log=True))
+    plot = Plot("Throughput against latency", x, _latency_axis(values))
     for place, percent in enumerate(percents):
         plot.line([(step.rate, step.latency.percentile(percent)) for step in shown], colour(place))
         for step in shown:
             value = step.latency.percentile(percent) or 0.0
             style = f"{colour(place)}{' broken' if step.held is False else ''}"
-            plot.dot(step.rate, value, style, _step_text(step, percent, value))
-    last = [step for step in shown if step.held is not False][-1:]
-    for step in last:
+            held = "" if step.held is not False else f", not held: {step.why or 'too slow'}"
+            text = f"{step.name}: {rate_text(step.rate)}, p{percent:g} {time_text(value)}{held}"
+            plot.dot(step.rate, value, style, text)
+    held_steps = [step for step in shown if step.held is not False]
+    for step in held_steps[-1:]:
         plot.note(step.rate, step.latency.percentile(99) or 0.0, step.name)
-    legend = [(colour(place), f"p{percent:g}") for place, percent in enumerate(percents)]
-    legend += [("broken", "load not held")] if any(step.held is False for step in shown) else []
-    return Figure(
-        title=title,
-        caption="What came back per second under each offered load, and how long it took. Where the line "
-        "turns up, the target has reached what it can do.",
-        legend=tuple(legend),
-        svg=plot.svg(),
+    legend = [*_legend(f"p{percent:g}" for percent in percents)]
+    legend += [("broken", "load not held")] if len(held_steps) < len(shown) else []
+    caption = (
+        "What came back per second under each offered load, and how long it took. Where the line "
+        "turns up, the target has reached what it can do."
     )
+    return plot.figure(caption, *legend)
 
 
 def tick_text(seconds: float) -> str:
@@ -351,8 +326,3 @@ def _stairs(series: Series, values: Sequence[float]) -> Iterable[tuple[float, fl
     for place, (value, width) in enumerate(zip(values, series.widths(), strict=True)):
         yield place * series.seconds, value
         yield place * series.seconds + width, value
-
-
-def _step_text(step: Step, percent: float, seconds: float) -> str:
-    held = "" if step.held is not False else f", not held: {step.why or 'too slow'}"
-    return f"{step.name}: {rate_text(step.rate)}, p{percent:g} {time_text(seconds)}{held}"

@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from mcpmux.bench.formatting import NOTHING, bytes_text, count_text, rate_text, share_text, time_text
+from mcpmux.bench.formatting import NOTHING, bytes_text, rate_text, share_text, time_text
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.report.result_file import Report
-from mcpmux.bench.results import Connections, FanOut, OperationResult, Results, Step, by_name, pool, pooled
+from mcpmux.bench.results import FanOut, OperationResult, Results, Step, by_name, pool, pooled
 from mcpmux.traffic.reading.histogram import Distribution
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
@@ -30,6 +30,10 @@ class Cell(msgspec.Struct, frozen=True):
 
     text: str
     tone: Tone = ""
+
+
+Row = Sequence[Cell | str]
+"""What becomes a row of a table; a text is a cell in the usual tone."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +74,7 @@ def comparison_table(comparison: Comparison) -> Table:
     for change in comparison.changes:
         name = change.measure if change.part is None else f"{change.part}.{change.measure}"
         numbers = (change.text(change.old), change.text(change.new), change.interval_text)
-        texts = (name, *numbers, f"{change.effect:+.2f}")
-        rows.append((*map(Cell, texts), Cell(change.verdict, tones[change.verdict])))
+        rows.append((name, *numbers, f"{change.effect:+.2f}", Cell(change.verdict, tones[change.verdict])))
     title = f"{comparison.name}: compared {comparison.basis}"
     return _table(title, ("", *comparison.sides, "change, 95 % interval", "effect", "verdict"), rows, (0, 5))
 
@@ -87,29 +90,28 @@ def circumstances(runs: Sequence[Results]) -> str:
     """Under what load, and for how long: of all runs of one target."""
     one = pool(runs)
     warm_up = f" after {time_text(one.warm_up)} of warm-up" if one.warm_up else ""
-    times = f" in {len(runs)} runs, each" if warm_up else f" in {len(runs)} runs"
-    measured = time_text(one.seconds) + (times if len(runs) > 1 else "")
-    return f"{one.about.load.text}; measured {measured}{warm_up}"
+    times = f" in {len(runs)} runs{', each' if warm_up else ''}" if len(runs) > 1 else ""
+    return f"{one.about.load.text}; measured {time_text(one.seconds)}{times}{warm_up}"
 
 
 def notes_on(results: Sequence[Results]) -> list[str]:
     """What to know before trusting the numbers, a sentence each."""
     notes = []
     for one in pooled(results):
-        name = one.about.name
+        name, whole = one.about.name, one.overall()
         if one.stopped:
             notes.append(f"{name}: ended before its time: {one.stopped}")
         if one.unfinished:
-            requests = "1 request" if one.unfinished == 1 else f"{count_text(one.unfinished)} requests"
+            requests = "1 request" if one.unfinished == 1 else f"{one.unfinished:,} requests"
             notes.append(f"{name}: {requests} had no answer yet at the end")
         if one.generator.warning:
             notes.append(f"{name}: {one.generator.warning}")
-        count = one.overall().latency.count
-        if not one.overall().count and one.fan_out is None and not one.stopped:
+        count = whole.latency.count
+        if not whole.count and one.fan_out is None and not one.stopped:
             measured = time_text(one.seconds)
             notes.append(f"{name}: no request began in the {measured} measured: take longer (--duration)")
         if 0 < count < FEW:
-            notes.append(f"{name}: only {count_text(count)} latencies, so p99.9 is the slowest of them")
+            notes.append(f"{name}: only {count:,} latencies, so p99.9 is the slowest of them")
     return notes
 
 
@@ -120,35 +122,28 @@ def differs(latency: Distribution, service: Distribution) -> bool:
 
 
 def _throughput(results: Sequence[Results]) -> Table:
-    rows = []
+    rows: list[Row] = []
     for one in results:
         whole = one.overall()
-        times = one.connections.times
-        connections, broken = _connections(one.connections)
+        connections = one.connections
+        counts = (sum(connections.errors.values()), "failed"), (connections.lost, "lost")
+        wrong = ", ".join(f"{count} {what}" for count, what in counts if count)
+        opened = f"{connections.count:,} ({wrong})" if wrong else f"{connections.count:,}"
         rows.append(
             (
-                Cell(one.about.name),
-                Cell(count_text(whole.count)),
-                Cell(rate_text(one.rate(whole) if one.seconds else None), "strong"),
+                one.about.name,
+                f"{whole.count:,}",
+                Cell(_rate(one, whole), "strong"),
                 _error_cell(whole),
-                Cell(bytes_text(whole.sent_bytes)),
-                Cell(bytes_text(whole.received_bytes)),
-                Cell(connections, "bad" if broken else ""),
-                Cell(time_text(times.percentile(50))),
-                Cell(time_text(times.percentile(100))),
+                bytes_text(whole.sent_bytes),
+                bytes_text(whole.received_bytes),
+                Cell(opened, "bad" if wrong else ""),
+                *map(time_text, connections.times.percentiles((50, 100))),
                 Cell(share_text(one.generator.cpu_share), "warn" if one.generator.warning else ""),
             )
         )
     volume = ("target", "requests", "rate", "errors", "sent", "received")
     return _table("Throughput", (*volume, "connections", "connect p50", "connect max", "generator CPU"), rows)
-
-
-def _connections(connections: Connections) -> tuple[str, bool]:
-    """How many there were, and whether any of them went wrong."""
-    failed = sum(connections.errors.values())
-    wrong = [f"{count} {what}" for count, what in ((failed, "failed"), (connections.lost, "lost")) if count]
-    text = count_text(connections.count)
-    return (f"{text} ({', '.join(wrong)})" if wrong else text), bool(wrong)
 
 
 def _latencies(results: Sequence[Results]) -> Table:
@@ -165,12 +160,7 @@ def _latencies(results: Sequence[Results]) -> Table:
         whole = one.overall()
         rows.append(_latency_row(every, one, whole, "strong"))
         if differs(whole.latency, whole.service):
-            first = (
-                Cell(f"{every}, from the actual send", "dim"),
-                Cell(one.about.name, "dim"),
-                Cell(""),
-                Cell(""),
-            )
+            first = (Cell(text, "dim") for text in (f"{every}, from the actual send", one.about.name, "", ""))
             rows.append((*first, *_time_cells(whole.service, "dim")))
     headings = ("operation", "target", "requests", "rate", *TIMES)
     if len(results) > 1:
@@ -179,32 +169,25 @@ def _latencies(results: Sequence[Results]) -> Table:
 
 
 def _latency_row(name: str, one: Results, part: OperationResult, tone: Tone = "") -> tuple[Cell, ...]:
-    rate = rate_text(one.rate(part) if one.seconds else None)
-    texts = (name, one.about.name, count_text(part.count), rate)
+    texts = (name, one.about.name, f"{part.count:,}", _rate(one, part))
     return (*(Cell(text, tone) for text in texts), *_time_cells(part.latency, tone))
+
+
+def _rate(one: Results, part: OperationResult) -> str:
+    return rate_text(one.rate(part) if one.seconds else None)
 
 
 def _runs(title: str, runs: Sequence[Results]) -> Table:
     """Each run, and their spread: half the distance from least to most, relative to the mean."""
     wholes = [(run, run.overall()) for run in runs]
-    columns = [
-        [run.rate(whole) if run.seconds else None for run, whole in wholes],
-        [whole.latency.percentile(50) for _, whole in wholes],
-        [whole.latency.percentile(99) for _, whole in wholes],
-        [whole.latency.percentile(100) for _, whole in wholes],
+    rates = [run.rate(whole) if run.seconds else None for run, whole in wholes]
+    times = [whole.latency.percentiles((50, 99, 100)) for _, whole in wholes]
+    rows: list[Row] = [
+        (str(number), f"{whole.count:,}", _error_cell(whole), rate_text(rate), *map(time_text, percentiles))
+        for number, ((_, whole), rate, percentiles) in enumerate(zip(wholes, rates, times, strict=True), 1)
     ]
-    rows = [
-        (
-            Cell(str(number + 1)),
-            Cell(count_text(whole.count)),
-            _error_cell(whole),
-            Cell(rate_text(columns[0][number])),
-            *(Cell(time_text(column[number])) for column in columns[1:]),
-        )
-        for number, (_, whole) in enumerate(wholes)
-    ]
-    spreads = (Cell(_spread(column), "dim") for column in columns)
-    rows.append((Cell("spread", "dim"), Cell(""), Cell(""), *spreads))
+    spreads = (Cell(_spread(column), "dim") for column in (rates, *zip(*times, strict=True)))
+    rows.append((Cell("spread", "dim"), "", "", *spreads))
     return _table(title, ("run", "requests", "errors", "rate", "p50", "p99", "max"), rows)
 
 
@@ -216,13 +199,13 @@ def _spread(values: Sequence[float | None]) -> str:
 
 def _steps(title: str, steps: Sequence[Step]) -> Table:
     held = {True: Cell("yes", "good"), None: Cell("")}
-    rows = [
+    rows: list[Row] = [
         (
-            Cell(step.name),
-            Cell("" if step.offered is None else rate_text(step.offered)),
-            Cell("" if step.clients is None else count_text(step.clients)),
-            Cell(rate_text(step.rate)),
-            Cell(share_text(sum(step.errors.values()) / step.count if step.count else None)),
+            step.name,
+            "" if step.offered is None else rate_text(step.offered),
+            "" if step.clients is None else f"{step.clients:,}",
+            rate_text(step.rate),
+            share_text(sum(step.errors.values()) / step.count if step.count else None),
             *_time_cells(step.latency),
             Cell(f"no: {step.why or 'too slow'}", "bad") if step.held is False else held[step.held],
         )
@@ -232,13 +215,13 @@ def _steps(title: str, steps: Sequence[Step]) -> Table:
 
 
 def _fan_out(title: str, pushes: FanOut) -> Table:
-    row = (
-        Cell(count_text(pushes.subscribers)),
-        Cell(count_text(pushes.resources)),
-        Cell(count_text(pushes.changes)),
-        Cell(f"{count_text(pushes.deliveries)} of {count_text(pushes.expected)}"),
-        Cell(count_text(pushes.losses), "bad" if pushes.losses else ""),
-        Cell(count_text(pushes.duplicates), "warn" if pushes.duplicates else ""),
+    row: Row = (
+        f"{pushes.subscribers:,}",
+        f"{pushes.resources:,}",
+        f"{pushes.changes:,}",
+        f"{pushes.deliveries:,} of {pushes.expected:,}",
+        Cell(f"{pushes.losses:,}", "bad" if pushes.losses else ""),
+        Cell(f"{pushes.duplicates:,}", "warn" if pushes.duplicates else ""),
         *_time_cells(pushes.delay),
     )
     headings = ("subscribers", "resources", "changes", "delivered", "lost", "duplicates", *TIMES)
@@ -247,33 +230,27 @@ def _fan_out(title: str, pushes: FanOut) -> Table:
 
 def _errors(title: str, one: Results) -> Table:
     """By operation and kind, the most frequent first."""
-    found = [
-        (name, kind, count, part.count)
-        for name, part in one.operations.items()
-        for kind, count in part.errors.items()
-    ]
     connections = one.connections
-    found += [("connect", kind, count, connections.count) for kind, count in connections.errors.items()]
-    if connections.lost:
-        found.append(("connect", "lost while in use", connections.lost, connections.count))
-    found.sort(key=lambda row: -row[2])
+    failures = {**connections.errors, **({"lost while in use": connections.lost} if connections.lost else {})}
+    parts = [(name, part.count, part.errors) for name, part in one.operations.items()]
+    parts.append(("connect", connections.count, failures))
+    found = [(count, name, kind, whole) for name, whole, errors in parts for kind, count in errors.items()]
     rows = [
         (
-            Cell(name),
+            name,
             Cell(kind, "bad"),
-            Cell(count_text(count)),
-            Cell(share_text(count / whole)),
+            f"{count:,}",
+            share_text(count / whole),
             Cell(one.examples.get(f"{name}: {kind}", ""), "dim"),
         )
-        for name, kind, count, whole in found
+        for count, name, kind, whole in sorted(found, key=lambda each: -each[0])
     ]
     return _table(title, ("operation", "error", "count", "share", "such as"), rows, (0, 1, 4))
 
 
 def _error_cell(whole: OperationResult) -> Cell:
-    if not whole.failed:
-        return Cell("0")
-    return Cell(f"{count_text(whole.failed)} ({share_text(whole.error_share)})", "bad")
+    text = f"{whole.failed:,} ({share_text(whole.error_share)})"
+    return Cell(text, "bad") if whole.failed else Cell("0")
 
 
 def _time_cells(times: Distribution, tone: Tone = "") -> list[Cell]:
@@ -281,10 +258,9 @@ def _time_cells(times: Distribution, tone: Tone = "") -> list[Cell]:
     return [Cell(time_text(value), tone) for value in values]
 
 
-def _table(
-    title: str, headings: tuple[str, ...], rows: Iterable[tuple[Cell, ...]], left: tuple[int, ...] = (0,)
-) -> Table:
-    return Table(title=title, headings=headings, left=left, rows=tuple(rows))
+def _table(title: str, headings: tuple[str, ...], rows: Iterable[Row], left: tuple[int, ...] = (0,)) -> Table:
+    cells = tuple(tuple(Cell(each) if isinstance(each, str) else each for each in row) for row in rows)
+    return Table(title=title, headings=headings, left=left, rows=cells)
 
 
 # Results as CSV: a row per target, run, operation and measure, so that a spreadsheet can pivot it.
@@ -306,10 +282,10 @@ def csv_of(report: Report) -> str:
     writer.writerow(COLUMNS)
     for one in report.results:
         about = one.about
-        head = [_harmless(text) for text in (about.name, about.target, about.transport, about.revision)]
+        head = (about.name, about.target, about.transport, about.revision, about.when)
         for part, measure, value, unit in _lines(one):
-            cells = (_harmless(part), _harmless(measure), "" if value is None else value, unit)
-            writer.writerow([*head, about.when, *cells])
+            texts = map(_harmless, (*head, part, measure))
+            writer.writerow([*texts, "" if value is None else value, unit])
     return file.getvalue()
 
 
@@ -330,15 +306,8 @@ def _lines(one: Results) -> Iterator[Line]:
         yield f"step {step.name}", "errors", sum(step.errors.values()), ""
         yield from _times(f"step {step.name}", "latency", step.latency)
     if one.fan_out is not None:
-        for measure in (
-            "subscribers",
-            "resources",
-            "changes",
-            "expected",
-            "deliveries",
-            "losses",
-            "duplicates",
-        ):
+        counts = ("subscribers", "resources", "changes", "expected", "deliveries", "losses", "duplicates")
+        for measure in counts:
             yield "delivery", measure, getattr(one.fan_out, measure), ""
         yield from _times("delivery", "delay", one.fan_out.delay)
 

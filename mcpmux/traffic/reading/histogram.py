@@ -15,7 +15,7 @@ of memory (a run may have a thousand), and it needs setuptools at run time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import frexp
 
 import msgspec
@@ -71,7 +71,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
         """Several percentiles, in the order asked for."""
-        return _percentiles(self, percents)
+        return _percentiles(self, self.buckets(), percents)
 
     def curve(self) -> Iterator[tuple[float, float]]:
         """(seconds, share of values not above) of every bucket in use, ascending; the last is the most."""
@@ -98,14 +98,12 @@ class Histogram:
     def __repr__(self) -> str:
         return f"<Histogram of {self.count} in {len(self.counts)} buckets>"
 
-    def buckets(self) -> Iterator[tuple[int, int]]:
-        """(number, count) of every bucket in use, ascending."""
-        return iter(sorted(self.counts.items()))
-
     def record(self, seconds: float) -> int:
         """Count one duration; the number of its bucket. Raises ValueError when it is no number."""
         if not LEAST <= seconds <= MOST:
-            seconds = clamp(seconds)
+            if math.isnan(seconds):
+                raise ValueError("a duration has to be a number")
+            seconds = min(max(seconds, LEAST), MOST)
         mantissa, exponent = frexp(seconds)
         number = (exponent << 10) + int(mantissa * 2048.0) + _OFFSET
         counts = self.counts
@@ -120,7 +118,7 @@ class Histogram:
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
         """Those of `freeze`, sooner."""
-        return _percentiles(self, percents)
+        return _percentiles(self, iter(sorted(self.counts.items())), percents)
 
     def bars(self, most: int) -> list[tuple[float, int]]:
         """All values in at most `most` ranges that grow alike: (where a range ends in seconds, how many)."""
@@ -148,20 +146,15 @@ class Histogram:
 
     def freeze(self) -> Distribution:
         """What was counted so far."""
-        return freeze(self.counts, self.total, self.least if self.count else 0.0, self.most)
-
-
-def freeze(counts: Mapping[int, int], total: float, least: float, most: float) -> Distribution:
-    """A distribution of the counts of buckets."""
-    numbers = tuple(sorted(counts))
-    return Distribution(
-        count=sum(counts.values()),
-        total=total,
-        least=least,
-        most=most,
-        numbers=numbers,
-        counts=tuple(counts[number] for number in numbers),
-    )
+        numbers = tuple(sorted(self.counts))
+        return Distribution(
+            count=self.count,
+            total=self.total,
+            least=self.least if self.count else 0.0,
+            most=self.most,
+            numbers=numbers,
+            counts=tuple(self.counts[number] for number in numbers),
+        )
 
 
 def merged(histograms: Iterable[Histogram | Distribution]) -> Distribution:
@@ -172,14 +165,15 @@ def merged(histograms: Iterable[Histogram | Distribution]) -> Distribution:
     return whole.freeze()
 
 
-def _percentiles(histogram: Histogram | Distribution, percents: Sequence[float]) -> list[float | None]:
+def _percentiles(
+    histogram: Histogram | Distribution, buckets: Iterator[tuple[int, int]], percents: Sequence[float]
+) -> list[float | None]:
     """By nearest rank, in one walk over the buckets; in the order of `percents`."""
     count, least, most = histogram.count, histogram.least, histogram.most
     if not count:
         return [None] * len(percents)
     ranks = [min(max(math.ceil(percent * count / 100 - _FUZZ), 1), count) for percent in percents]
     found: dict[int, float | None] = {}
-    buckets = histogram.buckets()
     passed = number = 0
     for rank in sorted(ranks):
         while passed < rank:
@@ -188,19 +182,6 @@ def _percentiles(histogram: Histogram | Distribution, percents: Sequence[float])
         middle = (bound(number) + bound(number + 1)) / 2
         found[rank] = most if rank == count else min(max(middle, least), most)
     return [found[rank] for rank in ranks]
-
-
-def clamp(seconds: float) -> float:
-    """The nearest duration that a histogram can hold."""
-    if seconds != seconds:
-        raise ValueError("a duration has to be a number")
-    return min(max(seconds, LEAST), MOST)
-
-
-def number_of(seconds: float) -> int:
-    """The bucket of a duration."""
-    mantissa, exponent = frexp(clamp(seconds))
-    return (exponent << 10) + int(mantissa * 2048.0) + _OFFSET
 
 
 def bound(number: int) -> float:
