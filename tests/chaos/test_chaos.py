@@ -17,7 +17,7 @@ import trio
 
 from tests.chaos.clients import LoadClient
 from tests.chaos.load import SHARED, Load
-from tests.chaos.registry import DEADLINES, LONGEST, SHORTEST, Victim, Web, Wrapped, is_alive
+from tests.chaos.victims import DEADLINES, LONGEST, SHORTEST, Victim, Web, Wrapped, is_alive
 from tests.chaos.waiting import until
 from tests.chaos.world import Held, World, open_world
 from tests.real.mux import descendants

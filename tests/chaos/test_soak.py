@@ -22,7 +22,7 @@ import trio
 
 from tests.chaos.clients import LEGACY, MODERN, HttpClient, Json
 from tests.chaos.load import SHARED, Load
-from tests.chaos.registry import Victim, Web
+from tests.chaos.victims import Victim, Web
 from tests.chaos.waiting import POLL_SECONDS, count_descriptors, until
 from tests.real.mux import HttpMux, descendants
 
