@@ -140,6 +140,7 @@ class Placed(Server):
             while self.left < count:  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
         told = 0 if self.over == HTTP and self.modern else count
+        await asked(self, "notifications/cancelled", told)
         assert (self.left, len(self.asked("notifications/cancelled"))) == (count, told)
 
 
