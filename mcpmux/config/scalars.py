@@ -201,7 +201,7 @@ class Duration(Scalar, frozen=True):
     def read(self, value: object) -> float:
         seconds = _measure(value, _DURATION, _SECONDS)
         if seconds is None or not (0 < seconds < math.inf or (self.off and seconds == 0)):
-            least = "seconds, 0 for never," if self.off else "seconds above 0,"
+            least = "0 or more seconds," if self.off else "seconds above 0,"
             raise InvalidValue(f'expected {least} as a number or as text such as "500ms", "10s" or "2m"')
         return float(seconds)
 

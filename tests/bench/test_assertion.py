@@ -180,3 +180,16 @@ def test_all_conditions_of_all_targets_decide_the_exit_code():
     assert judged[2].sentence.startswith("slow: ")
     assert exit_code(judged) == 1
     assert exit_code([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "said"),
+    [
+        ("p99<50ms", 0.0512, "51.2 ms"),
+        ("rate>500/s", 499.123, "499/s"),
+        ("errors<1%", 0.0214, "2.14 %"),
+        ("requests>=1000", 999.0, "999"),
+    ],
+)
+def test_what_was_measured_is_told_in_the_units_of_its_condition(condition: str, value: float, said: str):
+    assert parse_assertion(condition).text_of(value) == said

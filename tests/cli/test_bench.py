@@ -72,6 +72,7 @@ MISTAKES = {
     "two models": ([URL, "--rate", "5", "--clients", "5"], "exclude each other"),
     "two durations": ([URL, "--rate", "5/1s", "--duration", "5s"], "leave the duration out"),
     "think": ([URL, "--rate", "5", "--think", "5s"], "think time belongs to clients"),
+    "no time to think": ([URL, "--think", "soon"], "expected 0 or more seconds"),
     "duration": ([URL, "--duration", "soon"], "expected seconds above 0"),
     "no duration": ([URL, "--duration", "0"], "expected seconds above 0"),
     "no time for answers": ([URL, "--timeout", "0s"], "expected seconds above 0"),
