@@ -39,7 +39,7 @@ class MemoryPipe:
 
 
 class PromptMemoryPipe(MemoryPipe):
-    """One end that can be used without waiting, too: see PromptPipe."""
+    """One end that can be used without waiting, too: see NowaitMessageStream."""
 
     def offer(self, message: bytes) -> bool:
         try:

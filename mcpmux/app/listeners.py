@@ -36,7 +36,7 @@ from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.http_guard import HttpGuard
 from mcpmux.runtime.downstreams.http_owner import handle_by_owner
 from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.server import serve_http
@@ -86,14 +86,14 @@ class HandedConnections(msgspec.Struct, frozen=True):
 async def serve_stdio(serving: Serving) -> None:
     """Serve the client on standard input and output. When it has gone we stop."""
     limits = serving.limits
-    async with open_stdio_stream(limits.max_message_bytes) as pipe, trio.open_nursery() as nursery:
+    async with open_stdio_stream(limits.max_message_bytes) as messages, trio.open_nursery() as nursery:
 
         async def end_when_stopping() -> None:
             await serving.stopping.wait()
             nursery.cancel_scope.cancel(reason="stopping")
 
         nursery.start_soon(end_when_stopping)
-        await serve_pipe(pipe, serving.service, limits.client_stall, in_flight=limits.max_in_flight)
+        await serve_messages(messages, serving.service, limits.client_stall, in_flight=limits.max_in_flight)
         serving.stopping.set()
 
 

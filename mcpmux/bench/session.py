@@ -25,9 +25,9 @@ from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import Notification, decode_list, raw, text_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
-from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.connection import Connection, Eras, connect, unheard
+from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
 from mcpmux.transports.wall import leaves_of

@@ -67,10 +67,10 @@ class DemoServer:
     def __repr__(self) -> str:
         return f"<DemoServer {bytes(self._info).decode()}>"
 
-    async def serve(self, pipe: MessageStream) -> None:
+    async def serve(self, messages: MessageStream) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
         async with open_duplex_channel(
-            pipe, self.answer, lambda _: None, objects=True, linger=LINGER_SECONDS
+            messages, self.answer, lambda _: None, objects=True, linger=LINGER_SECONDS
         ) as channel:
             await channel.ended.wait()
 
@@ -189,7 +189,7 @@ def run_server(server: DemoServer) -> None:
     """Serve the program that started this process, until it closes standard input."""
 
     async def serve() -> None:
-        async with open_stdio_stream(MESSAGE_BYTES) as pipe:
-            await server.serve(pipe)
+        async with open_stdio_stream(MESSAGE_BYTES) as messages:
+            await server.serve(messages)
 
     trio.run(serve)

@@ -3,7 +3,7 @@
 Promises: what a principal may not use is answered like something that does not exist, before any upstream is
 asked about it; the rules of one moment are one immutable value. Refuses to know how a use is carried out.
 
-A task belongs to the use of its tool, so the guard remembers which tool made which task, within a bound. A
+A task belongs to the use of its tool, so it is remembered which tool made which task, within a bound. A
 forgotten task is one of an unknown tool.
 """
 

@@ -111,6 +111,10 @@ async def nobody(_question: Question) -> None:
     """For a server whose questions have no one to go to."""
 
 
+async def unheard(_event: Event) -> None:
+    """For an exchange whose notifications nobody waits for."""
+
+
 class Calls:
     """The calls of one connection.
 

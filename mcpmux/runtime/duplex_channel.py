@@ -1,4 +1,4 @@
-"""Exchanges over one duplex stream: many requests, both directions, one pipe.
+"""Exchanges over one duplex stream: many requests, both directions, one message stream.
 
 Promises: an answer reaches exactly the exchange that asked; a cancelled exchange tells the peer once and
 its late answer is swallowed; when the stream ends everybody who waits hears it. Refuses to know revisions,
@@ -64,12 +64,12 @@ class DuplexChannel(Channel):
     `legacy_only`: set by the owner of a transport that only legacy servers have.
     """
 
-    def __init__(self, pipe: MessageStream, answer: Answer, hear: Hear, *, objects: bool) -> None:
-        super().__init__(pipe.send, hear, trio.Event())
-        self._pipe = pipe
+    def __init__(self, messages: MessageStream, answer: Answer, hear: Hear, *, objects: bool) -> None:
+        super().__init__(messages.send, hear, trio.Event())
+        self._messages = messages
         self._close_reason: TransportError = TransportClosed("the stream has ended")
-        self._offer = offer_to(pipe)
-        self._receive_nowait = receive_from(pipe)
+        self._offer = offer_to(messages)
+        self._receive_nowait = receive_from(messages)
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
         self._hear = hear
@@ -78,7 +78,7 @@ class DuplexChannel(Channel):
         self._refused = 0
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
-        self._incoming = Incoming(pipe, answer, self._stop_when_drained)
+        self._incoming = Incoming(messages, answer, self._stop_when_drained)
         self._reading = trio.CancelScope()
         self._draining = False
         self.ended = trio.Event()  # the peer will say nothing more, and everything it asked is done with
@@ -104,7 +104,7 @@ class DuplexChannel(Channel):
     async def _send_or_end(self, message: bytes) -> None:
         """Send. Raises TransportClosed, and the channel is closed by then, so that nobody repeats on it."""
         try:
-            await self._pipe.send(message)
+            await self._messages.send(message)
         except TransportClosed as error:
             with trio.move_on_after(LAST_WORDS_SECONDS):
                 await self.closed.wait()
@@ -123,7 +123,7 @@ class DuplexChannel(Channel):
 
     async def _say_farewell(self, message: bytes) -> None:
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
-            await quietly(self._pipe.send(message))
+            await quietly(self._messages.send(message))
 
     def settle(self, facts: ServerFacts) -> None:
         """A duplex stream looks the same in every revision, but for batches."""
@@ -137,7 +137,7 @@ class DuplexChannel(Channel):
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         """Send a notification. Raises TransportClosed."""
-        await self._pipe.send(encode_notification(method, params))
+        await self._messages.send(encode_notification(method, params))
 
     def drain(self) -> None:
         """Refuse what the peer asks from now on; `ended` follows when what it asked before is answered."""
@@ -171,7 +171,7 @@ class DuplexChannel(Channel):
     async def _read(self) -> None:
         while True:
             try:
-                data = self._receive_nowait() or await self._pipe.receive()
+                data = self._receive_nowait() or await self._messages.receive()
                 if self.batches and is_batch(data):
                     self._take_batch(data)
                 else:
@@ -181,7 +181,7 @@ class DuplexChannel(Channel):
             except MessageTooLarge as error:
                 self._object_to(BadMessage(INVALID_REQUEST, f"Invalid request: {error}"))
             data = b""  # the next may be long in coming
-            while self._objections >= OBJECTION_LIMIT:  # until the peer reads, or the pipe gives it up
+            while self._objections >= OBJECTION_LIMIT:  # until the peer reads, or the stream gives it up
                 await self._objected.park()
 
     def _take_batch(self, data: bytes) -> None:
@@ -285,7 +285,7 @@ class DuplexChannel(Channel):
 
     async def _send_objection(self, data: bytes) -> None:
         try:
-            await quietly(self._pipe.send(data))
+            await quietly(self._messages.send(data))
         finally:
             self._objections -= 1
             self._objected.unpark()

@@ -71,9 +71,9 @@ class _Exchange:
 class Incoming:
     """The peer's exchanges in progress, by id. `on_done` is called when one of them is over."""
 
-    def __init__(self, pipe: MessageStream, answer: Answer, on_done: Callable[[], None]) -> None:
-        self._pipe = pipe
-        self._offer = offer_to(pipe)
+    def __init__(self, messages: MessageStream, answer: Answer, on_done: Callable[[], None]) -> None:
+        self._messages = messages
+        self._offer = offer_to(messages)
         self._answer = answer
         self._on_done = on_done
         self._exchanges: dict[Id, _Exchange | trio.CancelScope] = {}
@@ -139,7 +139,7 @@ class Incoming:
             message = encode_notification(event.method, event.params)
             if not self._offer(message):
                 await in_task()
-                await self._pipe.send(message)
+                await self._messages.send(message)
 
         try:
             return encode_reply(request.id, await self._answer(request, notify))
@@ -151,7 +151,7 @@ class Incoming:
         if not self._offer(data):
             await in_task()
             with suppress(TransportError):
-                await self._pipe.send(data)
+                await self._messages.send(data)
 
 
 def _failed(request: Request, error: Exception) -> bytes:

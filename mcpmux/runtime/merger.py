@@ -28,7 +28,7 @@ from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.access_control import AccessControl, confined
-from mcpmux.runtime.upstreams.connection import unheard
+from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
 from mcpmux.runtime.upstreams.upstream import Upstream

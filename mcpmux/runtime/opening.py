@@ -15,14 +15,14 @@ from mcpmux.transports.message_stream import MessageStream
 
 @asynccontextmanager
 async def open_duplex_channel(
-    pipe: MessageStream,
+    messages: MessageStream,
     answer: Answer,
     hear: Hear,
     *,
     objects: bool,
     linger: float = 0,
 ) -> AsyncIterator[DuplexChannel]:
-    """A channel over `pipe` that reads in the background. The pipe stays the caller's.
+    """A channel over `messages` that reads in the background. The stream stays the caller's.
 
     `answer` runs inline, see `transports/inline`.
 
@@ -31,7 +31,7 @@ async def open_duplex_channel(
     When the stream ends `closed` is set and the body goes on. Leaving cancels the peer's exchanges.
     """
     async with trio.open_nursery() as nursery:
-        channel = DuplexChannel(pipe, answer, hear, objects=objects)
+        channel = DuplexChannel(messages, answer, hear, objects=objects)
         nursery.start_soon(channel.run, linger, name="channel reader")
         nursery.start_soon(channel.deadlines.run, name="channel deadlines")
         yield channel

@@ -246,16 +246,16 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
     return result
 
 
-def tapped(pipe: MessageStream, watch: Watch | None) -> MessageStream:
-    """The pipe, seen by whoever watches."""
-    return pipe if watch is None else TappedStream(pipe, watch.tap, watch.leg)
+def tapped(messages: MessageStream, watch: Watch | None) -> MessageStream:
+    """The message stream, seen by whoever watches."""
+    return messages if watch is None else TappedStream(messages, watch.tap, watch.leg)
 
 
 class TappedStream:
     """A MessageStream whose messages a tap sees, as they are."""
 
-    def __init__(self, pipe: MessageStream, tap: Tap, leg: Leg) -> None:
-        self._pipe = pipe
+    def __init__(self, messages: MessageStream, tap: Tap, leg: Leg) -> None:
+        self._messages = messages
         self._tap = tap
         self._leg = leg
 
@@ -265,14 +265,14 @@ class TappedStream:
     async def send(self, message: bytes) -> None:
         """See MessageStream."""
         self._tap.message_passed(self._leg, "out", message)
-        await self._pipe.send(message)
+        await self._messages.send(message)
 
     async def receive(self) -> bytes:
         """See MessageStream."""
-        message = await self._pipe.receive()
+        message = await self._messages.receive()
         self._tap.message_passed(self._leg, "in", message)
         return message
 
     async def aclose(self) -> None:
         """See MessageStream."""
-        await self._pipe.aclose()
+        await self._messages.aclose()

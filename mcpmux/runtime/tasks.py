@@ -43,10 +43,9 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.access_control import AccessControl, no_task
-from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client
+from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, unheard
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.personal import Personal
-from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 

@@ -53,8 +53,8 @@ def can_hand() -> bool:
     return hasattr(socket, "SOCK_SEQPACKET") and hasattr(socket, "MSG_CMSG_CLOEXEC")
 
 
-def hatch_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a new hatch, to be put into `ConnectionChannel`; neither is inherited by itself."""
+def connection_channel_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends for a `ConnectionChannel` each; neither is inherited by itself."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -123,7 +123,7 @@ class ConnectionChannel:
 
 
 class HandedListener(trio.abc.Listener[trio.SocketStream]):
-    """A listener whose connections come through a hatch: `put` by whoever receives there.
+    """A listener whose connections another process accepts: `put` by whoever receives there.
 
     Nothing waits in it: what nobody accepts stays with whoever has put it.
     """
@@ -157,7 +157,7 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
 class Handing(NamedTuple):
     """How one HTTP server hands its connections over, and gets those of others.
 
-    `listener`: its number. `arrivals`: connections that others have served so far. `send`: of the hatch.
+    `listener`: its number. `arrivals`: connections that others have served so far. `send` sends one.
     """
 
     listener: int

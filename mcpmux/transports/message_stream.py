@@ -47,8 +47,8 @@ class MessageStream(Protocol):
 
 
 @runtime_checkable
-class PromptPipe(MessageStream, Protocol):
-    """A pipe that can also be used without waiting, which is cheaper where many messages come at once."""
+class NowaitMessageStream(MessageStream, Protocol):
+    """A message stream that can also be used without waiting: cheaper where many messages come at once."""
 
     def offer(self, message: bytes) -> bool:
         """Queue `message` as `send` does; False, and nothing is done, when that must wait or would fail."""
@@ -57,14 +57,14 @@ class PromptPipe(MessageStream, Protocol):
         """A message that is here already, None when `receive` has to wait for one. Raises MessageTooLarge."""
 
 
-def offer_to(pipe: MessageStream) -> Callable[[bytes], bool]:
+def offer_to(messages: MessageStream) -> Callable[[bytes], bool]:
     """How to send without waiting; what cannot do that takes nothing."""
-    return pipe.offer if isinstance(pipe, PromptPipe) else _take_nothing
+    return messages.offer if isinstance(messages, NowaitMessageStream) else _take_nothing
 
 
-def receive_from(pipe: MessageStream) -> Callable[[], bytes | None]:
+def receive_from(messages: MessageStream) -> Callable[[], bytes | None]:
     """How to receive without waiting; what cannot do that has nothing."""
-    return pipe.receive_nowait if isinstance(pipe, PromptPipe) else _have_nothing
+    return messages.receive_nowait if isinstance(messages, NowaitMessageStream) else _have_nothing
 
 
 def _take_nothing(_message: bytes) -> bool:
@@ -76,7 +76,7 @@ def _have_nothing() -> None:
 
 
 class LineStream:
-    """A PromptPipe over a byte stream. Made by `open_line_stream`.
+    """A NowaitMessageStream over a byte stream. Made by `open_line_stream`.
 
     `send` and `receive` are checkpoints only when they have to wait.
     """
@@ -111,7 +111,7 @@ class LineStream:
         self._enqueue(message)
 
     def offer(self, message: bytes) -> bool:
-        """See PromptPipe."""
+        """See NowaitMessageStream."""
         if self._queued_bytes >= QUEUE_BYTES or self._send_end is not None:
             return False
         self._enqueue(message)
@@ -131,7 +131,7 @@ class LineStream:
         return message
 
     def receive_nowait(self) -> bytes | None:
-        """See PromptPipe."""
+        """See NowaitMessageStream."""
         if not self._received:
             return None
         line = self._received.popleft()
@@ -154,11 +154,11 @@ class LineStream:
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._flush()
         finally:
-            self._writing.cancel(reason="the pipe is closed")
+            self._writing.cancel(reason="the stream is closed")
             await trio.aclose_forcefully(self._stream)
 
     async def _flush(self) -> None:
-        self._refuse_sends("the pipe is closed")
+        self._refuse_sends("the stream is closed")
         self._work.unpark()
         await self._writer_done.wait()
 
@@ -181,7 +181,7 @@ class LineStream:
             self._receive_end = "the stream has ended"
 
     async def run_writer(self) -> None:
-        """Write what is queued until the pipe is closed and all is written.
+        """Write what is queued until the stream is closed and all is written.
 
         A broken stream ends it too, without an error: `send` and `receive` tell. Cancelling it loses
         what is queued and may leave half a message in the stream; nothing is written after that.
@@ -198,7 +198,7 @@ class LineStream:
             self._read_deadline = trio.current_time() + LAST_WORDS_SECONDS
             self._reading.deadline = self._read_deadline
         finally:
-            self._refuse_sends("the pipe is closed")
+            self._refuse_sends("the stream is closed")
             self._take_queue()
             self._writer_done.set()
 
@@ -216,14 +216,14 @@ class LineStream:
 
 @asynccontextmanager
 async def open_line_stream(stream: HalfCloseableStream, max_message_bytes: int) -> AsyncIterator[LineStream]:
-    """A pipe over `stream`, which it owns from now on and closes at the end, the queue written before.
+    """A message stream over `stream`, which it owns; at the end it writes its queue and closes that.
 
     Two one-way streams are made one by `trio.StapledStream`. Cancelling closes without writing the queue.
     """
     async with trio.open_nursery() as nursery:
-        pipe = LineStream(stream, max_message_bytes)
-        nursery.start_soon(pipe.run_writer, name="line writer")
+        messages = LineStream(stream, max_message_bytes)
+        nursery.start_soon(messages.run_writer, name="line writer")
         try:
-            yield pipe
+            yield messages
         finally:
-            await pipe.aclose()
+            await messages.aclose()

@@ -144,7 +144,7 @@ class StopLadder(msgspec.Struct, frozen=True):
 
 
 class ChildProcess:
-    """A running child, and a PromptPipe to it. Made by `open_process`.
+    """A running child, and a NowaitMessageStream to it. Made by `open_process`.
 
     `pid` is also the id of its process group. `wait` gives its `returncode`, which is None while it runs, and
     the negative number of the signal that ended it.
@@ -281,7 +281,7 @@ async def open_process(
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
 
     `command` is a path or is looked up in PATH; `env` is added to our own environment. A child that exits
-    early only ends its pipe. With a `access` it is ended, too, when we are killed. Raises ConnectFailed when
+    early only ends its pipe. With a `guard` it is ended, too, when we are killed. Raises ConnectFailed when
     it cannot be started.
     """
     process = await _spawn([command, *args], env, cwd)

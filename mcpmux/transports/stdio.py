@@ -1,7 +1,7 @@
-"""Our own standard input and output as a message pipe, for a host application that started us.
+"""Our own standard input and output as a message stream, for a host application that started us.
 
 Promises: nothing but messages gets into the channel, because file descriptor 1 points at standard error
-while the pipe is open, and whatever prints, prints there; both descriptors are afterwards as they were.
+while that is open, and whatever prints, prints there; both descriptors are afterwards as they were.
 
 Pipes and sockets are awaited. Regular files, terminals and devices are served by threads: some of them
 cannot be awaited, and a terminal must stay in blocking mode, which it shares with standard error and with
@@ -88,8 +88,8 @@ def _private_channel() -> Iterator[tuple[int, int]]:
 
 @asynccontextmanager
 async def open_stdio_stream(max_message_bytes: int) -> AsyncIterator[LineStream]:
-    """The pipe to whoever started this process. One at a time; input ends like any stream."""
+    """The message stream to whoever started this process. One at a time; input ends like any stream."""
     with _private_channel() as (source, target):
         stream = trio.StapledStream(_open_stream(target), _open_stream(source))
-        async with open_line_stream(stream, max_message_bytes) as pipe:
-            yield pipe
+        async with open_line_stream(stream, max_message_bytes) as messages:
+            yield messages

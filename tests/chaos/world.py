@@ -18,7 +18,7 @@ from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.transports.message_stream import open_line_stream
 from tests.chaos.clients import LEGACY, MODERN, HttpClient, LineClient, LoadClient
@@ -87,7 +87,7 @@ class World:
 
     async def _serve_stream(self, stream: trio.SocketStream) -> None:
         async with stream, open_line_stream(stream, MESSAGE_BYTES) as pipe:
-            await serve_pipe(pipe, self.mux.service)
+            await serve_messages(pipe, self.mux.service)
 
     def faults(self) -> dict[str, str]:
         """What is not as it should be, of every session that is to be there: why."""

@@ -16,7 +16,7 @@ from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
@@ -56,7 +56,7 @@ async def open_cell(down: str, up: str) -> AsyncIterator[Cell]:
     server = StrictServer(up)
     async with open_world({"up": server}, page_size=PAGE_SIZE) as world:
         ours, theirs = open_memory_pipes()
-        world.nursery.start_soon(serve_pipe, theirs, world.mux.service)
+        world.nursery.start_soon(serve_messages, theirs, world.mux.service)
         cell = Cell(StrictClient(ours, down), server, partial(trio.sleep, 5))
         world.nursery.start_soon(cell.client.run)
         cell.introduction = await cell.client.hello()

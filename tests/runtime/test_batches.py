@@ -12,7 +12,7 @@ import trio
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.framing import BATCH_LIMIT
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.reply import HttpReply
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
@@ -301,7 +301,7 @@ async def test_a_servers_batch_is_read_over_http(face: type[Face]):
             config = Config(upstreams=(Upstream(name="x", target=Http(place.url)),))
             async with app.open_mux(config) as mux:
                 ours, theirs = open_memory_pipes()
-                nursery.start_soon(serve_pipe, theirs, mux.service)
+                nursery.start_soon(serve_messages, theirs, mux.service)
                 client = ScriptedClient(ours)
                 await client.initialize("2025-11-25")
                 params = client.params({"name": "x__count"}, progressToken="t")

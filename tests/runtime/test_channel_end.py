@@ -9,9 +9,9 @@ from mcpmux.errors import TransportError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
+from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.upstreams.channels import answer_server
-from mcpmux.runtime.upstreams.connection import unheard
-from mcpmux.runtime.upstreams.sse_channel import open_http_channel
+from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_streamable
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 
@@ -21,7 +21,8 @@ from mcpmux.transports.http.route import HttpOrigin
 async def test_who_comes_too_late_hears_that_the_connection_is_lost(revision: str, method: str):
     """A tool call of a legacy server is carried by a task, which an ended channel cannot have any more."""
     with trio.fail_after(60), HttpPool(HttpOrigin(False, "127.0.0.1", 1)) as pool:
-        async with open_http_channel(pool, "/mcp", (), 1024, answer_server, lambda _: None) as channel:
+        place = HttpPlace(pool, "http://127.0.0.1:1/mcp", (), 1024, answer_server, lambda _: None, 1.0)
+        async with open_streamable(place) as channel:
             channel.settle(ServerFacts(revision, {}))
         with pytest.raises(TransportError):
             await channel.exchange(Call(method, {}, {}), unheard)

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import TransportClosed
 from mcpmux.runtime.calls import PARK_SECONDS
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
 from tests.runtime.scripted import CACHE, Json, ScriptedClient, ScriptedServer
 from tests.runtime.test_exchanges import tasks
@@ -133,7 +133,7 @@ class Server(ScriptedServer):
 
 
 async def _serve(world: World, pipe: Any) -> None:
-    await serve_pipe(pipe, world.mux.service)
+    await serve_messages(pipe, world.mux.service)
     await pipe.aclose()
 
 

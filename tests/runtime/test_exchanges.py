@@ -17,7 +17,7 @@ import trio.testing
 from mcpmux.config import AccessRule
 from mcpmux.errors import RpcError
 from mcpmux.protocol.inflight import PendingRequest
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED
@@ -250,7 +250,7 @@ async def test_what_was_asked_before_the_stream_ended_is_still_answered(autojump
     async with ready(server) as (world, client):
         left, right = trio.testing.memory_stream_pair()
         async with open_line_stream(left, 10**6) as ours, open_line_stream(right, 10**6) as theirs:
-            world.nursery.start_soon(partial(serve_pipe, theirs, world.mux.service, linger=10))
+            world.nursery.start_soon(partial(serve_messages, theirs, world.mux.service, linger=10))
             await ours.send(_message(client, *TOOL))
             await quiet()
             await ours.send_eof()

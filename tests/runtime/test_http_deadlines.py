@@ -15,7 +15,7 @@ from mcpmux.errors import Overdue, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.runtime.upstreams.sse_channel import open_http_channel
+from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_streamable
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
@@ -106,7 +106,9 @@ class World:
 
     async def run(self, task_status) -> None:
         """Open the channel, until it is to be closed."""
-        async with open_http_channel(self.pool, "/mcp", (), LIMIT, refuse, lambda _: None) as self.channel:
+        url = f"http://{self.pool.origin.authority}/mcp"
+        place = HttpPlace(self.pool, url, (), LIMIT, refuse, lambda _: None, 1.0)
+        async with open_streamable(place) as self.channel:
             task_status.started()
             await self._closing.wait()
         self._closed.set()

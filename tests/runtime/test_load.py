@@ -13,7 +13,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import respond
-from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonPipe
+from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonStream
 from mcpmux.transports.http.reply import HttpReply, ServerState
 from mcpmux.transports.http.request import HttpRequest
 from tests.runtime.scripted import MODERN, ScriptedServer
@@ -218,7 +218,7 @@ class Silent:
 async def test_stream_that_never_says_anything_is_closed(autojump_clock):
     silent = Silent()
     with pytest.raises(TransportClosed):
-        await JsonPipe(silent).receive()
+        await JsonStream(silent).receive()
     assert trio.current_time() < 2 * FIRST_SECONDS
     assert json.loads(silent.told[0])["error"]["message"].startswith("Invalid request: no message within")
 

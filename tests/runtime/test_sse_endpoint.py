@@ -25,7 +25,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.limits import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.sse_client import open_sse_client_pipe
+from mcpmux.transports.http.sse_client import open_sse_client_stream
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
@@ -66,7 +66,7 @@ class Site:
     @asynccontextmanager
     async def client(self, revision: str = MODERN, capabilities: Json | None = None) -> AsyncIterator[Any]:
         with self.pool() as pool:
-            async with open_sse_client_pipe(pool, self.url, (), 1 << 24, PATIENCE) as pipe:
+            async with open_sse_client_stream(pool, self.url, (), 1 << 24, PATIENCE) as pipe:
                 client = Client(pipe)
                 client.capabilities = capabilities or {}
                 if revision != MODERN:

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
@@ -207,7 +207,7 @@ class Stage:
     def _join(self, name: str) -> Ear:
         if name not in self._ears:
             ours, theirs = open_memory_pipes()
-            self._nursery.start_soon(serve_pipe, theirs, self._world.mux.service)
+            self._nursery.start_soon(serve_messages, theirs, self._world.mux.service)
             ear = self._ears[name] = Ear(ours, self._ticks)
             self._nursery.start_soon(ear.listen)
             self._nursery.start_soon(ear.work)

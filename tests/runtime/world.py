@@ -12,7 +12,7 @@ import trio
 from mcpmux import app
 from mcpmux.config import AccessRule, Caching, Config, Merging, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import tapped
 from mcpmux.runtime.upstreams.channels import answer_server
@@ -52,7 +52,7 @@ class World:
     def client(self, **limits: Any) -> ScriptedClient:
         """A new client on a stream of its own."""
         ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-        self.nursery.start_soon(partial(serve_pipe, theirs, self.mux.service, **limits))
+        self.nursery.start_soon(partial(serve_messages, theirs, self.mux.service, **limits))
         return ScriptedClient(ours)
 
 

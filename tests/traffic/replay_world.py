@@ -14,7 +14,7 @@ import trio.testing
 
 from mcpmux import app
 from mcpmux.config import Config, Merging
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.message import to_record
@@ -266,7 +266,7 @@ def to_service(service: Any) -> Open:
     async def open_channel(hear: Any) -> AsyncIterator[Any]:
         ours, theirs = open_memory_pipes()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_pipe, theirs, service)
+            nursery.start_soon(serve_messages, theirs, service)
             async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
                 yield link
             await ours.aclose()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.traffic.replay.mock_server import Mock, open_mock
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import RpcFailure, ScriptedClient
@@ -43,7 +43,7 @@ class Stage:
 
     async def client(self, revision: str, capabilities: Any = CAPABILITIES) -> ScriptedClient:
         ours, theirs = open_memory_pipes()
-        self._nursery.start_soon(serve_pipe, theirs, self.mock)
+        self._nursery.start_soon(serve_messages, theirs, self.mock)
         client = ScriptedClient(ours)
         client.capabilities = capabilities
         if revision != MODERN:

@@ -16,7 +16,7 @@ from mcpmux.transports.handing import (
     HandedListener,
     Handing,
     Note,
-    hatch_pair,
+    connection_channel_pair,
 )
 from mcpmux.transports.http.hand_over import encode_requests, hand_over
 from mcpmux.transports.http.limits import HttpLimits
@@ -25,8 +25,8 @@ from mcpmux.transports.http.request import HttpRequest, RequestParser
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
 
 
-def hatches() -> tuple[ConnectionChannel, ConnectionChannel]:
-    left, right = hatch_pair()
+def connection_channels() -> tuple[ConnectionChannel, ConnectionChannel]:
+    left, right = connection_channel_pair()
     return ConnectionChannel(left), ConnectionChannel(right)
 
 
@@ -36,7 +36,7 @@ def stream_of(sock: socket.socket) -> trio.SocketStream:
 
 
 async def test_a_connection_arrives_with_its_note_and_lives_on():
-    here, there = hatches()
+    here, there = connection_channels()
     client, server = socket.socketpair()
     with client:
         with server:
@@ -57,7 +57,7 @@ async def test_a_connection_arrives_with_its_note_and_lives_on():
 
 
 async def test_whoever_takes_nothing_lets_the_sender_wait():
-    here, there = hatches()
+    here, there = connection_channels()
     client, server = socket.socketpair()
     sent = 0
     with client, server:
@@ -102,7 +102,7 @@ async def test_a_listener_gives_what_was_put_and_leaves_the_rest_to_whoever_put_
 
 
 async def test_what_waits_in_a_hatch_can_be_had_without_waiting():
-    here, there = hatches()
+    here, there = connection_channels()
     assert there.receive_nowait() is None
     client, server = socket.socketpair()
     with client, server:
@@ -175,7 +175,7 @@ def test_a_request_that_is_sent_again_is_the_same(request_: HttpRequest):
 
 @pytest.mark.parametrize("size", [10, NOTE_BYTES, NOTE_BYTES + 1, 10 * NOTE_BYTES])
 async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
-    here, there = hatches()
+    here, there = connection_channels()
     client, server = socket.socketpair()
     data = os.urandom(size)
     _, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)

@@ -16,7 +16,7 @@ from mcpmux.transports.http import sse_client as http_sse_client
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.sse_client import NoEventStream, SseClientPipe, open_sse_client_pipe
+from mcpmux.transports.http.sse_client import NoEventStream, SseClientStream, open_sse_client_stream
 
 STREAM = (("Content-Type", "text/event-stream"),)
 ENDPOINT = b"event: endpoint\ndata: /in?s=1\n\n"
@@ -66,10 +66,10 @@ async def open_url(handle: Script) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def open_pipe(handle: Script, patience: float = 5) -> AsyncIterator[SseClientPipe]:
+async def open_pipe(handle: Script, patience: float = 5) -> AsyncIterator[SseClientStream]:
     async with open_url(handle) as url:
         with HttpPool(HttpOrigin.from_url(url)) as pool:
-            async with open_sse_client_pipe(pool, url, (SECRET,), LIMIT, patience) as pipe:
+            async with open_sse_client_stream(pool, url, (SECRET,), LIMIT, patience) as pipe:
                 yield pipe
 
 
@@ -123,7 +123,7 @@ async def test_leaving_closes_the_stream():
     server = Server()
     async with open_url(server.handle) as url:
         with HttpPool(HttpOrigin.from_url(url)) as pool:
-            async with open_sse_client_pipe(pool, url, (), LIMIT, 5):
+            async with open_sse_client_stream(pool, url, (), LIMIT, 5):
                 assert not server.left.is_set()
             await server.left.wait()
 

@@ -15,8 +15,8 @@ from mcpmux.transports.http.request import HttpRequest
 from mcpmux.transports.http.sse_server import (
     FLUSH_SECONDS,
     KEEP_ALIVE_SECONDS,
-    SseServerPipe,
-    open_sse_server_pipe,
+    SseServerStream,
+    open_sse_server_stream,
 )
 from mcpmux.transports.message_stream import QUEUE_BYTES
 from mcpmux.transports.sse import SseDecoder, SseEvent
@@ -48,10 +48,10 @@ class ByteStream:
 
 
 @asynccontextmanager
-async def open_pipe(byte_stream: ByteStream) -> AsyncIterator[SseServerPipe]:
+async def open_pipe(byte_stream: ByteStream) -> AsyncIterator[SseServerStream]:
     request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
     reply = HttpReply(request, byte_stream.send, ServerState(0.0, b""))
-    async with open_sse_server_pipe(reply, "/sse?s=1") as pipe:
+    async with open_sse_server_stream(reply, "/sse?s=1") as pipe:
         yield pipe
 
 

@@ -25,7 +25,7 @@ from trio.testing import memory_stream_pair
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket.client import _shake_hands
-from mcpmux.transports.websocket.stream import open_websocket_pipe
+from mcpmux.transports.websocket.stream import open_websocket_stream
 from tests.transports.raw_websocket import BINARY, CLOSE, MASK, PING, PONG, TEXT, RawClient
 from tests.transports.test_frame_writer import frames_in
 from tests.transports.test_websocket_server import LIMIT, Echo, connect, open_client
@@ -309,7 +309,7 @@ async def be_client(data: bytes, cuts: Sequence[int]) -> tuple[list[bytes], str,
         nursery.start_soon(serve, trio.TASK_STATUS_IGNORED)
         stream = PatientStream(ours)
         protocol = await _shake_hands(stream, "server", "/mcp", ())
-        async with open_websocket_pipe(protocol, stream, LIMIT) as pipe:
+        async with open_websocket_stream(protocol, stream, LIMIT) as pipe:
             with suppress(TransportClosed):
                 while True:
                     received.append(await pipe.receive())

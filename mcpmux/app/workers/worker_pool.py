@@ -30,7 +30,7 @@ from mcpmux.app.workers.worker_process import (
 from mcpmux.errors import TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.handing import ConnectionChannel, Note, hatch_pair
+from mcpmux.transports.handing import ConnectionChannel, Note, connection_channel_pair
 from mcpmux.transports.process import OrphanGuard
 
 log = structlog.get_logger()
@@ -131,9 +131,9 @@ class WorkerPool:
     async def _open_worker(self, number: int) -> AsyncIterator[tuple[WorkerProcess, trio.Process]]:
         """A new process; it has ended when this is left. Raises OSError when there is none."""
         control, their_control = socket.socketpair()
-        connection_channel, their_hatch = hatch_pair()
-        with their_control, their_hatch:
-            fds = (their_control.fileno(), their_hatch.fileno(), self._counters)
+        connection_channel, their_connection_channel = connection_channel_pair()
+        with their_control, their_connection_channel:
+            fds = (their_control.fileno(), their_connection_channel.fileno(), self._counters)
             try:
                 process = await start_process(number, self.count, fds)
             except BaseException:

@@ -32,7 +32,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.runtime.calls import Calls
+from mcpmux.runtime.calls import Calls, unheard
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     STREAM_HEADERS,
@@ -46,7 +46,6 @@ from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
 from mcpmux.runtime.downstreams.resumable_call import ResumableCall
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.tap import Watch
-from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.inline import in_task, woken

@@ -27,6 +27,8 @@ from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
 
+STATE_KEY_BYTES: Final = 32
+
 
 class Session(Protocol):
     """One initialized legacy client; see `runtime.downstreams.session.LegacySession`."""
@@ -69,9 +71,6 @@ class Service(Protocol):
     def roots_changed(self) -> None:
         """A client says that its roots have changed."""
         ...
-
-
-STATE_KEY_BYTES: Final = 32
 
 
 class MuxService:

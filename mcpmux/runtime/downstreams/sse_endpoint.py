@@ -24,10 +24,10 @@ from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, i
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.downstreams.http_answer import JSON, headers_of, refuse_with
 from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.http.request import HttpRequest
-from mcpmux.transports.http.sse_server import SseServerPipe, open_sse_server_pipe
+from mcpmux.transports.http.sse_server import SseServerStream, open_sse_server_stream
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -50,7 +50,7 @@ class SseLimits(NamedTuple):
 class _Session(NamedTuple):
     """One client's stream; `scope` ends it, in time unless the client says something."""
 
-    pipe: SseServerPipe
+    messages: SseServerStream
     scope: trio.CancelScope
     principal: Principal
 
@@ -95,12 +95,12 @@ class SseEndpoint:
             return
         session_id = self.mark + secrets.token_urlsafe(SESSION_BYTES)
         with trio.CancelScope(deadline=trio.current_time() + self.limits.idle) as scope:
-            async with open_sse_server_pipe(reply, f"{self.path}?{SESSION_KEY}={session_id}") as pipe:
-                self._sessions[session_id] = _Session(pipe, scope, principal)
+            async with open_sse_server_stream(reply, f"{self.path}?{SESSION_KEY}={session_id}") as messages:
+                self._sessions[session_id] = _Session(messages, scope, principal)
                 log.info("stream opened", streams=len(self))
                 try:
-                    await serve_pipe(
-                        pipe,
+                    await serve_messages(
+                        messages,
                         self.service,
                         self.limits.stall,
                         stopping=self._stopping,
@@ -132,7 +132,7 @@ class SseEndpoint:
             return
         session.scope.deadline = math.inf
         try:
-            await session.pipe.take(request.body)
+            await session.messages.take(request.body)
         except TransportClosed as error:
             await refuse_with(reply, 404, f"Session not found: {error}")
             return

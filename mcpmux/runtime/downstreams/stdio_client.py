@@ -19,12 +19,12 @@ from mcpmux.protocol.envelope import Notification, Request
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
+from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service, Session, read_call, says_modern
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
-from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
 
@@ -140,8 +140,8 @@ class DuplexClient:
             self._service.roots_changed()
 
 
-async def serve_pipe(
-    pipe: MessageStream,
+async def serve_messages(
+    messages: MessageStream,
     service: Service,
     stall: float = STALL_SECONDS,
     linger: float = LINGER_SECONDS,
@@ -154,7 +154,7 @@ async def serve_pipe(
     """Serve one client until its stream ends, or until it has read nothing for `stall` seconds.
 
     `linger`: seconds for what it asked before its stream ended. Once `stopping` is set, what it has asked is
-    answered and what it asks is refused. `in_flight`: requests of it at a time. The pipe stays the caller's.
+    answered and what it asks is refused. `in_flight`: requests of it at a time. `messages` stays open.
     `principal`: who the client is; `gate` knows which scopes a method needs.
     """
 
@@ -165,10 +165,10 @@ async def serve_pipe(
     client = DuplexClient(service, stall, principal, gate)
     if service.tap is not None:
         client.watch = Watch(service.tap, service.tap.client(transport))
-        pipe = tapped(pipe, client.watch)
+        messages = tapped(messages, client.watch)
     try:
         async with (
-            open_duplex_channel(pipe, client.answer, client.hear, objects=True, linger=linger) as channel,
+            open_duplex_channel(messages, client.answer, client.hear, objects=True, linger=linger) as channel,
             trio.open_nursery() as nursery,
         ):
             client.channel = channel

@@ -22,7 +22,7 @@ from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
 from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_pipe
+from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
 from mcpmux.transports.message_stream import MessageStream, offer_to, open_line_stream, receive_from
 from mcpmux.transports.stream import PatientStream
@@ -85,36 +85,38 @@ class StreamClients:
             return None
 
         patient = PatientStream(stream, limits.stall)
-        async with open_websocket_client(patient, door, busy, limits.message_bytes, guard) as pipe:
-            if pipe is None:
+        async with open_websocket_client(patient, door, busy, limits.message_bytes, guard) as messages:
+            if messages is None:
                 return
-            pipe.close_code = GOING_AWAY
+            messages.close_code = GOING_AWAY
             with gate.stay(admission) if gate is not None else nullcontext():
-                await self._serve_pipe(pipe, "websocket", admission.principal, linger=0)
+                await self._serve_messages(messages, "websocket", admission.principal, linger=0)
             if not self.stopping.is_set():  # its token has expired or was taken back, or it does not read
-                pipe.close_code = POLICY_VIOLATION
+                messages.close_code = POLICY_VIOLATION
 
     async def _serve_lines(self, stream: Stream, crowded: bool) -> None:
         patient = PatientStream(stream, self.limits.stall)
-        async with open_line_stream(patient, self.limits.message_bytes) as pipe:
+        async with open_line_stream(patient, self.limits.message_bytes) as messages:
             if crowded:
-                await pipe.send(encode_error(None, Busy("too many connections", "limits.max_connections")))
+                await messages.send(
+                    encode_error(None, Busy("too many connections", "limits.max_connections"))
+                )
                 return
             principal = ANYONE
             if self.gate is not None:
                 try:
                     principal = certified(await _holder_of(stream)).principal
                 except Turned as turned:
-                    await pipe.send(encode_error(None, as_error(turned)))
+                    await messages.send(encode_error(None, as_error(turned)))
                     return
             is_unix = isinstance(stream, trio.SocketStream) and stream.socket.family == trio.socket.AF_UNIX
-            await self._serve_pipe(JsonPipe(pipe), "unix" if is_unix else "tcp", principal)
+            await self._serve_messages(JsonStream(messages), "unix" if is_unix else "tcp", principal)
 
-    async def _serve_pipe(
-        self, pipe: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS
+    async def _serve_messages(
+        self, messages: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS
     ) -> None:
-        await serve_pipe(
-            pipe,
+        await serve_messages(
+            messages,
             self.service,
             self.limits.stall,
             linger=linger,
@@ -135,26 +137,26 @@ async def _holder_of(stream: Stream) -> str:
     return holder_of(stream.getpeercert())
 
 
-class JsonPipe:
-    """`pipe`, which ends at once when it does not begin with JSON."""
+class JsonStream:
+    """`messages`, which ends at once when it does not begin with JSON."""
 
-    def __init__(self, pipe: MessageStream) -> None:
-        self._pipe = pipe
+    def __init__(self, messages: MessageStream) -> None:
+        self._messages = messages
         self._trusted = False
-        self.send, self.aclose, self.offer = pipe.send, pipe.aclose, offer_to(pipe)
-        self._receive_nowait = receive_from(pipe)
+        self.send, self.aclose, self.offer = messages.send, messages.aclose, offer_to(messages)
+        self._receive_nowait = receive_from(messages)
 
     def receive_nowait(self) -> bytes | None:
-        """See PromptPipe. What comes first is left to `receive`."""
+        """See NowaitMessageStream. What comes first is left to `receive`."""
         return self._receive_nowait() if self._trusted else None
 
     async def receive(self) -> bytes:
         if self._trusted:
-            return await self._pipe.receive()
+            return await self._messages.receive()
         message = b""
         try:
             with trio.move_on_after(FIRST_SECONDS) as patience:
-                message = await self._pipe.receive()
+                message = await self._messages.receive()
         except MessageTooLarge as error:
             return await self._refuse(f"Invalid request: {error}; closing")
         if patience.cancelled_caught:
@@ -165,5 +167,5 @@ class JsonPipe:
         return message
 
     async def _refuse(self, reason: str) -> bytes:
-        await self._pipe.send(encode_error(None, RpcError(INVALID_REQUEST, reason)))
+        await self._messages.send(encode_error(None, RpcError(INVALID_REQUEST, reason)))
         raise TransportClosed(reason)

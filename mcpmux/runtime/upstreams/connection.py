@@ -23,7 +23,6 @@ from mcpmux.protocol.call import (
     LOG_LEVEL,
     LOG_LEVELS,
     Call,
-    Event,
     Notify,
     modern_meta,
     severity,
@@ -35,6 +34,7 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE, after_visits, first
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import offers_tasks, without_task_support
+from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
 from mcpmux.transports.deadlines import Deadline, limited
@@ -216,10 +216,6 @@ async def _upgraded(call: Call, exchange: Awaitable[Fields]) -> Fields:
         return await exchange
     except RpcError as error:
         raise upgrade_error(call.method, call.params, error) from None
-
-
-async def unheard(_event: Event) -> None:
-    """For an exchange whose notifications nobody waits for."""
 
 
 class Eras(enum.Enum):

@@ -31,7 +31,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.large import read_large_reply
 from mcpmux.protocol.tasks import related_task
-from mcpmux.runtime.calls import Calls, Hear
+from mcpmux.runtime.calls import Calls, Hear, unheard
 from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired, nonsense
@@ -66,7 +66,7 @@ class Intake:
         return f"<Intake {self._peer!r}>"
 
     async def take(self, message: Message, pending: PendingHttpRequest | None) -> None:
-        """A message on the stream of one request, or without a `pending` on the server's own stream."""
+        """A message on the stream of one request, or, if `pending` is None, on the server's own stream."""
         if isinstance(message, Notification):
             self._take_notification(message, pending)
         elif isinstance(message, Request):
@@ -107,10 +107,6 @@ class Intake:
         except RpcError as error:
             data = encode_error(request.id, error)
         await self._peer.tell(data)
-
-
-async def unheard(_event: Event) -> None:
-    """Where nobody waits for what a call says on its way."""
 
 
 class AnswerReader:

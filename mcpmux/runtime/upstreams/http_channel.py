@@ -32,11 +32,11 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.inflight import PendingRequest, encode_call
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.upstreams.http_answers import AnswerReader, Intake, unheard
+from mcpmux.runtime.upstreams.http_answers import AnswerReader, Intake
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
 from mcpmux.runtime.upstreams.http_refusal import SessionExpired
@@ -69,7 +69,7 @@ _MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 
 
 class HttpChannel(Channel):
-    """One upstream over HTTP. Made by `open_http_channel`.
+    """One upstream over HTTP. Made by `open_streamable`.
 
     `exchange` raises SessionExpired and HttpStatusError besides.
     """

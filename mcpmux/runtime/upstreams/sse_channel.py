@@ -9,7 +9,7 @@ Source: "Backwards Compatibility" in "Transports", 2025-11-25; "HTTP with SSE" o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import structlog
@@ -28,7 +28,7 @@ from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import target_of
-from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_pipe
+from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_stream
 
 log = structlog.get_logger()
 
@@ -49,13 +49,25 @@ class HttpPlace(NamedTuple):
     credential: Credential | None = None
 
 
-def open_streamable(
-    place: HttpPlace, older: OpenOlder | None = None
-) -> AbstractAsyncContextManager[HttpChannel]:
-    """A channel over Streamable HTTP; the server need not be there yet. `older`: opens what it may need."""
+@asynccontextmanager
+async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> AsyncIterator[HttpChannel]:
+    """A channel over Streamable HTTP; leaving ends the session at the server.
+
+    The server need not be there yet. `older`: opens what it may need instead.
+    """
     pool, url, headers, limit, answer, hear, _, watch, credential = place
     _watch_as(watch, "http")
-    return open_http_channel(pool, target_of(url), headers, limit, answer, hear, older, watch, credential)
+    peer = HttpPeer(pool, target_of(url), headers, limit, watch, credential)
+    async with trio.open_nursery() as nursery:
+        channel = HttpChannel(peer, answer, hear, nursery, older)
+        nursery.start_soon(channel.deadlines.run, name="http deadlines")
+        nursery.start_soon(pool.deadlines.run, name="ends of http streams")
+        try:
+            yield channel
+        finally:
+            channel.fail_calls()
+            await peer.end_session()
+            nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -64,9 +76,9 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
     pool, url, headers, limit, answer, hear, patience, watch, credential = place
     shown = credential.header if credential is not None else None
     async with AsyncExitStack() as stack:
-        opening = open_sse_client_pipe(pool, url, headers, limit, patience, shown)
+        opening = open_sse_client_stream(pool, url, headers, limit, patience, shown)
         try:
-            pipe = await stack.enter_async_context(opening)
+            messages = await stack.enter_async_context(opening)
         except NoEventStream as error:
             if credential is not None and error.status in REFUSES_TOKEN:
                 # The next attempt to connect shows another token, if there is one.
@@ -76,7 +88,7 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
             raise
         _watch_as(watch, "sse")
         channel = await stack.enter_async_context(
-            open_duplex_channel(tapped(pipe, watch), answer, hear, objects=False)
+            open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
         )
         channel.legacy_only = True
         yield channel
@@ -128,29 +140,3 @@ async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator
     async with trio.open_nursery() as nursery, open_streamable(place, older) as channel:
         yield channel
         nursery.cancel_scope.cancel(reason="the channel is closed")
-
-
-@asynccontextmanager
-async def open_http_channel(
-    pool: HttpPool,
-    target: str,
-    headers: Headers,
-    message_limit: int,
-    answer: Answer,
-    hear: Hear,
-    older: OpenOlder | None = None,
-    watch: Watch | None = None,
-    credential: Credential | None = None,
-) -> AsyncIterator[HttpChannel]:
-    """A channel to `target` (path and query) over `pool`; leaving ends the session at the server."""
-    peer = HttpPeer(pool, target, tuple(headers), message_limit, watch, credential)
-    async with trio.open_nursery() as nursery:
-        channel = HttpChannel(peer, answer, hear, nursery, older)
-        nursery.start_soon(channel.deadlines.run, name="http deadlines")
-        nursery.start_soon(pool.deadlines.run, name="ends of http streams")
-        try:
-            yield channel
-        finally:
-            channel.fail_calls()
-            await peer.end_session()
-            nursery.cancel_scope.cancel()

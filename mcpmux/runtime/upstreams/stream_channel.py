@@ -44,8 +44,8 @@ async def open_stream_channel(
     else:
         opening = _open_lines(target, message_limit, patience)
     async with (
-        opening as pipe,
-        open_duplex_channel(tapped(pipe, watch), answer, hear, objects=False) as channel,
+        opening as messages,
+        open_duplex_channel(tapped(messages, watch), answer, hear, objects=False) as channel,
     ):
         yield channel
 
@@ -61,7 +61,7 @@ async def _open_websocket(
     async with AsyncExitStack() as stack:
         try:
             opening = open_websocket(target.url, [*headers, *shown], target.tls, message_limit, patience)
-            pipe = await stack.enter_async_context(opening)
+            messages = await stack.enter_async_context(opening)
         except HandshakeRefused as error:
             if credential is None or error.status not in REFUSES_TOKEN:
                 raise
@@ -69,7 +69,7 @@ async def _open_websocket(
             renewed = await credential.refused(shown, error.status, error.challenge)
             advice = "" if renewed or credential.advice is None else f": {credential.advice}"
             raise ConnectFailed(f"{error}{advice}") from None
-        yield pipe
+        yield messages
 
 
 @asynccontextmanager
@@ -85,8 +85,8 @@ async def _open_lines(
             stream = await open_tcp(target.host, target.port, target.tls)
     if stream is None:
         raise ConnectFailed(f"cannot connect to {target.display}: not within {patience:g} s")
-    async with open_line_stream(PatientStream(stream), message_limit) as pipe:
-        yield pipe
+    async with open_line_stream(PatientStream(stream), message_limit) as messages:
+        yield messages
 
 
 def _warn_of(tls: ClientTls | None, where: str) -> None:

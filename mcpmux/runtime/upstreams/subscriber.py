@@ -27,7 +27,8 @@ from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_U
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.upstreams.connection import Connection, unheard
+from mcpmux.runtime.calls import unheard
+from mcpmux.runtime.upstreams.connection import Connection
 
 log = structlog.get_logger()
 

@@ -35,12 +35,12 @@ from mcpmux.protocol.input_requests import Wish, error_response, repeated, wishe
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
+from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.service import read_call
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.tap import Tap
-from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage
 from mcpmux.traffic.replay.captured_answers import CapturedAnswers, answer_of
 from mcpmux.transports.inline import in_task

@@ -23,9 +23,8 @@ from mcpmux.protocol.input_requests import STATE, error_response, repeated, wish
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.runtime.calls import Question
+from mcpmux.runtime.calls import Question, unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, ClientNotification, Dialogue, values_of
 from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value
 from mcpmux.traffic.replay.mapping import (

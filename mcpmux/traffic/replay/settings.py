@@ -17,9 +17,8 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import initialize_call
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
-from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.connection import unheard
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
 from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue
 from mcpmux.traffic.replay.difference import Pattern

@@ -3,7 +3,7 @@
 A response is read, whole or as it comes, and released. Releasing it before it is complete closes the
 connection, which is how HTTP cancels; a reader who has all and only misses the end of a stream `finish`es it,
 and the connection is used again once that end has come. No redirects, no decompression, no HEAD. Whoever
-gives a request an end in time runs `deadlines` besides; no other task works behind the pool.
+gives a request a deadline runs `deadlines` besides; no other task works behind the pool.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ log = structlog.get_logger()
 ACCEPT_SECONDS = 1.0  # how long `send` waits for the answer to its POST
 POST_SECONDS = 600.0  # for the answer after that; then the connection is of more use to others
 POSTS_AT_ONCE = 128  # half of the connections to one server; the next `send` waits
-FLUSH_SECONDS = 2.0  # for POSTs that are under way when the pipe is closed
+FLUSH_SECONDS = 2.0  # for POSTs that are under way when the stream is closed
 ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
 ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
 SHOWN_BYTES = 100  # of a bad address in an error
@@ -106,8 +106,8 @@ class _Post:
     left: bool = False
 
 
-class SseClientPipe:
-    """A MessageStream to one server. Made by `open_sse_client_pipe`."""
+class SseClientStream:
+    """A MessageStream to one server. Made by `open_sse_client_stream`."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class SseClientPipe:
         self._under_way: set[_Post] = set()
 
     def __repr__(self) -> str:
-        return f"<SseClientPipe {self._events!r}, {len(self._under_way)} under way>"
+        return f"<SseClientStream {self._events!r}, {len(self._under_way)} under way>"
 
     async def send(self, message: bytes) -> None:
         """See MessageStream; TransportError too, when the server refuses the message."""
@@ -156,11 +156,11 @@ class SseClientPipe:
                 return event.data
 
     async def aclose(self) -> None:
-        self._events.finish("the pipe is closed")
+        self._events.finish("the stream is closed")
         with trio.move_on_after(FLUSH_SECONDS):
             for post in list(self._under_way):
                 await post.answered.wait()
-        self._nursery.cancel_scope.cancel(reason="the pipe is closed")
+        self._nursery.cancel_scope.cancel(reason="the stream is closed")
 
     async def _post(self, post: _Post) -> None:
         try:
@@ -253,15 +253,15 @@ def resolve_endpoint(url: str, reference: bytes) -> str:
 
 
 @asynccontextmanager
-async def open_sse_client_pipe(
+async def open_sse_client_stream(
     pool: HttpPool,
     url: str,
     headers: Fields,
     max_message_bytes: int,
     patience: float,
     shown: Shown | None = None,
-) -> AsyncIterator[SseClientPipe]:
-    """A pipe to the server at `url`, which is of the pool's origin. `patience`: seconds for its first event.
+) -> AsyncIterator[SseClientStream]:
+    """A message stream to the server at `url`, of the pool's origin. `patience`: seconds for its first event.
 
     Raises NoEventStream, another RemoteProtocolError for an `endpoint` that cannot be used, TransportError.
     Leaving waits a moment for POSTs under way, then closes the stream, which ends the session.
@@ -279,8 +279,8 @@ async def open_sse_client_pipe(
         if waiting.cancelled_caught:
             raise NoEventStream(f"GET brought no event stream with an `endpoint` event within {patience:g} s")
         async with trio.open_nursery() as nursery:
-            pipe = SseClientPipe(pool, target, headers, events, nursery, shown)
+            messages = SseClientStream(pool, target, headers, events, nursery, shown)
             try:
-                yield pipe
+                yield messages
             finally:
-                await pipe.aclose()
+                await messages.aclose()

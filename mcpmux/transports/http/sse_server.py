@@ -30,8 +30,8 @@ STREAM_HEADERS: Fields = (
 )
 
 
-class SseServerPipe:
-    """A MessageStream to one client. Made by `open_sse_server_pipe`."""
+class SseServerStream:
+    """A MessageStream to one client. Made by `open_sse_server_stream`."""
 
     def __init__(self, queue: SendQueue) -> None:
         self._queue = queue
@@ -39,7 +39,7 @@ class SseServerPipe:
         self._posted, self._inbox = trio.open_memory_channel[bytes](0)
 
     def __repr__(self) -> str:
-        return f"<SseServerPipe {self._queue!r}>"
+        return f"<SseServerStream {self._queue!r}>"
 
     async def take(self, message: bytes) -> None:
         """A message that the client has POSTed; waits until it is received. Raises TransportClosed."""
@@ -69,8 +69,8 @@ class SseServerPipe:
 
 
 @asynccontextmanager
-async def open_sse_server_pipe(reply: HttpReply, endpoint: str) -> AsyncIterator[SseServerPipe]:
-    """Answer a GET with an event stream that names `endpoint`, the URI to POST to, and then is a pipe.
+async def open_sse_server_stream(reply: HttpReply, endpoint: str) -> AsyncIterator[SseServerStream]:
+    """Answer a GET with an event stream that names `endpoint`, the URI to POST to, and then carries messages.
 
     Leaving writes the queue, within bounds; the reply is the caller's to finish.
     """
@@ -78,9 +78,9 @@ async def open_sse_server_pipe(reply: HttpReply, endpoint: str) -> AsyncIterator
     queue = SendQueue(reply.write, filler=b":\n\n", quiet=KEEP_ALIVE_SECONDS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(queue.run, name="sse writer")
-        pipe = SseServerPipe(queue)
+        messages = SseServerStream(queue)
         try:
-            yield pipe
+            yield messages
         finally:
-            await pipe.aclose()
+            await messages.aclose()
             nursery.cancel_scope.cancel()

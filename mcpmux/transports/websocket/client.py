@@ -20,7 +20,7 @@ from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.message_stream import RECEIVE_BYTES
 from mcpmux.transports.send_queue import BROKEN
 from mcpmux.transports.stream import PatientStream, open_tcp
-from mcpmux.transports.websocket.stream import SUBPROTOCOL, WebSocketStream, open_websocket_pipe
+from mcpmux.transports.websocket.stream import SUBPROTOCOL, WebSocketStream, open_websocket_stream
 
 BODY_BYTES = 200  # of a refusal that are worth telling
 
@@ -40,7 +40,7 @@ class HandshakeRefused(ConnectFailed):
 async def open_websocket(
     url: str, headers: Headers, tls: ClientTls, max_message_bytes: int, patience: float
 ) -> AsyncIterator[WebSocketStream]:
-    """A pipe to the server at `url`, ws:// or wss://, which has `patience` seconds for the handshake.
+    """A message stream to the server at `url`, ws:// or wss://; `patience`: seconds for the handshake.
 
     Raises ConnectFailed, and ConfigError for a file of the TLS settings.
     """
@@ -59,8 +59,8 @@ async def open_websocket(
             protocol = await _shake_hands(stream, origin.authority, target, headers)
         if protocol is None:
             raise ConnectFailed(f"no WebSocket at {where}: no answer within {patience:g} s")
-        async with open_websocket_pipe(protocol, stream, max_message_bytes) as pipe:
-            yield pipe
+        async with open_websocket_stream(protocol, stream, max_message_bytes) as messages:
+            yield messages
     finally:
         await trio.aclose_forcefully(stream)
 

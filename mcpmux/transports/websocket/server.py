@@ -5,7 +5,7 @@ other hears why, in a status and a sentence. The handshake is bounded in time (H
 (80 KiB: 16 that the parser waits with, and one receive).
 
     404  another path                  403  a Host or Origin that the listener does not accept
-    401  and 403 as the guard says, who finds out who a client is
+    401  and 403 as `guard` says, which finds out who a client is
     400  no WebSocket handshake        503  too many connections, or mcpmux is stopping
     400  subprotocols offered, none of them `mcp`; a client that offers none at all is accepted
 """
@@ -32,7 +32,7 @@ from mcpmux.transports.websocket.stream import (
     LINGER_RECEIVES,
     SUBPROTOCOL,
     WebSocketStream,
-    open_websocket_pipe,
+    open_websocket_stream,
 )
 
 log = structlog.get_logger()
@@ -43,7 +43,7 @@ END_OF_HEAD = b"\r\n\r\n"
 Refusal = tuple[int, str, Fields]  # status, sentence and header fields for a client that does not get through
 Busy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
 
-AccessControl = Callable[[Mapping[str, str]], Awaitable[Refusal | None]]
+AdmitClient = Callable[[Mapping[str, str]], Awaitable[Refusal | None]]
 """Finds out who a client is, by its headers (lower-case names): None, or why it is refused."""
 
 
@@ -80,9 +80,9 @@ def _headers(request: Request) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_websocket_client(
-    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: AccessControl | None = None
+    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: AdmitClient | None = None
 ) -> AsyncIterator[WebSocketStream | None]:
-    """The pipe to a client that got through the door, None when there is none. Closes `stream`.
+    """The message stream to a client that got through the door, None when there is none. Closes `stream`.
 
     `access` is asked last.
     """
@@ -93,8 +93,8 @@ async def open_websocket_client(
         if protocol is None:
             yield None
         else:
-            async with open_websocket_pipe(protocol, stream, max_message_bytes) as pipe:
-                yield pipe
+            async with open_websocket_stream(protocol, stream, max_message_bytes) as messages:
+                yield messages
     finally:
         await trio.aclose_forcefully(stream)
 
@@ -107,7 +107,7 @@ class _Handshake:
         self._protocol = WSConnection(ConnectionType.SERVER)
         self._early = b""  # what the client has sent behind its request
 
-    async def admit(self, door: Door, busy: Busy, guard: AccessControl | None) -> WSConnection | None:
+    async def admit(self, door: Door, busy: Busy, guard: AdmitClient | None) -> WSConnection | None:
         """What goes on with the frames; None for a client that does not get through, and was told why."""
         request = None
         with trio.move_on_after(HANDSHAKE_SECONDS):

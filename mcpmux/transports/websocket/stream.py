@@ -1,4 +1,4 @@
-"""A message pipe over WebSocket (RFC 6455): one message per text frame, subprotocol `mcp`.
+"""A message stream over WebSocket (RFC 6455): one message per text frame, subprotocol `mcp`.
 
 Promises: a message past the limit, in bytes, closes the connection with 1009, a binary message with 1003,
 much without any message with 1008, and what is no WebSocket with 1002 or 1007, as its parser says; a peer's
@@ -38,7 +38,7 @@ LOST = "the connection was lost"
 
 
 class WebSocketStream:
-    """A PromptPipe over an open WebSocket. Made by `open_websocket_pipe`.
+    """A NowaitMessageStream over an open WebSocket. Made by `open_websocket_stream`.
 
     `close_code` is what it is closed with when this side closes it. `send` and `receive` are checkpoints only
     when they have to wait.
@@ -73,7 +73,7 @@ class WebSocketStream:
         return True
 
     def receive_nowait(self) -> None:
-        """See PromptPipe. Nothing: frames are left to `receive`, which gives other tasks their turn."""
+        """Nothing: frames are left to `receive`, which gives other tasks their turn."""
 
     async def receive(self) -> bytes:
         """The next message. Raises TransportClosed at the end, every time from then on."""
@@ -152,7 +152,7 @@ class WebSocketStream:
     async def aclose(self) -> None:
         """Send what is queued and say goodbye, each within bounds. May be called again."""
         if self._end is None:
-            self._end = "the pipe is closed"
+            self._end = "the stream is closed"
             self._queue.finish(self._protocol.send(CloseConnection(self.close_code)))
         try:
             with trio.move_on_after(CLOSE_SECONDS):
@@ -180,7 +180,7 @@ class WebSocketStream:
                         return
 
     async def run_queue(self) -> None:
-        """Send what is queued until the pipe is closed; a broken stream ends it too. The pipe's own task."""
+        """Send what is queued until the stream is closed; a broken stream ends it too. A task of its own."""
         await self._queue.run()
         if self._end is None:  # the stream broke: what the peer has said before that is still taken
             self._read_deadline = trio.current_time() + LAST_WORDS_SECONDS
@@ -188,17 +188,17 @@ class WebSocketStream:
 
 
 @asynccontextmanager
-async def open_websocket_pipe(
+async def open_websocket_stream(
     protocol: WSConnection, stream: PatientStream, max_message_bytes: int
 ) -> AsyncIterator[WebSocketStream]:
-    """A pipe over `stream`, where the handshake of `protocol` is done. At the end it says goodbye.
+    """A message stream over `stream`, where the handshake of `protocol` is done. At the end it says goodbye.
 
     The stream stays the caller's to close. Cancelling drops what is queued; the goodbye is still said.
     """
     async with trio.open_nursery() as nursery:
-        pipe = WebSocketStream(protocol, stream, max_message_bytes)
-        nursery.start_soon(pipe.run_queue, name="websocket writer")
+        messages = WebSocketStream(protocol, stream, max_message_bytes)
+        nursery.start_soon(messages.run_queue, name="websocket writer")
         try:
-            yield pipe
+            yield messages
         finally:
-            await pipe.aclose()
+            await messages.aclose()

@@ -14,7 +14,7 @@ from mcpmux.app.workers.control_channel import ControlChannel, ListsChanged, Rea
 from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.app.workers.worker_process import WorkerProcess
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.handing import ConnectionChannel, hatch_pair
+from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
 LISTS = (("docs", "notifications/tools/list_changed"),)
 
@@ -31,13 +31,13 @@ class Party:
         self._nursery = nursery
         self.controls: dict[int, ControlChannel] = {}
         self.told: dict[int, list[object]] = {1: [], 2: [], 3: []}
-        self._hatches: list[socket.socket] = []
+        self._connection_channels: list[socket.socket] = []
 
     async def begin(self) -> None:
         for number in self.told:
             ours, theirs = socket.socketpair()
-            connection_channel, other = hatch_pair()
-            self._hatches.append(other)
+            connection_channel, other = connection_channel_pair()
+            self._connection_channels.append(other)
             worker = WorkerProcess(
                 number,
                 ControlChannel(ours),
@@ -67,7 +67,7 @@ class Party:
             worker.control.close()
             worker.connection_channel.close()
             self.controls[number].close()
-        for connection_channel in self._hatches:
+        for connection_channel in self._connection_channels:
             connection_channel.close()
 
 

@@ -11,7 +11,7 @@ import trio.testing
 from mcpmux.app.workers.control_channel import Answer, Ask, ControlChannel, Ready
 from mcpmux.app.workers.worker_process import HUNG_SECONDS, SILENT_SECONDS, WorkerProcess, watch_heartbeat
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.handing import ConnectionChannel, hatch_pair
+from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
 
 class Pair:
@@ -19,7 +19,7 @@ class Pair:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        connection_channel, self._hatch = hatch_pair()
+        connection_channel, self._connection_channel = connection_channel_pair()
         self.worker = WorkerProcess(
             1, ControlChannel(ours), ConnectionChannel(connection_channel), lambda _number, _parcel: None
         )
@@ -48,7 +48,7 @@ class Pair:
         self.control.close()
         self.worker.control.close()
         self.worker.connection_channel.close()
-        self._hatch.close()
+        self._connection_channel.close()
 
 
 async def watched(pair: Pair, nursery: trio.Nursery) -> None:
