@@ -121,7 +121,15 @@ class ReadinessPoller:
 
 
 class Registration:
-    """One byte stream with a poller. `take(data)` says whether that is done with; it must not raise."""
+    """One byte stream with a poller: what comes is taken where it is received, while its task sleeps.
+
+        asleep --bytes that `take` takes--> asleep
+               --other bytes, the end, an error--> awake, with them
+
+    Nothing is received while the task is awake, so a peer that sends too fast is held up. Nothing received is
+    lost when the task is cancelled. `take(data)` says whether that is done with, and must not raise. `close`
+    this before the stream.
+    """
 
     __slots__ = ("_byte_stream", "_data", "_poller", "_take", "_task", "_watched")
 
