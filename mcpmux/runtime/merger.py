@@ -1,7 +1,8 @@
 """Merged lists: a combined page out of many upstreams' pages, fetched at the same time.
 
 Each upstream has its own deadline for its part of one combined page. What is left out is named, with the
-reason, in the result's `_meta` (see below); a strict merger answers with an error that says the same.
+reason, in the result's `_meta` (see below); a strict merger answers with an error that says the same. The
+pages are asked for together, in tasks only where an upstream has to be waited for otherwise.
 
 A whole first page is kept as it is for as long as all its parts are: for one principal, and for one host app
 where a part is not for all. Whatever touches a part ends it.
@@ -16,11 +17,11 @@ from typing import NamedTuple
 
 import trio
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import Overdue, RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, Freshness, Key, is_plain, like, size_of, ttl_of
 from mcpmux.mux.exposed_list import expose_list
-from mcpmux.mux.merge import PAGE_LIMIT, Walk
+from mcpmux.mux.merge import PAGE_LIMIT, Item, Walk
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
@@ -32,7 +33,8 @@ from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
 from mcpmux.runtime.upstreams.upstream import Upstream
-from mcpmux.transports.inline import in_task
+from mcpmux.transports.deadlines import Deadline, limited
+from mcpmux.transports.inline import in_task, together
 
 # What is said of upstreams whose part of an answer is missing: in the answer, or in its place.
 #
@@ -89,20 +91,24 @@ _NOTHING_THERE = Found(Page([], [], None, {}), math.inf, personal=False)
 """Of an upstream that has no such list, for as long as it is connected."""
 
 
-async def fetch_page(upstream: Upstream, call: Call, cursor: str | None) -> RawPage:
+async def fetch_page(
+    upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None = None
+) -> RawPage:
     """One page of the list that `call` asks for; an empty one when the upstream has no such list.
 
-    Raises RpcError. The caller owns the deadline.
+    Raises RpcError, or Overdue when it takes longer than until `deadline`.
     """
     method = call.method
     kind = PAGED[method]
     if upstream.connection is None:
-        await upstream.settled()
+        await in_task()
+        with limited(deadline):
+            await upstream.settled()
     if not offers(upstream, method):
         return _NO_PAGE
     params = {} if cursor is None else {"cursor": raw(cursor)}
     try:
-        result = await upstream.exchange(call.with_params(params), unheard)
+        result = await upstream.exchange(call.with_params(params), unheard, deadline)
     except RpcError as error:
         if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
             return _NO_PAGE
@@ -115,7 +121,8 @@ async def fetch_page(upstream: Upstream, call: Call, cursor: str | None) -> RawP
 
 def offers(upstream: Upstream, method: str) -> bool:
     """Whether an upstream may have a list; True while nobody knows."""
-    return upstream.facts is None or upstream.facts.offers(PAGED[method].capability)
+    connection = upstream.connection
+    return connection is None or connection.facts.offers(PAGED[method].capability)
 
 
 def not_a_list(upstream: Upstream, method: str) -> RpcError:
@@ -131,14 +138,22 @@ def items_of(upstream: Upstream, call: Call, page: RawPage) -> list[Fields]:
         raise not_a_list(upstream, call.method) from None
 
 
-async def find_page(upstream: Upstream, call: Call, cursor: str | None, *, anew: bool = False) -> Found:
+async def find_page(
+    upstream: Upstream,
+    call: Call,
+    cursor: str | None,
+    deadline: Deadline | None = None,
+    *,
+    anew: bool = False,
+) -> Found:
     """One page as clients see it: remembered, shared with whoever asks the same, or fetched.
 
-    `anew`: fetched. Nothing in it may be changed. Raises RpcError. The caller owns the deadline.
+    `anew`: fetched. Nothing in it may be changed. Raises RpcError, or Overdue when it takes longer than
+    until `deadline`.
     """
 
     async def fetch() -> Page:
-        page = await fetch_page(upstream, call, cursor)
+        page = await fetch_page(upstream, call, cursor, deadline)
         try:
             texts, items = expose_list(call.method, page.items, upstream.space)
         except ValueError:
@@ -151,7 +166,7 @@ async def find_page(upstream: Upstream, call: Call, cursor: str | None, *, anew:
         return Found(await fetch(), None, personal=True)
     if not offers(upstream, call.method):
         return _NOTHING_THERE
-    return await memory.page(call, cursor, fetch)
+    return await memory.page(call, cursor, fetch, deadline)
 
 
 async def walk(upstream: Upstream, call: Call) -> list[Fields]:
@@ -204,8 +219,6 @@ def _never_ends(upstream: Upstream, call: Call) -> RpcError:
     return upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")
 
 
-AT_ONCE = 32  # upstreams that are asked for a page before whatever else has come gets its turn
-
 Hides = Callable[[Upstream, Call, Fields], bool]
 """Whether an item of an upstream's list must not be shown to the client of the call."""
 
@@ -215,6 +228,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.began = trio.current_time()
+        self.freshness = Freshness()
         self.until: float | None = math.inf
         self.personal = False
 
@@ -289,18 +303,16 @@ class Merger:
 
     async def _merge(self, call: Call, parts: Parts) -> Fields:
         walk = Walk(self._start(call), self.page_size)
-        await in_task()
         for position in walk.wanted:
             if position.upstream not in self._registry:
                 walk.leave_out(position.upstream, f"Upstream {position.upstream!r} was removed")
         parts.began = trio.current_time()
-        freshness = Freshness()
         while not walk.done:
-            await self._round(walk, call, parts, freshness)
+            await self._round(call, walk, parts)
             walk.end_round()
         if walk.failures:
             parts.until = None
-        result = self._result(call, walk, freshness)
+        result = self._result(call, walk, parts.freshness)
         return result if self._access.policy is None else confined(result)
 
     def _start(self, call: Call) -> list[Position]:
@@ -316,90 +328,51 @@ class Merger:
         visible = set(self._access.visible(call, [position.upstream for position in positions]))
         return [position for position in positions if position.upstream in visible]
 
-    async def _round(self, walk: Walk, call: Call, parts: Parts, freshness: Freshness) -> None:
-        """The next page of every upstream that has one, each within what is left of its time."""
-        asked: dict[float, list[tuple[Position, Upstream]]] = {}
+    async def _round(self, call: Call, walk: Walk, parts: Parts) -> None:
+        """The next page of every upstream that has one."""
+        fetches = []
         for position in walk.wanted:
             try:
                 upstream = self._registry.for_call(position.upstream, call)
             except RpcError as error:
                 walk.take_failure(position, error.message)
             else:
-                asked.setdefault(upstream.config.list_timeout, []).append((position, upstream))
-        if len(asked) == 1:  # as most are
-            await self._fetch_within(*asked.popitem(), walk, call, parts, freshness)
-            return
-        async with trio.open_nursery() as nursery:
-            for seconds, pages in asked.items():
-                nursery.start_soon(self._fetch_within, seconds, pages, walk, call, parts, freshness)
+                fetches.append(self._fetch(position, upstream, call, walk, parts))
+        await together(fetches)
 
-    async def _fetch_within(
-        self,
-        seconds: float,
-        pages: list[tuple[Position, Upstream]],
-        walk: Walk,
-        call: Call,
-        parts: Parts,
-        freshness: Freshness,
+    async def _fetch(
+        self, position: Position, upstream: Upstream, call: Call, walk: Walk, parts: Parts
     ) -> None:
-        """The next pages of upstreams that have as much time: one cancel scope and no task for the first."""
-        waiting = {upstream.name: (position, upstream) for position, upstream in pages}
-
-        async def fetch(position: Position, upstream: Upstream) -> None:
-            take = self._take_tasks if call.method == TASKS_LIST else self._take_page
-            try:
-                await take(walk, position, upstream, call, parts, freshness)
-            except RpcError as error:
-                walk.take_failure(position, error.message)
-            del waiting[upstream.name]
-
-        async with trio.open_nursery() as nursery:
-            nursery.cancel_scope.deadline = parts.began + seconds
-            for number, (position, upstream) in enumerate(pages[1:], 1):
-                if number % AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
-                nursery.start_soon(fetch, position, upstream)
-            await fetch(*pages[0])
-        for position, upstream in waiting.values():
+        """Have `walk` take the page at `position`, or why it could not be had in what is left of its time."""
+        seconds = upstream.config.list_timeout
+        deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
+        page: Page | RawPage
+        items: Sequence[Item]
+        try:
+            if call.method == TASKS_LIST:
+                page = await fetch_page(upstream, call, position.cursor, deadline)
+                tasks = items_of(upstream, call, page)
+                items, looked_at = self._shown_tasks(upstream, call, tasks), len(tasks)
+            else:
+                found = await find_page(upstream, call, position.cursor, deadline)
+                page, items, looked_at = found.page, found.page.items, len(found.page.items)
+                if self._access.policy is not None:
+                    items = list(compress(items, self._access.shown(call, upstream.name, page.texts)))
+                parts.take(found, for_all=upstream.config.session == "shared")
+        except RpcError as error:
+            walk.take_failure(position, error.message)
+        except Overdue:
             upstream.failed()
-            walk.take_failure(position, f"Upstream {upstream.name!r} did not answer within {seconds:g} s")
+            walk.take_failure(position, upstream.late(call.method, seconds).message)
+        else:
+            limit = upstream.config.max_list_items
+            walk.take_page(position, items, page.following, limit, looked_at=looked_at)
+            parts.freshness.take(page.result)
 
-    async def _take_page(
-        self,
-        walk: Walk,
-        position: Position,
-        upstream: Upstream,
-        call: Call,
-        parts: Parts,
-        freshness: Freshness,
-    ) -> None:
-        found = await find_page(upstream, call, position.cursor)
-        page = found.page
-        items: Sequence[Raw] = page.items
-        if self._access.policy is not None:
-            items = list(compress(items, self._access.shown(call, upstream.name, page.texts)))
-        limit = upstream.config.max_list_items
-        walk.take_page(position, items, page.following, limit, looked_at=len(page.items))
-        freshness.take(page.result)
-        parts.take(found, for_all=upstream.config.session == "shared")
-
-    async def _take_tasks(
-        self,
-        walk: Walk,
-        position: Position,
-        upstream: Upstream,
-        call: Call,
-        _parts: Parts,
-        freshness: Freshness,
-    ) -> None:
-        page = await fetch_page(upstream, call, position.cursor)
-        tasks = items_of(upstream, call, page)
+    def _shown_tasks(self, upstream: Upstream, call: Call, tasks: list[Fields]) -> list[Fields]:
         found = self._access.sift(call, upstream.name, upstream.key, tasks)
-        found = [task for task in found if not self._hides(upstream, call, task)]
-        items = [rewrite.expose_item(call.method, item, upstream.space) for item in found]
-        limit = upstream.config.max_list_items
-        walk.take_page(position, items, page.following, limit, looked_at=len(tasks))
-        freshness.take(page.result)
+        shown = (task for task in found if not self._hides(upstream, call, task))
+        return [rewrite.expose_item(call.method, task, upstream.space) for task in shown]
 
     def _result(self, call: Call, walk: Walk, freshness: Freshness) -> Fields:
         method = call.method

@@ -32,7 +32,7 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import Overdue, RpcError
 from mcpmux.mux.ownership import Holding
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
@@ -47,6 +47,7 @@ from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, 
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
@@ -320,9 +321,9 @@ class Tasks:
 
     async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Answer one call. Raises RpcError."""
-        waited = await _settle(upstream, call) if upstream.facts is None else 0.0
+        deadline = await _settle(upstream, call) if upstream.facts is None else None
         if call.method == m.TOOLS_CALL:
-            return await self._call_tool(upstream, call, notify, waited)
+            return await self._call_tool(upstream, call, notify, deadline)
         await in_task()
         if call.method != m.TASKS_LIST:
             return await self._about_one(upstream, call, notify)
@@ -341,13 +342,15 @@ class Tasks:
         task_id = text_of(task.get(tasks.TASK_ID)) or ""
         return not self._personal.tasks.is_of(upstream.key, task_id, call.client)
 
-    async def _call_tool(self, upstream: Upstream, call: Call, notify: Notify, waited: float) -> Fields:
+    async def _call_tool(
+        self, upstream: Upstream, call: Call, notify: Notify, deadline: Deadline | None
+    ) -> Fields:
         if self.waits.knows(call):
             await in_task()
             return await self.waits.resume(call, notify)
         facts, plain = upstream.facts, _plain(call)
         if facts is None or not tasks.offers_tasks(facts):
-            return await upstream.exchange(plain, notify, waited)
+            return await upstream.exchange(plain, notify, deadline)
         await in_task()
         if is_modern(facts.revision):
             if call.legacy and plain is not call:
@@ -416,18 +419,17 @@ async def _support_of(upstream: Upstream, call: Call) -> str | None:
     return connection.task_support.get(name)
 
 
-async def _settle(upstream: Upstream, call: Call) -> float:
-    """Wait for an upstream that is about to be connected: how many seconds of the call's time that took.
-
-    Raises RpcError when it took all of them.
-    """
+async def _settle(upstream: Upstream, call: Call) -> Deadline:
+    """Wait for a server that is still starting; the deadline of the call, of which that is part."""
     await in_task()
-    began, seconds = trio.current_time(), upstream.patience(call.method)
-    with trio.move_on_after(seconds) as scope:
-        await upstream.settled()
-    if scope.cancelled_caught:
-        raise upstream.late(call.method, seconds)
-    return min(trio.current_time() - began, seconds)
+    seconds = upstream.patience(call.method)
+    deadline = Deadline(seconds, 0.0, upstream.config.max_request_timeout)
+    try:
+        with deadline.limit():
+            await upstream.settled()
+    except Overdue:
+        raise upstream.late(call.method, seconds) from None
+    return deadline
 
 
 def _plain(call: Call) -> Call:

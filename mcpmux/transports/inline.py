@@ -14,12 +14,14 @@ Rule: a coroutine that may run inline awaits `in_task()` before anything of trio
 scope. In a task both functions are what they say: `in_task` does nothing, `woken` sleeps until it is woken.
 
 Cancelling is left to tasks: `attend` in a cancelled scope ends the coroutine as any task would end.
+
+An exchange that asks several servers does so `together`, in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextvars import Context, copy_context
 from types import coroutine
 from typing import Any, Final, Protocol
 
@@ -218,3 +220,66 @@ def _drive(work: Work, context: Context, thrown: BaseException | None) -> Genera
                 thrown = error
     finally:
         thrown = value = None  # what leaves here has this frame in its traceback: a circle would keep both
+
+
+BUNCH: Final = 32  # coroutines that are started before whatever else has come gets its turn
+
+
+class _Group:
+    """Coroutines that run side by side. Whoever waits for them sleeps on this."""
+
+    def __init__(self) -> None:
+        self.members: list[Inline] = []
+        self.wake: Wake | None = None
+
+    def is_asleep(self) -> bool:
+        """Whether some of them sleep, and none has failed or needs a task."""
+        asleep = False
+        for member in self.members:
+            if not member.is_over:
+                if member._source is None:
+                    return False
+                asleep = True
+            elif member.error is not None:
+                return False
+        return asleep
+
+    def changed(self) -> None:
+        """One of them is over, or needs a task."""
+        if self.wake is not None and not self.is_asleep():
+            self.wake()
+
+
+async def together(works: Sequence[Work]) -> None:
+    """Run coroutines side by side until all are over. None of them has a task until one of them needs it.
+
+    The first that raises gives up the others, as does cancelling this. What it has raised leaves here, in a
+    group if they had tasks.
+    """
+    group = _Group()
+    members = group.members
+    try:
+        for work in works:
+            if members and len(members) % BUNCH == 0:
+                await in_task()
+                await trio.lowlevel.checkpoint()
+            member = Inline(work, copy_context(), group.changed)
+            members.append(member)
+            member.start()
+        if group.is_asleep():
+            await woken(group)
+        failed = [member for member in members if member.error is not None]
+        if failed or all(member.is_over for member in members):
+            for member in failed:
+                await member.attend()  # which raises
+            return
+        await in_task()
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(member.attend)
+    finally:
+        for member in members:
+            if not member.is_over:
+                member.close()
+        for work in works[len(members) :]:
+            work.close()

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.runtime.merger import AT_ONCE
+from mcpmux.transports.inline import BUNCH
 from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 
@@ -239,7 +239,7 @@ async def test_list_of_many_upstreams_lets_others_have_their_turn(autojump_clock
         await first.wait()
         seen.append(asked)
 
-    many = 8 * AT_ONCE
+    many = 8 * BUNCH
     servers = {
         f"s{number}": ScriptedServer(resources=[], handlers={"resources/list": answer})
         for number in range(many)

@@ -25,7 +25,7 @@ import trio
 
 from mcpmux.config import Caching
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.errors import RpcError
+from mcpmux.errors import Overdue, RpcError
 from mcpmux.mux.cache import (
     CHANGES,
     HEARD,
@@ -50,6 +50,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.shared_request import SharedRequest, join, leave
+from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
 
 # Reads in a row that nobody else may have, until a server's reads are not looked at for a while.
@@ -265,11 +266,11 @@ class ResponseCache:
             return Page([], [], None, await upstream.exchange(call, notify))
 
         seconds = upstream.patience(call.method)
-        await in_task()
-        with trio.move_on_after(seconds):
-            found = await self.page(call, cursor, fetch)
-            return dict(found.page.result)
-        raise upstream.late(call.method, seconds)
+        try:
+            found = await self.page(call, cursor, fetch, Deadline(seconds, 0.0, seconds))
+        except Overdue:
+            raise upstream.late(call.method, seconds) from None
+        return dict(found.page.result)
 
     def read(self, call: Call, uri: str, ask: Ask, notify: Notify, upstream: Asked) -> Awaitable[Fields]:
         """A resource, kept or shared where that may be. `ask` asks for it.
@@ -359,10 +360,17 @@ class ResponseCache:
             self._doubts += 1
             self._passing = PASSED if self._doubts == DOUBTS else 0
 
-    async def page(self, call: Call, cursor: str | None, ask: Callable[[], Awaitable[Page]]) -> Found:
-        """A page of the list that `call` asks for, kept or shared where that may be. Raises RpcError.
+    async def page(
+        self,
+        call: Call,
+        cursor: str | None,
+        ask: Callable[[], Awaitable[Page]],
+        deadline: Deadline | None = None,
+    ) -> Found:
+        """A page of the list that `call` asks for, kept or shared where that may be.
 
-        Nothing in it may be changed.
+        Nothing in it may be changed. Raises RpcError, or Overdue when another's exchange brings nothing until
+        `deadline`; `ask` has to keep to it by itself.
         """
         method = call.method
         who = self._audience(call)
@@ -382,10 +390,13 @@ class ResponseCache:
 
         wanted = (key, generation, None if method in self._public else who)
         found: Found | None
-        found, _ = await join(self._pages, wanted, accepts)
-        if found is not None:
-            self.counts.shared += 1
-            return found
+        if wanted in self._pages:
+            await in_task()
+            with limited(deadline):
+                found, _ = await join(self._pages, wanted, accepts)
+            if found is not None:
+                self.counts.shared += 1
+                return found
         shared = SharedRequest(call)
         self._pages.setdefault(wanted, shared)
         try:

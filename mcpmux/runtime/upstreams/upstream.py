@@ -119,18 +119,19 @@ class Upstream(UpstreamStatus):
         """Clients may know lists without it, or with what it had before: they are told once it is there."""
         self._is_news = True
 
-    async def exchange(self, call: Call, notify: Notify, waited: float = 0.0) -> Fields:
+    async def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Fields:
         """One call to this upstream, within its deadline, which progress renews up to a maximum.
 
-        `waited`: seconds of it that are over. Raises RpcError: the upstream's own, or one that says why there
-        is no answer.
+        `deadline`: another one, which holds if it is sooner. Raises RpcError: the upstream's own, or one that
+        says why there is no answer.
         """
         seconds = self.patience(call.method)
         if self.held is not None:
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
         if self.silent:
             self.check_breaker()
-        deadline = Deadline(seconds, waited, self.config.max_request_timeout)
+        if deadline is None or deadline.at > trio.current_time() + seconds:
+            deadline = Deadline(seconds, 0.0, self.config.max_request_timeout)
 
         async def pass_on(event: Event) -> None:
             deadline.renew()
@@ -169,7 +170,7 @@ class Upstream(UpstreamStatus):
         if not entered:
             raise self.limiter.busy()
         self.failed()
-        raise self.late(call.method, seconds, exhausted=deadline.exhausted)
+        raise self.late(call.method, deadline.seconds, exhausted=deadline.exhausted)
 
     def _passes(self, event: Event, call: Call) -> bool:
         """Whether the client of `call` hears what the server says on its way.
