@@ -20,11 +20,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from mcpmux.errors import McpmuxError
+from mcpmux.errors import McpmuxError, Overdue, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, META, PROGRESS_TOKEN, VERSION, Call, Event, Meta
-from mcpmux.protocol.envelope import ErrorReply, Reply, Request, encode, raw
-from mcpmux.protocol.raw_json import Id, RequestOut
+from mcpmux.protocol.codes import INTERNAL_ERROR
+from mcpmux.protocol.envelope import ErrorReply, Reply, Request, decode_fields, encode, raw
+from mcpmux.protocol.raw_json import Fields, Id, RequestOut
 
 T = TypeVar("T", bound="PendingRequest")
 
@@ -109,6 +110,20 @@ class PendingRequest:
         """Its time is over. An answer that has come all the same still counts."""
         self.overdue = True
         self.notify()
+
+    def result(self) -> Fields | None:
+        """The members of the result, once that has come; until then None.
+
+        Raises RpcError (it is an error, or makes no sense), what the request was failed with, or Overdue.
+        """
+        answer = self.answer
+        if answer is None:
+            if self.overdue and not self.asked:
+                raise Overdue("no answer in time")
+            return None
+        if isinstance(answer, Reply):
+            return answer.members if answer.members is not None else _members_of(answer)
+        raise answer.as_error() if isinstance(answer, ErrorReply) else answer
 
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
         """The answer has come."""
@@ -197,6 +212,13 @@ class PendingRequests:
         if isinstance(token, bool) or not isinstance(token, int):
             return None
         return self._tickets.get(token)
+
+
+def _members_of(answer: Reply) -> Fields:
+    try:
+        return decode_fields(answer.result)
+    except ValueError:
+        raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
 
 
 def encode_call(request_id: int, call: Call) -> bytes:

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 import trio
 
-from mcpmux.errors import Overdue, RpcError, TransportError
+from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_answer
 from mcpmux.protocol.envelope import (
@@ -45,8 +45,6 @@ from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import TASK_ID, related_task
-from mcpmux.transports.deadlines import Deadline, limited
-from mcpmux.transports.inline import in_task, woken
 
 log = structlog.get_logger()
 
@@ -134,32 +132,17 @@ class Calls:
     def __repr__(self) -> str:
         return f"<Calls {self.pending_requests!r}, {len(self._parked)} parked>"
 
-    async def wait(self, pending: PendingRequest, notify: Notify, deadline: Deadline | None = None) -> Fields:
-        """The answer to a pending request's call, its notifications handed to `notify` on the way.
+    def park(self, pending: PendingRequest) -> Fields:
+        """The server has asked something in a call: what its client gets instead of an answer.
 
-        It is `input_required`, and the request parked, when the server asks something first. Raises RpcError
-        (the server's answer), what the request was failed with, or Overdue.
+        Raises RpcError when too many wait already.
         """
-        token = pending.call.meta.get(PROGRESS_TOKEN)
-        while True:
-            while pending.events:
-                await in_task()
-                with limited(deadline):  # for a client that does not read
-                    await _pass_on(pending.events.popleft(), token, notify)
-            answer = pending.answer
-            if answer is not None and pending.dropped:
-                log.warning(
-                    "events dropped for a slow client", method=pending.call.method, count=pending.dropped
-                )
-            if answer is not None:
-                if isinstance(answer, _ANSWERS):
-                    return result_of(answer)
-                raise answer
-            if pending.asked:
-                return self._park(pending)
-            if pending.overdue:
-                raise Overdue("no answer in time")
-            await woken(pending)
+        if len(self._parked) >= PARK_LIMIT:
+            raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
+        state = secrets.token_urlsafe(STATE_BYTES)
+        self._parked[state] = pending
+        pending.parked_until = trio.current_time() + PARK_SECONDS
+        return input_required(pending.asked, state, legacy=pending.call.legacy)
 
     @property
     def has_parked(self) -> bool:
@@ -243,14 +226,6 @@ class Calls:
             raise RpcError(INVALID_REQUEST, AMBIGUOUS)
         return candidates[0]
 
-    def _park(self, pending: PendingRequest) -> Fields:
-        if len(self._parked) >= PARK_LIMIT:
-            raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
-        state = secrets.token_urlsafe(STATE_BYTES)
-        self._parked[state] = pending
-        pending.parked_until = trio.current_time() + PARK_SECONDS
-        return input_required(pending.asked, state, legacy=pending.call.legacy)
-
     async def resume(self, call: Call) -> PendingRequest:
         """The parked request that a repeated call goes on with; the client's answers are passed on.
 
@@ -302,18 +277,6 @@ def _has_asked(pending: PendingRequest) -> bool:
     return trio.current_time() - began > ASKS_MORE_SECONDS
 
 
-async def _pass_on(event: Event, token: Raw | None, notify: Notify) -> None:
-    """Hand an event to the client, progress under the client's own token.
-
-    Progress that the client did not ask for stops here: its token is our id, which may well be the token of
-    another call of that client.
-    """
-    if event.method != m.PROGRESS:
-        await notify(event)
-    elif token is not None:
-        await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
-
-
 def unknown_state() -> RpcError:
     """-32602: a state was not given to this very request, or not to this somebody, or not any more."""
     return RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; send the request without it")
@@ -324,15 +287,3 @@ def _is_same(first: Call, again: Call) -> bool:
     same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
     same_somebody = first.principal.name == again.principal.name
     return first.method == again.method and same_target and same_somebody
-
-
-def result_of(answer: Reply | ErrorReply) -> Fields:
-    """The members of an answer's result. Raises RpcError when it is an error or makes no sense."""
-    if isinstance(answer, ErrorReply):
-        raise answer.as_error()
-    if answer.members is not None:
-        return answer.members
-    try:
-        return decode_fields(answer.result)
-    except ValueError:
-        raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None

@@ -13,16 +13,20 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
+import structlog
 import trio
 
 from mcpmux.errors import RpcError, TransportError
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Calls, FindClient, Hear, Send
-from mcpmux.transports.deadlines import Deadline, DeadlineSweeper
-from mcpmux.transports.inline import in_task
+from mcpmux.transports.deadlines import Deadline, DeadlineSweeper, limited
+from mcpmux.transports.inline import in_task, woken
+
+log = structlog.get_logger()
 
 EXPIRE_SECONDS: Final = 10.0  # how often parked calls are looked after
 
@@ -52,20 +56,38 @@ class Channel:
         """Why it ended, once `closed` is set."""
         raise NotImplementedError
 
-    async def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Fields:
+    async def exchange(
+        self,
+        call: Call,
+        notify: Notify,
+        deadline: Deadline | None = None,
+        parked: PendingRequest | None = None,
+    ) -> Fields:
         """Send `call` as it is and wait for its answer, handing its notifications to `notify` on the way.
 
-        The client's progress token is replaced by our own on the wire and put back in what returns. Raises
-        RpcError (the peer's answer), TransportError (there is none), Overdue (not within `deadline`).
+        `parked`: was sent before, and is waited for again. The answer is `input_required`, and the request
+        parked, when the server asks something first. The client's progress token is replaced by our own on
+        the wire and put back in what returns. Raises RpcError (the peer's answer), TransportError (there is
+        none), Overdue (not within `deadline`).
         """
-        pending = self.calls.pending_requests.open(call, self._pending_kind)
+        pending = parked or self.calls.pending_requests.open(call, self._pending_kind)
         try:
-            if deadline is not None:
-                pending.deadline = deadline
-                self.deadlines.watch(pending)
-            if not self._send_now(pending):
-                await self._send(pending, deadline)
-            return await self.calls.wait(pending, notify, deadline)
+            if parked is None:
+                if deadline is not None:
+                    pending.deadline = deadline
+                    self.deadlines.watch(pending)
+                if not self._send_now(pending):
+                    await self._send(pending, deadline)
+            while pending.events or (result := pending.result()) is None:
+                if pending.events:
+                    await in_task()
+                    with limited(deadline):  # for a client that does not read
+                        await _pass_on(pending.events.popleft(), pending.call, notify)
+                elif pending.asked:
+                    return self.calls.park(pending)
+                else:
+                    await woken(pending)
+            return result
         except RpcError as error:
             again = self._after_error(call, notify, deadline, error)
             if again is None:
@@ -97,6 +119,10 @@ class Channel:
 
     def _close(self, pending: PendingRequest) -> None:
         """The wait is over: the pending request is gone, or parked."""
+        if pending.dropped:
+            method, count = pending.call.method, pending.dropped
+            log.warning("events dropped for a slow client", method=method, count=count)
+            pending.dropped = 0
         self.deadlines.forget(pending)
         if pending.parked_until is not None:
             if not self._expiring:
@@ -110,11 +136,7 @@ class Channel:
     async def resume(self, call: Call, notify: Notify) -> Fields:
         """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
         await in_task()
-        pending = await self.calls.resume(call)
-        try:
-            return await self.calls.wait(pending, notify)
-        finally:
-            self._close(pending)
+        return await self.exchange(call, notify, parked=await self.calls.resume(call))
 
     async def reply(self, call: Call) -> None:
         """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
@@ -181,3 +203,15 @@ class Channel:
     def give_up(self, reason: TransportError) -> None:
         """What was agreed does not hold any more: sets `closed`."""
         raise NotImplementedError
+
+
+async def _pass_on(event: Event, call: Call, notify: Notify) -> None:
+    """Hand an event to the client, progress under the client's own token.
+
+    Progress that the client did not ask for stops here: its token is our id, which may well be the token of
+    another call of that client.
+    """
+    if event.method != m.PROGRESS:
+        await notify(event)
+    elif (token := call.meta.get(PROGRESS_TOKEN)) is not None:
+        await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))

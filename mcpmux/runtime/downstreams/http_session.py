@@ -29,10 +29,9 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
-from mcpmux.protocol.inflight import PendingRequest
+from mcpmux.protocol.inflight import PendingRequest, PendingRequests
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.runtime.calls import Calls, unheard
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     STREAM_HEADERS,
@@ -80,7 +79,7 @@ class HttpSession:
         self._buffer = ReplayBuffer(bounds)
         self._own = OwnStream(self._buffer, session.outbox)
         self._in_flight: dict[Id, CallOff] = {}
-        self._asked = Calls(_unasked, _unheard)
+        self._asked = PendingRequests()
         self._calls: dict[int, ResumableCall] = {}  # those that have a stream, by its number
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
@@ -106,16 +105,18 @@ class HttpSession:
 
     def take_answer(self, answer: Reply | ErrorReply) -> None:
         """The client's answer to something that it was asked."""
-        self._asked.pending_requests.take_answer(answer)
+        self._asked.take_answer(answer)
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
         """Ask the client something in the stream of the call that it is about. Raises RpcError."""
-        pending: PendingRequest = self._asked.pending_requests.open(Call(method, params, {}))
+        pending: PendingRequest = self._asked.open(Call(method, params, {}))
         try:
             await say(encode_request(pending.id, method, params or None))
-            return await self._asked.wait(pending, unheard)
+            while (answer := pending.result()) is None:
+                await woken(pending)
+            return answer
         finally:
-            self._asked.pending_requests.close(pending)
+            self._asked.close(pending)
 
     async def _ask_on_own_stream(self, method: str, params: Fields) -> Fields:
         """Ask the client something on its own stream, as soon as it has one open."""
@@ -292,14 +293,6 @@ class HttpSession:
                 await self._send_after(self._calls[number], last or "", reply)
         finally:
             self._readers -= 1
-
-
-async def _unasked(_data: bytes) -> None:
-    """A client asks nothing in the middle of what it was asked."""
-
-
-def _unheard(_notification: Notification) -> None:
-    """And takes nothing back."""
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:
