@@ -77,10 +77,7 @@ class DemoServer:
     async def answer(self, request: Request, notify: Notify) -> Fields:
         """Answer one request in its era. Raises RpcError."""
         await in_task()  # tools sleep
-        try:
-            call = Call.of(request.method, request.payload)
-        except ValueError:
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
+        call = Call.of(request.method, request.payload)
         if VERSION in call.meta or call.method == m.DISCOVER:
             check_call(call)
             return await self._exchange(call, notify)

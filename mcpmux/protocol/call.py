@@ -114,14 +114,17 @@ class Call(Value):
         legacy: bool = False,
         principal: Principal = ANYONE,
     ) -> Call:
-        """Split params, raw or not. Raises ValueError when `_meta` is no object."""
-        fields = params.copy() if isinstance(params, dict) else decode_fields(params)
-        meta = fields.pop(META, None)
+        """Split params, raw or not. Raises MalformedRequest when they, or their `_meta`, are no object."""
         members: Fields = {}
-        if meta is not None:
-            data = bytes(meta)
-            known = _kept.get(data)
-            members = known if known is not None else _read_meta(data)
+        try:
+            fields = params.copy() if isinstance(params, dict) else decode_fields(params)
+            meta = fields.pop(META, None)
+            if meta is not None:
+                data = bytes(meta)
+                known = _kept.get(data)
+                members = known if known is not None else _read_meta(data)
+        except ValueError:
+            raise MalformedRequest('"_meta" must be an object') from None
         return Call(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:

@@ -45,7 +45,7 @@ def upgrade_call(
     identity: object = None,
     principal: Principal = ANYONE,
 ) -> Call:
-    """A legacy client's request as a modern call. Raises ValueError when `_meta` is no object."""
+    """A legacy client's request as a modern call. Raises RpcError when `_meta` is no object."""
     call = Call.of(method, params, identity, legacy=True, principal=principal)
     return call.with_meta({**call.meta, **client.meta} if call.meta else client.meta)
 

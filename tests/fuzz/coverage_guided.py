@@ -20,6 +20,7 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["mcpmux"]):
+    from mcpmux.errors import RpcError
     from mcpmux.protocol.call import Call
     from mcpmux.protocol.envelope import BadMessage, Request, decode_message, encode_error, encode_reply
     from mcpmux.protocol.framing import read_batch
@@ -62,7 +63,7 @@ def fuzz_envelope(data: bytes) -> None:
             encode_reply(message.id, {})
             try:
                 Call.of(message.method, message.params)
-            except ValueError:
+            except RpcError:
                 continue
 
 

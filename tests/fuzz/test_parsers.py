@@ -230,7 +230,7 @@ def test_envelope(data: bytes):
         assert isinstance(message.id, int | str)
         try:
             call = Call.of(message.method, message.params)
-        except ValueError:
+        except RpcError:
             return
         with contextlib.suppress(RpcError):
             whole = call.with_meta({VERSION: raw(NEWEST), CLIENT_CAPABILITIES: raw({})})

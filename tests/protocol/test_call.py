@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 
 from mcpmux.protocol.call import META, Call, with_meta
+from mcpmux.protocol.codes import MalformedRequest
 from mcpmux.protocol.envelope import decode_fields, raw
 from mcpmux.protocol.raw_json import Raw
 from tests.payloads import member_texts, object_texts
@@ -31,7 +32,7 @@ def test_absent_params_are_empty():
 
 @pytest.mark.parametrize("params", [b"[]", b'{"_meta":null}', b'{"_meta":[]}', b'{"_meta":"x"}', b'{"a":'])
 def test_params_or_meta_that_are_no_objects_are_refused(params: bytes):
-    with pytest.raises(ValueError):
+    with pytest.raises(MalformedRequest):
         Call.of("tools/call", Raw(params))
 
 

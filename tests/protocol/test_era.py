@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import MODERN_KEYS, Call, modern_meta, upgrade_result, with_meta
-from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND
+from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, RESOURCE_NOT_FOUND, MalformedRequest
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.era import downgrade_error, downgrade_meta, downgrade_result, upgrade_call, upgrade_error
 from mcpmux.protocol.handshake import ClientFacts
@@ -56,7 +56,7 @@ def test_a_legacy_client_cannot_speak_for_the_session_in_meta():
 
 
 def test_meta_that_is_no_object_is_refused():
-    with pytest.raises(ValueError):
+    with pytest.raises(MalformedRequest):
         upgrade_call("tools/list", Raw(b'{"_meta":1}'), CLIENT)
 
 

@@ -60,7 +60,7 @@ from mcpmux.runtime.downstreams.http_batch import answer_batch
 from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
-from mcpmux.runtime.downstreams.service import Service, read_call
+from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
@@ -283,7 +283,8 @@ class HttpEndpoint:
         if isinstance(reply, TappedReply):
             reply.watch.begin(message.id, request.headers, request.body)
         try:
-            call = read_call(message, None, request.principal)
+            params = message.params if message.members is None else message.members
+            call = Call.of(message.method, params, principal=request.principal)
             version = request.headers.get(VERSION_HEADER)
             if VERSION not in call.meta and (version is None or not is_modern(version)):
                 return self._take_legacy(message, request, reply, version, streams=streams)

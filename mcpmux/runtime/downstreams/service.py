@@ -12,7 +12,7 @@ from mcpmux.mux.namespace import ForeignMark, own_part
 from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify, severity
-from mcpmux.protocol.codes import METHOD_NOT_FOUND, MalformedRequest
+from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Notification, Request, raw, text_of
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -173,25 +173,15 @@ class MuxService:
             result = (
                 await work()
                 if self.tap is None
-                else await watched(self.tap, read_call(request, None, principal), work)
+                else await watched(
+                    self.tap, Call.of(request.method, request.payload, principal=principal), work
+                )
             )
         except BaseException:
             for session in opened:
                 session.close()
             raise
         return opened[0], result
-
-
-def read_call(request: Request, client: object = None, principal: Principal = ANYONE) -> Call:
-    """A request of `client`, who is `principal`, as a call of whatever era.
-
-    Raises RpcError when `_meta` is no object.
-    """
-    try:
-        params = request.params if request.members is None else request.members
-        return Call.of(request.method, params, client, principal=principal)
-    except ValueError:
-        raise MalformedRequest('"_meta" must be an object') from None
 
 
 def _wanted(call: Call, notify: Notify) -> Notify:

@@ -167,10 +167,7 @@ class LegacySession:
         return pass_on
 
     def _read(self, request: Request) -> Call:
-        try:
-            return upgrade_call(request.method, request.payload, self._client, self, self.principal)
-        except ValueError:
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "_meta" must be an object') from None
+        return upgrade_call(request.method, request.payload, self._client, self, self.principal)
 
     async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: Ask) -> Fields:
         """The client's responses to what a server wants to know, asked one after the other."""

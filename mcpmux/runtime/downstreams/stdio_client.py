@@ -21,7 +21,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.downstreams.http_guard import as_error
-from mcpmux.runtime.downstreams.service import Service, Session, read_call, says_modern
+from mcpmux.runtime.downstreams.service import Service, Session, says_modern
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
@@ -75,7 +75,7 @@ class DuplexClient:
             self.channel.batches = allows_batch(session.revision)
             self._initialized.set()
             return result
-        call = read_call(request, self, self._principal)
+        call = Call.of(request.method, request.payload, self, principal=self._principal)
         if not says_modern(call):
             if self._session is not None:
                 return await self._session.answer(request, notify, self._ask)

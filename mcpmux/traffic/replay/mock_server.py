@@ -38,7 +38,6 @@ from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
-from mcpmux.runtime.downstreams.service import read_call
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage
@@ -92,7 +91,7 @@ class Mock:
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         """See Service."""
         await in_task()
-        call = read_call(request)
+        call = Call.of(request.method, request.payload)
         captured = find_initialize(self.answers, call.params)
         if captured is None:
             result = make_initialize(self.answers, call.text(_REQUESTED) or "")
@@ -242,7 +241,7 @@ class MockSession:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if request.method in _MODERN_ONLY:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
-        call = read_call(request)
+        call = Call.of(request.method, request.payload)
         captured = self._mock.find(call, self.revision)
         if captured is None and call.method not in _CHANGES_NOTHING:
             raise downgrade_error(call.method, self._mock.refuse(call))
