@@ -9,8 +9,8 @@ Rules
 
 | | a slot is free | none is |
 | --- | --- | --- |
-| `enter` | runs | no: `wait` |
-| `wait` | never called | waits; whoever had to give way is returned, perhaps itself |
+| `enter` | runs | no: `enqueue` |
+| `enqueue` | never called | waits; whoever had to give way is returned, perhaps itself |
 | `leave` | one slot more | the next in turn runs, and is returned |
 
 A client is any hashable value, what waits any hashable object. Nothing outside this file changes the state.
@@ -48,7 +48,7 @@ class FairQueue(Generic[T]):
             return True
         return False
 
-    def wait(self, client: Hashable, item: T) -> T | None:
+    def enqueue(self, client: Hashable, item: T) -> T | None:
         """`item` waits, after `enter` said no. What is returned waits no more, and gets no turn."""
         displaced = None
         if self.waiting >= self.room:

@@ -18,7 +18,7 @@ def filled(slots, room, waiting):
     for _ in range(slots):
         assert queue.enter()
     for item in waiting:
-        assert queue.wait(item[0], item) is None
+        assert queue.enqueue(item[0], item) is None
     return queue
 
 
@@ -49,23 +49,23 @@ def test_slot_is_handed_over_and_never_free_in_between():
 
 def test_full_queue_refuses_the_client_that_fills_it():
     queue = filled(1, 3, [("a", 1), ("a", 2), ("a", 3)])
-    assert queue.wait("a", ("a", 4)) == ("a", 4)
+    assert queue.enqueue("a", ("a", 4)) == ("a", 4)
 
 
 def test_newcomer_takes_the_place_of_the_newest_of_whoever_has_most():
     queue = filled(1, 4, [("a", 1), ("b", 1), ("a", 2), ("a", 3)])
-    assert queue.wait("c", ("c", 1)) == ("a", 3)
+    assert queue.enqueue("c", ("c", 1)) == ("a", 3)
     assert turns(queue) == [("a", 1), ("b", 1), ("c", 1), ("a", 2)]
 
 
 def test_queue_without_room_refuses():
     queue = filled(1, 0, [])
-    assert queue.wait("a", ("a", 1)) == ("a", 1)
+    assert queue.enqueue("a", ("a", 1)) == ("a", 1)
 
 
 def test_more_clients_than_room_are_refused_without_taking_places_of_equals():
     queue = filled(1, 2, [("a", 1), ("b", 1)])
-    assert queue.wait("c", ("c", 1)) == ("c", 1)
+    assert queue.enqueue("c", ("c", 1)) == ("c", 1)
 
 
 def test_withdrawn_gets_no_turn_and_says_so_once():
@@ -85,7 +85,7 @@ def test_flood_does_not_delay_another_client(flood):
     """Ten of b are served within twenty turns, whatever a has before them."""
     queue = filled(1, flood + 10, [("a", number) for number in range(flood)])
     for number in range(10):
-        assert queue.wait("b", ("b", number)) is None
+        assert queue.enqueue("b", ("b", number)) is None
     served = [queue.leave() for _ in range(20)]
     assert [item for item in served if item[0] == "b"] == [("b", number) for number in range(10)]
 
@@ -131,7 +131,7 @@ class Machine(RuleBasedStateMachine):
         clients = {each for each, _ in self.waiting} | {client}
         share = self.queue.room // len(clients)
         had = len(self.of(client))
-        displaced = self.queue.wait(client, item)
+        displaced = self.queue.enqueue(client, item)
         if displaced is None:
             assert len(self.waiting) < self.queue.room
         elif displaced == item:

@@ -18,8 +18,8 @@ from mcpmux.protocol.codes import Busy
 from mcpmux.transports.http.server_connection import CONNECTION
 
 
-class _Waiter:
-    """One exchange that waits. `refused` once it had to give way to another client's."""
+class Waiter:
+    """One exchange that waits, until it is `called`. `refused`: it had to give way to another client's."""
 
     __slots__ = ("called", "refused")
 
@@ -28,36 +28,22 @@ class _Waiter:
         self.refused = False
 
 
-class Limiter:
-    """In front of one upstream. `enter` or `wait`, then `leave` in any case."""
+class Limiter(FairQueue[Waiter]):
+    """In front of one upstream. `enter` or `wait`, then `leave` in any case: who has the slot is `called`."""
 
-    __slots__ = ("_queue", "_upstream", "enter")
+    __slots__ = ("_upstream",)
 
     def __init__(self, upstream: str, slots: int, room: int) -> None:
+        super().__init__(slots, room)
         self._upstream = upstream
-        self._queue: FairQueue[_Waiter] = FairQueue(slots, room)
-        self.enter = self._queue.enter
-
-    def __repr__(self) -> str:
-        return f"<Limiter {self._upstream} {self._queue!r}>"
-
-    @property
-    def running(self) -> int:
-        """Exchanges that have a slot."""
-        return self._queue.running
-
-    @property
-    def waiting(self) -> int:
-        """Exchanges that wait for one."""
-        return self._queue.waiting
 
     async def wait(self, call: Call) -> bool:
         """Wait for a slot, after `enter` said that none is free; True, when it is there.
 
         Raises Busy. The caller owns the deadline.
         """
-        client, waiter = client_of(call), _Waiter()
-        displaced = self._queue.wait(client, waiter)
+        client, waiter = client_of(call), Waiter()
+        displaced = self.enqueue(client, waiter)
         if displaced is waiter:
             raise self.busy()
         if displaced is not None:
@@ -66,18 +52,13 @@ class Limiter:
         try:
             await waiter.called.wait()
         except BaseException:
-            if not self._queue.withdraw(client, waiter) and not waiter.refused:
-                self.leave()
+            has_none = self.withdraw(client, waiter) or waiter.refused
+            if not has_none and (following := self.leave()) is not None:
+                following.called.set()
             raise
         if waiter.refused:
             raise self.busy()
         return True
-
-    def leave(self) -> None:
-        """Give the slot back."""
-        following = self._queue.leave()
-        if following is not None:
-            following.called.set()
 
     def busy(self) -> Busy:
         """Why an exchange gets no slot."""

@@ -25,7 +25,6 @@ import trio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.mux.breaker import Breaker, Comeback
-from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
@@ -221,12 +220,6 @@ class UpstreamStatus:
     def turned(self, state: str, reason: str = "") -> None:
         self.since = trio.current_time()
         self.history.note(state, reason)
-
-    def patience(self, method: str) -> float:
-        """Seconds for a call of `method`."""
-        # The result of a task comes when the task is done, however long that takes.
-        seconds = math.inf if method == m.TASKS_RESULT else self.config.request_timeout
-        return self.config.timeouts.get(method, seconds) if self.config.timeouts else seconds
 
     def lost(self, error: TransportError) -> RpcError:
         """A call has failed for good: what its client is told."""

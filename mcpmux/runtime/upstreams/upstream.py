@@ -162,8 +162,8 @@ class Upstream(UpstreamStatus):
         finally:
             if acts:
                 self._generations.act(self.name)
-            if entered:
-                self.limiter.leave()
+            if entered and (following := self.limiter.leave()) is not None:
+                following.called.set()
             self.in_flight -= 1
             if self._idle is not None and not self.in_flight:
                 self._idle.set()
@@ -171,6 +171,12 @@ class Upstream(UpstreamStatus):
             raise self.limiter.busy()
         self.failed()
         raise self.late(call.method, deadline.seconds, exhausted=deadline.exhausted)
+
+    def patience(self, method: str) -> float:
+        """Seconds for a call of `method`."""
+        # The result of a task comes when the task is done, however long that takes.
+        seconds = math.inf if method == m.TASKS_RESULT else self.config.request_timeout
+        return self.config.timeouts.get(method, seconds) if self.config.timeouts else seconds
 
     def _passes(self, event: Event, call: Call) -> bool:
         """Whether the client of `call` hears what the server says on its way.
