@@ -17,20 +17,23 @@ bytes. A transparent upstream's messages never come here.
 | `taskId` of requests about a task, of their results, and of `notifications/tasks/status` | task id |
 | `tasks[].taskId` of `tasks/list`, `task.taskId` of a result that made a task | task id |
 | related task in `_meta` of results, notifications, questions and their answers | task id |
+| `_meta` of results | names us as the server, see `Signature` |
 
-Source: `basic/utilities/tasks`, 2025-11-25, and the Tasks extension (SEP-2663) for task ids.
+Source: `basic/utilities/tasks`, 2025-11-25, and the Tasks extension (SEP-2663) for task ids; "_meta" in the
+Base Protocol overview, 2026-07-28, for ours.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.namespace import Namespace, Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META
+from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.envelope import (
     UNREADABLE,
     decode_fields,
@@ -47,6 +50,9 @@ from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.large import LARGE_BYTES, is_large, raw_list, read_objects
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
+
+SIGNED: Final = 256  # values of `_meta` whose signed form is kept: servers repeat them
+SIGNED_BYTES: Final = 1024  # of one; a longer one is signed anew each time
 
 TextChange = Callable[[str], str]
 
@@ -329,3 +335,32 @@ def _change_related(fields: Fields, change: TextChange) -> None:
         _change_within(meta, RELATED_TASK, lambda related: _change(related, TASK_ID, change))
 
     _change_within(fields, META, change_meta)
+
+
+class Signature:
+    """Signs results with `server_info`."""
+
+    def __init__(self, server_info: Raw) -> None:
+        self._server_info = server_info
+        self._own = raw({SERVER_INFO: server_info})
+        self._kept = lru_cache(SIGNED)(self._signed)
+
+    def __repr__(self) -> str:
+        return f"<Signature {bytes(self._server_info)!r}>"
+
+    def put_on(self, result: Fields) -> Fields:
+        """The result, signed (changed in place). A `_meta` that is no object goes."""
+        meta = result.get(META)
+        if meta is None:
+            result[META] = self._own
+        else:
+            signed = self._kept if len(meta) <= SIGNED_BYTES else self._signed
+            result[META] = signed(bytes(meta))
+        return result
+
+    def _signed(self, meta: bytes) -> Raw:
+        try:
+            members = decode_fields(meta)
+        except ValueError:
+            members = {}
+        return raw({**members, SERVER_INFO: self._server_info})

@@ -17,6 +17,7 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.namespace import NAME_LIMIT, Namespace, Space
 from mcpmux.mux.policy import NO_RULE, Policy
+from mcpmux.mux.rewrite import Signature
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import (
@@ -45,7 +46,6 @@ from mcpmux.runtime.catalog import Catalog, Owners
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.signature import Signature
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import REMEMBERED

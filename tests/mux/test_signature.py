@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from mcpmux.mux.rewrite import SIGNED_BYTES, Signature
 from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.runtime.signature import KEPT_BYTES, Signature
 
 OURS = {"name": "us"}
 
@@ -16,7 +16,7 @@ OURS = {"name": "us"}
         (None, {SERVER_INFO: OURS}),
         ({}, {SERVER_INFO: OURS}),
         ({"a": 1, SERVER_INFO: {"name": "them"}}, {"a": 1, SERVER_INFO: OURS}),
-        ({"a": "x" * KEPT_BYTES}, {"a": "x" * KEPT_BYTES, SERVER_INFO: OURS}),
+        ({"a": "x" * SIGNED_BYTES}, {"a": "x" * SIGNED_BYTES, SERVER_INFO: OURS}),
         ([1], {SERVER_INFO: OURS}),
         ("text", {SERVER_INFO: OURS}),
     ],

@@ -160,7 +160,7 @@ async def served_by(script, way="carried", **limits):
             await nursery.start(world.run)
             if posts:
                 await world.ask(call=WARM)
-                assert pool.may_post()
+                assert pool.poller is not None
             yield world
             await world.close()
         nursery.cancel_scope.cancel()

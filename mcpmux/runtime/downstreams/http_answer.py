@@ -21,7 +21,7 @@ from mcpmux.protocol.codes import (
     http_status,
 )
 from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
-from mcpmux.protocol.large import Part, encode_large_reply
+from mcpmux.protocol.large import LARGE_BYTES, Part, encode_large_reply
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
@@ -96,19 +96,24 @@ def streaming(reply: HttpReply, *, streams: bool) -> Say:
 
 
 class HttpNotify(msgspec.Struct):
-    """Tells the client of a request something before its answer, if it takes event streams."""
+    """Tells the client of a request something before its answer, if it takes event streams.
+
+    `started`: it has, so that the answer comes in that stream.
+    """
 
     _reply: HttpReply
     _streams: bool
+    started: bool = False
 
     async def __call__(self, event: Event) -> None:
         """Tell it; waits while the client is slow."""
         if not self._streams:
             return
         data = encode_event(encode_notification(event.method, event.params))
-        if self._reply.started:
+        if self.started:
             await self._reply.write(data)
         else:
+            self.started = True
             await self._reply.open(200, STREAM_HEADERS, data)
 
     def say_nowait(self, message: bytes) -> bool:
@@ -131,18 +136,16 @@ async def respond(
     parts: list[Part] | None = None
     try:
         result = await work(notify)
-        started = reply.started
-        if not started:
+        if not notify.started and max(map(len, result.values()), default=0) > LARGE_BYTES:
             parts = encode_large_reply(request.id, result)
         status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
         del result  # nothing has to be kept while it is sent but what is sent
     except Exception as error:
-        started = reply.started
         status, data = failure(request, error)
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return
-    if started:
+    if notify.started:
         await reply.finish(encode_event(data))
     else:
         status = 200 if legacy else status

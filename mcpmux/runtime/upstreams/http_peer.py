@@ -137,7 +137,7 @@ class HttpPeer:
 
         It cannot where a token has to be waited for.
         """
-        if self._credential is not None or not self._pool.may_post():
+        if self._credential is not None or self._pool.poller is None:
             return None
         body = encode_call(request_id, call)
         headers, more = self._headers(call)

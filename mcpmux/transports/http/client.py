@@ -61,14 +61,15 @@ class HttpPool:
     ) -> None:
         """`route` leads to `origin`; without one it is direct, and verified with the system's authorities.
 
-        `poller`: receives for what is posted; it runs as long as the pool is used.
+        `poller`: receives for what is posted; it runs as long as the pool is used. Without one, and over TLS
+        or a proxy, nothing can be posted.
         """
         self.origin = origin
         self.limits = limits or PoolLimits()
         self.route = route = route or direct_route(origin)
         self._own_fields: Fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
         self._prefix = ""  # of a target
-        self._poller = poller if not origin.secure and route.proxy is None else None
+        self.poller = poller if not origin.secure and route.proxy is None else None
         self.asked_proxy: Proxy | None = None  # that sees our requests
         if route.proxy is not None and route.sends_whole_urls:
             self._own_fields += route.proxy.fields
@@ -149,17 +150,6 @@ class HttpPool:
             raise
         return HttpResponse(connection, self)
 
-    def may_post(self) -> bool:
-        """Whether something may be posted now: an idle connection is received for, and the pool is open.
-
-        What may not be is expected in `send`, which then opens a connection for those that come after it.
-        """
-        if self._poller is None or self._running >= self.limits.connections:
-            return False
-        if not self._idle:
-            self._too_few += 1
-        return bool(self._idle) and not self._closed
-
     def post(
         self,
         method: str,
@@ -171,15 +161,22 @@ class HttpPool:
         more: Fields = (),
         hear: Callable[[], None],
     ) -> SentRequest | None:
-        """Send a request as `send` does, but without waiting for anything, when it `may_post`.
+        """Send a request as `send` does, but without waiting for anything.
 
-        None, and nothing is sent, when that cannot be for this request.
+        None, and nothing is sent, when that cannot be: it takes an idle connection that is received for, and
+        a small request. What is not sent here is expected in `send`, which then opens a connection for those
+        that come after it.
 
         `hear` is called once when there is something to `take`, or to `wait` for: one of both must follow,
         unless it is to `hear_more`.
         """
-        poller = self._poller
-        if poller is None or len(body) > JOIN_BYTES:
+        poller = self.poller
+        if poller is None or self._running >= self.limits.connections:
+            return None
+        if not self._idle:
+            self._too_few += 1
+            return None
+        if len(body) > JOIN_BYTES:
             return None
         request = self._encode_head(method, target, headers, len(body), more) + body
         connection = self._take_idle(idempotent)
@@ -268,7 +265,7 @@ class HttpPool:
         system call, and its dying would be noticed anyway.
         """
         idle = self._idle
-        if not idle and self._ending and self._poller is None:  # else each has said so
+        if not idle and self._ending and self.poller is None:  # else each has said so
             for connection in list(self._ending):
                 connection.hear_end()
         if not idle:
@@ -310,7 +307,7 @@ class HttpPool:
             return
         self._end_turn()
         self._ending[connection] = None
-        connection.end_by(self._clock() + ENDING_SECONDS, self._take_ended, self._poller)
+        connection.end_by(self._clock() + ENDING_SECONDS, self._take_ended, self.poller)
         if len(self._ending) > self.limits.idle:
             self._close_ending()
 
