@@ -1,12 +1,12 @@
 """What upstreams have answered and may be given again: bounded, and gone as soon as it may be wrong.
 
-Whether an answer may be used again, and for whom, is told by the call and by the answer (`is_plain`,
+Whether an answer may be used again, and for whom, is told by the call and by the answer (`PLAIN`,
 `is_public`, `ttl_of`, `Freshness`). What is kept is in a `Cache`: entries, each under a key and an
-audience, and open fetches, whose results may become entries.
+audience, and open fetches, whose results may become entries. Who asks the same meanwhile may join.
 
     begin --> open --keep--> entry --expired, invalidated, or the least used when it is full--> gone
-              open --invalidated--> spoiled --keep--> nothing is kept
-              open or spoiled --end--> gone
+              open --invalidated--> spoiled (nobody joins any more) --keep--> nothing is kept
+              open or spoiled --end--> gone, and who has joined is woken
 
 Invalidation is by session: `update` (a resource), `change` (lists), `drop` (all). The session MERGED is not
 an upstream's: its lists are made of all others', so whatever touches a list of any session touches it too.
@@ -28,7 +28,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 import msgspec
@@ -38,7 +38,7 @@ from mcpmux.mux.subscriptions import at_or_above
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
-from mcpmux.protocol.envelope import raw, text_of, value_of
+from mcpmux.protocol.envelope import UNREADABLE, raw, text_of
 from mcpmux.protocol.raw_json import Fields, Raw
 
 MERGED: Final = ""
@@ -59,6 +59,7 @@ CHANGES: Final = {
 LONGEST_TTL_MS: Final = 24 * 3600 * 1000  # whatever a server promises, it is asked again after a day
 SHORT_BYTES: Final = 1024  # of what a client says of itself, whose digest is kept ready
 _COMPLETE: Final = raw("complete")
+_read: Final = msgspec.json.Decoder().decode
 _PRIVATE: Final = b'"private"'  # as it is mostly said
 
 HEARD: Final = frozenset({LOG_LEVEL, PROGRESS_TOKEN})
@@ -91,15 +92,18 @@ def _digest(said: bytes) -> bytes:
 _digest_again = lru_cache(maxsize=128)(_digest)
 
 
-def is_plain(call: Call) -> bool:
-    """Whether an answer depends on nothing in `_meta` but who asks."""
-    return PLAIN.issuperset(call.meta)
-
-
 def ttl_of(result: Fields) -> int:
     """The milliseconds that a result may be used for, a day at most; 0 when it does not say so."""
-    ttl = value_of(result.get("ttlMs"))
-    return max(0, min(ttl, LONGEST_TTL_MS)) if isinstance(ttl, int) and not isinstance(ttl, bool) else 0
+    return min(_said_ttl(result), LONGEST_TTL_MS)
+
+
+def _said_ttl(result: Fields) -> int:
+    said = result.get("ttlMs")
+    try:
+        ttl = 0 if said is None else _read(said)
+    except UNREADABLE:
+        return 0
+    return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0 else 0
 
 
 def is_public(result: Fields) -> bool:
@@ -114,11 +118,6 @@ def is_own_answer(error: RpcError) -> bool:
     """Whether a server itself has said that, and to everybody who asks the same."""
     ours = isinstance(error, Refused) or not (error.data is None or isinstance(error.data, Raw))
     return not ours and error.code != URL_ELICITATION_REQUIRED
-
-
-def related(uri: str, other: str) -> bool:
-    """Whether a change of one resource may be one of the other: it is the same, or below or above it."""
-    return other in at_or_above(uri) or uri in at_or_above(other)
 
 
 def size_of(parts: Iterable[Raw]) -> int:
@@ -143,10 +142,9 @@ class Freshness:
         """One more part. An empty result is no part: there was nothing to ask."""
         if not result:
             return
-        ttl = value_of(result.get("ttlMs"))
-        ttl = ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl > 0 else 0
+        ttl = _said_ttl(result)
         self._ttl_ms = ttl if self._ttl_ms is None else min(self._ttl_ms, ttl)
-        if text_of(result.get("cacheScope")) != "public":
+        if self.scope == "public" and text_of(result.get("cacheScope")) != "public":
             self.scope = "private"
 
     @property
@@ -171,6 +169,7 @@ class Entry(msgspec.Struct, frozen=True):
     """A kept value. `until`: when it is not used any more; `fresh_until`: what its ttlMs has promised."""
 
     value: Any
+    audience: Audience
     size: int
     until: float
     fresh_until: float
@@ -178,12 +177,36 @@ class Entry(msgspec.Struct, frozen=True):
     generation: int = 0
 
 
+class Done(Protocol):
+    """What those wait for who have joined a fetch."""
+
+    def set(self) -> None:
+        """Wake them."""
+        ...
+
+
 class Fetch(msgspec.Struct, eq=False):
-    """An open fetch. `spoiled`: what it brings must not be kept; `generation`: in which it began."""
+    """An open fetch. `spoiled`: what it brings must not be kept; `generation`: in which it began.
+
+    `audience`: who may join it; `first`: the call that it was begun for. `outcome`: what it brings to those
+    who have joined, perhaps an RpcError; None: one of them asks next. `done`: once somebody has joined.
+    """
 
     key: Key
     generation: int
+    audience: Audience = None
+    first: Call | None = None
     spoiled: bool = False
+    outcome: Any = None
+    done: Done | None = None
+
+    def __repr__(self) -> str:
+        return f"<Fetch of {self.key}{', spoiled' if self.spoiled else ''}>"
+
+    def fail(self, error: RpcError) -> None:
+        """What the server itself has answered is for those who have joined, too; other trouble is not."""
+        if is_own_answer(error):
+            self.outcome = error
 
 
 class Cache:
@@ -195,6 +218,7 @@ class Cache:
         self._entries: OrderedDict[tuple[Key, Audience], Entry] = OrderedDict()
         self._tagged: dict[Hashable, set[tuple[Key, Audience]]] = {}
         self._open: dict[str, set[Fetch]] = {}
+        self._joinable: dict[tuple[Key, int, Audience], Fetch] = {}
         self.bytes = 0
 
     def __repr__(self) -> str:
@@ -203,16 +227,17 @@ class Cache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: Key, audience: Audience, now: float, generation: int = 0) -> Entry | None:
-        """What is kept under `key` for exactly that audience, of that generation, and is still good."""
-        entry = self._entries.get((key, audience))
-        if entry is None:
-            return None
-        if now >= entry.until or generation != entry.generation:
+    def find(self, key: Key, audiences: Iterable[Audience], now: float, generation: int = 0) -> Entry | None:
+        """What is kept under `key`, and is still good, for the first of these audiences that has any."""
+        for audience in audiences:
+            entry = self._entries.get((key, audience))
+            if entry is None:
+                continue
+            if now < entry.until and generation == entry.generation:
+                self._entries.move_to_end((key, audience))
+                return entry
             self._remove((key, audience))
-            return None
-        self._entries.move_to_end((key, audience))
-        return entry
+        return None
 
     def knows(self, session: str) -> bool:
         """Whether anything of a session is kept, or being fetched."""
@@ -220,11 +245,18 @@ class Cache:
 
     # Fetches
 
-    def begin(self, key: Key, generation: int = 0) -> Fetch:
+    def begin(
+        self, key: Key, generation: int = 0, audience: Audience = None, first: Call | None = None
+    ) -> Fetch:
         """Somebody is about to ask for `key`. `end` must follow."""
-        fetch = Fetch(key, generation)
+        fetch = Fetch(key, generation, audience, first)
         self._open.setdefault(key.session, set()).add(fetch)
+        self._joinable.setdefault((key, generation, audience), fetch)
         return fetch
+
+    def joinable(self, key: Key, generation: int, audience: Audience) -> Fetch | None:
+        """The open fetch of the same for the same, while nothing has spoiled it."""
+        return self._joinable.get((key, generation, audience))
 
     def end(self, fetch: Fetch) -> None:
         """The fetch is over, whatever came of it."""
@@ -232,6 +264,11 @@ class Cache:
         fetches.discard(fetch)
         if not fetches:
             self._open.pop(fetch.key.session, None)
+        wanted = (fetch.key, fetch.generation, fetch.audience)
+        if self._joinable.get(wanted) is fetch:
+            del self._joinable[wanted]
+        if fetch.done is not None:
+            fetch.done.set()
 
     def keep(
         self,
@@ -255,7 +292,7 @@ class Cache:
             return False
         name = (fetch.key, audience)
         self._remove(name)
-        self._entries[name] = Entry(value, size, until, fresh_until, tags, generation)
+        self._entries[name] = Entry(value, audience, size, until, fresh_until, tags, generation)
         self.bytes += size
         for tag in tags:
             self._tagged.setdefault(tag, set()).add(name)
@@ -272,23 +309,25 @@ class Cache:
         self._remove_tagged(("below", session, uri))
         for other in above:
             self._remove_tagged(("at", session, other))
-        for fetch in self._open.get(session, ()):
-            target = fetch.key.target or ""
-            if fetch.key.method == m.RESOURCES_READ and (target in above or uri in at_or_above(target)):
-                fetch.spoiled = True
+        self._spoil(
+            fetch
+            for fetch in self._open.get(session, ())
+            if fetch.key.method == m.RESOURCES_READ
+            and ((target := fetch.key.target or "") in above or uri in at_or_above(target))
+        )
 
     def change(self, session: str, lists: Collection[str]) -> None:
         """Lists (their methods) of a session have changed."""
         for each in {session, MERGED}:
             for method in lists:
                 self._remove_tagged(("list", each, method))
-            _spoil(fetch for fetch in self._open.get(each, ()) if fetch.key.method in lists)
+            self._spoil(fetch for fetch in self._open.get(each, ()) if fetch.key.method in lists)
 
     def drop(self, session: str) -> None:
         """Nothing that a session has said holds any more."""
         for each in {session, MERGED}:
             self._remove_tagged(("all", each))
-            _spoil(self._open.get(each, ()))
+            self._spoil(self._open.get(each, ()))
 
     def clear(self) -> None:
         """Nothing holds any more."""
@@ -296,7 +335,7 @@ class Cache:
         self._tagged.clear()
         self.bytes = 0
         for fetches in self._open.values():
-            _spoil(fetches)
+            self._spoil(fetches)
 
     def resize(self, max_bytes: int, max_entries: int) -> None:
         """Other limits hold."""
@@ -306,6 +345,13 @@ class Cache:
     def _shrink(self) -> None:
         while self.bytes > self._max_bytes or len(self._entries) > self._max_entries:
             self._remove(next(iter(self._entries)))
+
+    def _spoil(self, fetches: Iterable[Fetch]) -> None:
+        for fetch in fetches:
+            fetch.spoiled = True
+            wanted = (fetch.key, fetch.generation, fetch.audience)
+            if self._joinable.get(wanted) is fetch:
+                del self._joinable[wanted]
 
     def _remove_tagged(self, tag: Hashable) -> None:
         for name in list(self._tagged.get(tag, ())):
@@ -321,11 +367,6 @@ class Cache:
             names.discard(name)
             if not names:
                 del self._tagged[tag]
-
-
-def _spoil(fetches: Iterable[Fetch]) -> None:
-    for fetch in fetches:
-        fetch.spoiled = True
 
 
 def _tags(key: Key) -> tuple[Hashable, ...] | None:

@@ -60,11 +60,6 @@ class Walk:
         """The same as a JSON array."""
         return join_lists(self._emitted)
 
-    def leave_out(self, upstream: str, reason: str) -> None:
-        """An upstream that the walk has not finished is not there any more; the others go on."""
-        self.wanted = [position for position in self.wanted if position.upstream != upstream]
-        self.failures[upstream] = reason
-
     def take_page(
         self,
         position: Position,

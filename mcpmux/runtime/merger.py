@@ -19,7 +19,7 @@ import trio
 
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.mux import rewrite
-from mcpmux.mux.cache import MERGED, Freshness, Key, is_plain, like, size_of, ttl_of
+from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
 from mcpmux.mux.exposed_list import expose_list
 from mcpmux.mux.merge import PAGE_LIMIT, Item, Walk
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
@@ -116,7 +116,8 @@ async def fetch_page(
     items = result.get(kind.items)
     if items is None:
         raise not_a_list(upstream, method)
-    return RawPage(items, text_of(result.get("nextCursor")), result)
+    following = result.get("nextCursor")
+    return RawPage(items, None if following is None else text_of(following), result)
 
 
 def offers(upstream: Upstream, method: str) -> bool:
@@ -276,14 +277,14 @@ class Merger:
 
     async def page(self, call: Call, _notify: Notify) -> Fields:
         """One combined page of the list that `call` asks for. Raises RpcError for a bad cursor."""
-        if call.params or call.method not in LISTS or not self._store.config.enabled or not is_plain(call):
+        plain = PLAIN.issuperset(call.meta) and not call.params
+        if call.method not in LISTS or not plain or not self._store.config.enabled:
             return await self._merge(call, Parts())
         cache, counts = self._store.cache, self._store.count(MERGED)
         who, key = call.principal, Key(MERGED, call.method, None, call.legacy)
         now, generations = trio.current_time(), self._store.generations
         generation = generations.of(MERGED)
-        entry = cache.find(key, who, now, generation)
-        entry = entry or cache.find(key, (who, like(call)), now, generation)
+        entry = cache.find(key, (who, (who, like(call))), now, generation)
         if entry is not None:
             counts.hits += 1
             return aged(entry)
@@ -303,9 +304,6 @@ class Merger:
 
     async def _merge(self, call: Call, parts: Parts) -> Fields:
         walk = Walk(self._start(call), self.page_size)
-        for position in walk.wanted:
-            if position.upstream not in self._registry:
-                walk.leave_out(position.upstream, f"Upstream {position.upstream!r} was removed")
         parts.began = trio.current_time()
         while not walk.done:
             await self._round(call, walk, parts)

@@ -268,10 +268,12 @@ async def together(works: Sequence[Work]) -> None:
             member.start()
         if group.is_asleep():
             await woken(group)
-        failed = [member for member in members if member.error is not None]
-        if failed or all(member.is_over for member in members):
-            for member in failed:
+        waits = False
+        for member in members:
+            if member.error is not None:
                 await member.attend()  # which raises
+            waits = waits or not member.is_over
+        if not waits:
             return
         await in_task()
         async with trio.open_nursery() as nursery:

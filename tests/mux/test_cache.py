@@ -46,6 +46,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.told: list[tuple[int, Any]] = []
         self.generation = 0
+        self.open: dict[int, tuple[Fetch, int]] = {}
 
     def is_stale(self, key: Key, born: int) -> bool:
         return any(step > born and about(key) for step, about in self.told)
@@ -53,7 +54,14 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(target=fetches, key=keys)
     def begin(self, key: Key) -> tuple[Fetch, int]:
         self.step += 1
-        return self.cache.begin(key, self.generation), self.step
+        joined = self.cache.joinable(key, self.generation, None)
+        fetch = self.cache.begin(key, self.generation)
+        if joined is not None:
+            assert joined.key == key
+            assert not self.is_stale(key, self.open[id(joined)][1]), self.told
+        assert self.cache.joinable(key, self.generation, None) is (joined or fetch)
+        self.open[id(fetch)] = fetch, self.step
+        return fetch, self.step
 
     @rule(
         fetch=consumes(fetches),
@@ -68,15 +76,24 @@ class CacheMachine(RuleBasedStateMachine):
             until = self.now + seconds
             self.cache.keep(fetch[0], audience, value, size, until, generation=self.generation)
         self.cache.end(fetch[0])
+        del self.open[id(fetch[0])]
 
     @rule(key=keys, audience=st.sampled_from(AUDIENCES))
     def find(self, key: Key, audience: Any) -> None:
-        entry = self.cache.find(key, audience, self.now, self.generation)
+        entry = self.cache.find(key, (audience,), self.now, self.generation)
         if entry is not None:
             found_key, found_audience, born, until = entry.value
             assert (found_key, found_audience) == (key, audience)
             assert self.now < until
             assert not self.is_stale(key, born), self.told
+
+    @invariant()
+    def only_what_is_open_and_good_is_joined(self) -> None:
+        for fetch, born in self.open.values():
+            joined = self.cache.joinable(fetch.key, fetch.generation, fetch.audience)
+            assert fetch.spoiled or joined is not None
+            assert joined is not fetch or not self.is_stale(fetch.key, born) or fetch.generation < self.generation
+        assert self.open or not self.cache._joinable
 
     @rule(seconds=st.floats(0, 60))
     def wait(self, seconds: float) -> None:
@@ -148,19 +165,19 @@ def keep(cache: Cache, key: Key, audience: Any = None, *, size: int = 0, until: 
 def test_what_was_kept_is_found_until_its_time_is_over():
     cache = Cache(MAX_BYTES, MAX_ENTRIES)
     assert keep(cache, READ)
-    found = cache.find(READ, None, 9.9)
+    found = cache.find(READ, (None,), 9.9)
     assert found is not None
     assert found.value == READ
-    assert cache.find(READ, None, 10.0) is None
+    assert cache.find(READ, (None,), 10.0) is None
     assert len(cache) == cache.bytes == 0
 
 
 def test_what_is_private_is_never_found_by_another():
     cache = Cache(MAX_BYTES, MAX_ENTRIES)
     keep(cache, TOOLS, "alice")
-    assert cache.find(TOOLS, "bob", 0) is None
-    assert cache.find(TOOLS, None, 0) is None
-    assert cache.find(TOOLS, "alice", 0) is not None
+    assert cache.find(TOOLS, ("bob",), 0) is None
+    assert cache.find(TOOLS, (None,), 0) is None
+    assert cache.find(TOOLS, ("alice",), 0) is not None
 
 
 def test_the_least_used_goes_first():
@@ -168,9 +185,9 @@ def test_the_least_used_goes_first():
     one, two, three = (Key("docs", m.RESOURCES_READ, f"memo:{n}") for n in range(3))
     keep(cache, one)
     keep(cache, two)
-    cache.find(one, None, 0)
+    cache.find(one, (None,), 0)
     keep(cache, three)
-    assert [cache.find(key, None, 0) is not None for key in (one, two, three)] == [True, False, True]
+    assert [cache.find(key, (None,), 0) is not None for key in (one, two, three)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +210,7 @@ def test_an_update_is_about_the_resource_and_those_above_and_below_it(uri: str, 
     else:
         cache.keep(fetch, None, READ, 0, 10)
         cache.update("docs", uri)
-        assert (cache.find(READ, None, 0) is None) is gone
+        assert (cache.find(READ, (None,), 0) is None) is gone
     cache.end(fetch)
     assert cache.knows("docs") is not gone
 
@@ -203,7 +220,7 @@ def test_an_update_of_another_session_is_not_about_it():
     keep(cache, READ)
     cache.update("web", "file:///a")
     cache.drop("web")
-    assert cache.find(READ, None, 0) is not None
+    assert cache.find(READ, (None,), 0) is not None
 
 
 def test_a_merged_list_is_gone_with_any_of_its_parts():
@@ -212,9 +229,9 @@ def test_a_merged_list_is_gone_with_any_of_its_parts():
         merged = Key(MERGED, m.TOOLS_LIST)
         keep(cache, merged)
         cache.change(session, CHANGES[m.PROMPTS_CHANGED])
-        assert cache.find(merged, None, 0) is not None
+        assert cache.find(merged, (None,), 0) is not None
         cache.change(session, CHANGES[m.TOOLS_CHANGED])
-        assert cache.find(merged, None, 0) is None
+        assert cache.find(merged, (None,), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -240,7 +257,7 @@ def test_it_shows_its_state():
     assert repr(cache).startswith("<Cache 1 entries, ")
     fetch = cache.begin(READ)
     cache.clear()
-    assert repr(fetch).endswith("spoiled=True)")
+    assert repr(fetch).endswith(", spoiled>")
 
 
 @given(st.sampled_from(URIS), st.sampled_from(URIS))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import trio
@@ -33,12 +33,11 @@ from mcpmux.mux.cache import (
     Audience,
     Cache,
     Entry,
+    Fetch,
     Generations,
     Key,
-    is_plain,
     is_public,
     like,
-    related,
     size_of,
     ttl_of,
 )
@@ -49,7 +48,6 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.tap import Watch
-from mcpmux.runtime.upstreams.shared_request import SharedRequest, join, leave
 from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
 
@@ -64,6 +62,8 @@ HINTS: Final = ("ttlMs", "cacheScope")
 Ask = Callable[[Notify], Awaitable[Fields]]
 """Does the exchange; its notifications are handed on."""
 
+
+EVERYBODY: Final[tuple[Audience]] = (None,)
 
 REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
 """What may be answered from what was said before."""
@@ -172,12 +172,9 @@ class ResponseCache:
         self._doubts = 0
         self._passing = 0
         self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
-        # Of one generation each, so that nobody joins one that began before something was done.
-        self._reads: dict[tuple[Key, int], SharedRequest] = {}
-        self._pages: dict[tuple[Key, int, Audience], SharedRequest] = {}
 
     def __repr__(self) -> str:
-        return f"<ResponseCache of {self.key}, {len(self._reads) + len(self._pages)} on their way>"
+        return f"<ResponseCache of {self.key}>"
 
     # What the session tells
 
@@ -199,14 +196,10 @@ class ResponseCache:
         """A resource has changed, or may have."""
         self._generations.hear(self._name)
         self._cache.update(self.key, uri)
-        for wanted in [wanted for wanted in self._reads if related(uri, wanted[0].target or "")]:
-            del self._reads[wanted]
 
     def lists_changed(self, lists: Collection[str]) -> None:
         """Lists have changed, or may have."""
         self._cache.change(self.key, lists)
-        for wanted in [wanted for wanted in self._pages if wanted[0].method in lists]:
-            del self._pages[wanted]
 
     def follow(self, facts: ServerFacts, told: Collection[str], *, hearing: bool) -> None:
         """What the server is, and what of its lists can be heard.
@@ -229,8 +222,6 @@ class ResponseCache:
         """The session has begun or ended, or is given no exchange any more."""
         self._cache.drop(self.key)
         self._public.clear()
-        self._reads.clear()
-        self._pages.clear()
 
     # What it is asked
 
@@ -284,7 +275,7 @@ class ResponseCache:
             return ask(notify)
         key = Key(self.key, m.RESOURCES_READ, uri)
         generation = self._generations.of(self._name)
-        entry = self._cache.find(key, None, trio.current_time(), generation)
+        entry = self._cache.find(key, EVERYBODY, trio.current_time(), generation)
         if entry is not None:
             self.counts.hits += 1
             self._doubt(public=True)
@@ -292,14 +283,11 @@ class ResponseCache:
         self.counts.misses += 1
         if not HEARD.isdisjoint(call.meta):
             return ask(notify)
-        wanted = (key, generation)
-        if wanted in self._reads:
-            return self._join_read(wanted, call, ask, notify, upstream)
-        return self._lead_read(wanted, generation, call, ask, notify)
+        if self._cache.joinable(key, generation, None) is not None:
+            return self._join_read(key, call, ask, notify, upstream)
+        return self._lead_read(key, generation, call, ask, notify)
 
-    async def _join_read(
-        self, wanted: tuple[Key, int], call: Call, ask: Ask, notify: Notify, upstream: Asked
-    ) -> Fields:
+    async def _join_read(self, key: Key, call: Call, ask: Ask, notify: Notify, upstream: Asked) -> Fields:
         """What another's exchange brings, or our own when that is not for us."""
 
         def accepts(outcome: _Brought | RpcError, leader: Call) -> bool:
@@ -310,8 +298,9 @@ class ResponseCache:
         seconds = upstream.patience(call.method)
         await in_task()
         with trio.move_on_after(seconds) as patience:
+            generation = self._generations.of(self._name)
             brought: _Brought | None
-            brought, answered = await join(self._reads, wanted, accepts)
+            brought, answered = await self._join(key, generation, None, accepts)
             if brought is not None:
                 self.counts.misses -= 1
                 self.counts.shared += 1
@@ -319,12 +308,10 @@ class ResponseCache:
                 return dict(brought.result)
             if answered:
                 patience.deadline = math.inf  # the server answers: its own time for this begins now
-            return await self._lead_read(wanted, self._generations.of(self._name), call, ask, notify)
+            return await self._lead_read(key, self._generations.of(self._name), call, ask, notify)
         raise upstream.late(call.method, seconds)
 
-    async def _lead_read(
-        self, wanted: tuple[Key, int], generation: int, call: Call, ask: Ask, notify: Notify
-    ) -> Fields:
+    async def _lead_read(self, key: Key, generation: int, call: Call, ask: Ask, notify: Notify) -> Fields:
         silent = True
 
         async def pass_on(event: Event) -> None:
@@ -332,25 +319,45 @@ class ResponseCache:
             silent = False
             await notify(event)
 
-        fetch = self._cache.begin(wanted[0], generation)
-        shared = SharedRequest(call)
-        self._reads.setdefault(wanted, shared)
+        fetch = self._cache.begin(key, generation, None, call)
         try:
             result = await ask(pass_on)
             public = silent and is_public(result)
-            shared.outcome = _Brought(result, public)
+            fetch.outcome = _Brought(result, public)
             if public and (ttl := ttl_of(result)):
                 until = trio.current_time() + ttl / 1000
                 now = self._generations.of(self._name)
                 self._cache.keep(fetch, None, result, size_of(result.values()), until, until, now)
         except RpcError as error:
-            shared.fail(error)
+            fetch.fail(error)
             raise
         finally:
             self._cache.end(fetch)
-            leave(self._reads, wanted, shared)
         self._doubt(public=public)
         return dict(result)
+
+    async def _join(
+        self, key: Key, generation: int, audience: Audience, accepts: Callable[[Any, Call], bool]
+    ) -> tuple[Any, bool]:
+        """What the fetch of another brings, or None when we must ask; and whether the server has answered.
+
+        `accepts`: whether what was brought for another call is for us, too. When the first one is cancelled,
+        or has trouble that is not the server's answer, one of those who have joined asks next. Raises
+        RpcError when that is what was brought.
+        """
+        while (fetch := self._cache.joinable(key, generation, audience)) is not None:
+            done = fetch.done = trio.Event() if fetch.done is None else fetch.done
+            assert isinstance(done, trio.Event)
+            await done.wait()
+            outcome = fetch.outcome
+            if outcome is None:
+                continue  # the first of us to wake asks next
+            if fetch.first is not None and not accepts(outcome, fetch.first):
+                return None, True
+            if isinstance(outcome, RpcError):
+                raise RpcError(outcome.code, outcome.message, outcome.data)
+            return outcome, True
+        return None, False
 
     def _doubt(self, *, public: bool) -> None:
         """A read was looked at: what it has brought was for everybody, or not."""
@@ -374,72 +381,63 @@ class ResponseCache:
         """
         method = call.method
         who = self._audience(call)
-        if not is_plain(call):
+        if not PLAIN.issuperset(call.meta):
             return Found(await ask(), None, True)
         key = Key(self.key, method, cursor, call.legacy and method == m.TOOLS_LIST)
-        now, generation = trio.current_time(), self._generations.of(self._name)
-        if (entry := self._cache.find(key, None, now, generation)) is not None:
-            return self._again(entry, personal=False)
-        if who is not None and (entry := self._cache.find(key, who, now, generation)) is not None:
-            return self._again(entry, personal=True)
+        generation = self._generations.of(self._name)
+        found: Found | None
+        kept_for = EVERYBODY if who is None else (None, who)
+        entry = self._cache.find(key, kept_for, trio.current_time(), generation)
+        if entry is not None:
+            self.counts.hits += 1
+            page: Page = entry.value
+            page = page._replace(result=aged(entry, page.result))
+            return Found(page, entry.until, entry.audience is not None, again=True)
 
         def accepts(outcome: Found | RpcError, leader: Call) -> bool:
             if isinstance(outcome, Found) and not outcome.personal:
                 return True
             return self._audience(leader) == who
 
-        wanted = (key, generation, None if method in self._public else who)
-        found: Found | None
-        if wanted in self._pages:
+        audience = None if method in self._public else who
+        if self._cache.joinable(key, generation, audience) is not None:
             await in_task()
             with limited(deadline):
-                found, _ = await join(self._pages, wanted, accepts)
+                found, _ = await self._join(key, generation, audience, accepts)
             if found is not None:
                 self.counts.shared += 1
                 return found
-        shared = SharedRequest(call)
-        self._pages.setdefault(wanted, shared)
+            generation = self._generations.of(self._name)
+        fetch = self._cache.begin(key, generation, audience, call)
         try:
-            shared.outcome = found = await self._lead_page(key, who, ask)
+            fetch.outcome = found = self._take_page(fetch, who, await ask())
         except RpcError as error:
-            shared.fail(error)
+            fetch.fail(error)
+            if cursor is not None:  # it may be one of a list that is not there any more
+                self.lists_changed((method,))
             raise
         finally:
-            leave(self._pages, wanted, shared)
+            self._cache.end(fetch)
         self.counts.misses += 1
         return found
 
-    def _again(self, entry: Entry, *, personal: bool) -> Found:
-        self.counts.hits += 1
-        page: Page = entry.value
-        return Found(page._replace(result=aged(entry, page.result)), entry.until, personal, again=True)
-
-    async def _lead_page(self, key: Key, who: Audience, ask: Callable[[], Awaitable[Page]]) -> Found:
-        announced = self._store.config.trust_announcements and key.method in self.announced
-        fetch = self._cache.begin(key, self._generations.of(self._name))
-        try:
-            try:
-                page = await ask()
-            except RpcError:
-                if key.target is not None:  # the cursor may be one of a list that is not there any more
-                    self.lists_changed((key.method,))
-                raise
-            ttl, public, now = ttl_of(page.result), is_public(page.result), trio.current_time()
-            (self._public.add if public else self._public.discard)(key.method)
-            personal = who is not None and not public
-            if ttl:
-                until = now + ttl / 1000
-            elif announced and page.result:
-                until = now + self._store.config.max_list_age
-            else:
-                return Found(page, None, personal)
-            size = page.size + size_of(page.result.values()) + ITEM_OVERHEAD * len(page.items)
-            audience, generation = who if personal else None, self._generations.of(self._name)
-            fresh_until = until if ttl else 0.0
-            kept = self._cache.keep(fetch, audience, page, size, until, fresh_until, generation)
-            return Found(page, until if kept else None, personal)
-        finally:
-            self._cache.end(fetch)
+    def _take_page(self, fetch: Fetch, who: Audience, page: Page) -> Found:
+        """Keep a page that was fetched for `who`, where that may be."""
+        method, config = fetch.key.method, self._store.config
+        ttl, public, now = ttl_of(page.result), is_public(page.result), trio.current_time()
+        (self._public.add if public else self._public.discard)(method)
+        personal = who is not None and not public
+        if ttl:
+            until = now + ttl / 1000
+        elif page.result and config.trust_announcements and method in self.announced:
+            until = now + config.max_list_age
+        else:
+            return Found(page, None, personal)
+        size = page.size + size_of(page.result.values()) + ITEM_OVERHEAD * len(page.items)
+        audience, generation = who if personal else None, self._generations.of(self._name)
+        fresh_until = until if ttl else 0.0
+        kept = self._cache.keep(fetch, audience, page, size, until, fresh_until, generation)
+        return Found(page, until if kept else None, personal)
 
     def _audience(self, call: Call) -> Audience:
         """For whom an answer is that is not public; None: for all, as the server cannot tell them apart."""
