@@ -43,6 +43,7 @@ _NAMED_BY: Final = {m.TOOLS_CALL: "name", m.PROMPTS_GET: "name", m.RESOURCES_REA
 _NAMED_TASKS: Final = frozenset({m.TASKS_GET, m.TASKS_UPDATE, m.TASKS_CANCEL})
 """Named by their `taskId`, says the Tasks extension; said by us, and believed when a client says nothing."""
 _NAMING: Final = {**_NAMED_BY, **dict.fromkeys(_NAMED_TASKS, "taskId")}
+_PLAIN_METHODS: Final = m.READ_ONLY | _NAMING.keys()  # which a header has as they are
 _SHOWN: Final = {VERSION_HEADER: "MCP-Protocol-Version", METHOD_HEADER: "Mcp-Method", NAME_HEADER: "Mcp-Name"}
 _PACKED: Final = "=?base64?"
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
@@ -132,7 +133,7 @@ def check_request(headers: dict[str, str], call: Call) -> None:
         if version is not None and (headers.get(VERSION_HEADER) != version or version not in SUPPORTED):
             _expect(headers, VERSION_HEADER, version, encoded=False)
         check_call(call)
-    if headers.get(METHOD_HEADER) != call.method or call.method not in _NAMING:
+    if headers.get(METHOD_HEADER) != call.method or call.method not in _PLAIN_METHODS:
         _expect(headers, METHOD_HEADER, call.method, encoded=False)
     key = _NAMED_BY.get(call.method)
     if key is not None:

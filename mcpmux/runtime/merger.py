@@ -85,10 +85,10 @@ class RawPage(NamedTuple):
     result: Fields
 
 
+_COMPLETE = raw("complete")
 _NO_ITEMS = raw([])
 _NO_PAGE = RawPage(_NO_ITEMS, None, {})
-_NOTHING_THERE = Found(Page([], [], None, {}), math.inf, personal=False)
-"""Of an upstream that has no such list, for as long as it is connected."""
+_NOTHING = Page([], [], None, {})
 
 
 async def fetch_page(
@@ -98,14 +98,16 @@ async def fetch_page(
 
     Raises RpcError, or Overdue when it takes longer than until `deadline`.
     """
+    if upstream.connection is None:
+        await _settle(upstream, deadline)
+    if not offers(upstream, call.method):
+        return _NO_PAGE
+    return await _ask_page(upstream, call, cursor, deadline)
+
+
+async def _ask_page(upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None) -> RawPage:
     method = call.method
     kind = PAGED[method]
-    if upstream.connection is None:
-        await in_task()
-        with limited(deadline):
-            await upstream.settled()
-    if not offers(upstream, method):
-        return _NO_PAGE
     params = {} if cursor is None else {"cursor": raw(cursor)}
     try:
         result = await upstream.exchange(call.with_params(params), unheard, deadline)
@@ -118,6 +120,12 @@ async def fetch_page(
         raise not_a_list(upstream, method)
     following = result.get("nextCursor")
     return RawPage(items, None if following is None else text_of(following), result)
+
+
+async def _settle(upstream: Upstream, deadline: Deadline | None) -> None:
+    await in_task()
+    with limited(deadline):
+        await upstream.settled()
 
 
 def offers(upstream: Upstream, method: str) -> bool:
@@ -154,19 +162,24 @@ async def find_page(
     """
 
     async def fetch() -> Page:
-        page = await fetch_page(upstream, call, cursor, deadline)
+        page = await _ask_page(upstream, call, cursor, deadline)
         try:
             texts, items = expose_list(call.method, page.items, upstream.space)
         except ValueError:
             raise not_a_list(upstream, call.method) from None
-        hints: Fields = {key: page.result[key] for key in HINTS if key in page.result}
+        hints: Fields = {}
+        for key in HINTS:
+            if key in page.result:
+                hints[key] = page.result[key]
         return Page(texts, items, page.following, hints, 2 * len(memoryview(page.items)))
 
-    memory = upstream.memory
+    if upstream.connection is None:
+        await _settle(upstream, deadline)
+    offered, memory = offers(upstream, call.method), upstream.memory
     if memory is None or anew:  # without a memory nothing ends what is kept, should it offer more one day
-        return Found(await fetch(), None, personal=True)
-    if not offers(upstream, call.method):
-        return _NOTHING_THERE
+        return Found(await fetch() if offered else _NOTHING, None, personal=True)
+    if not offered:
+        return Found(_NOTHING, math.inf, personal=False)
     return await memory.page(call, cursor, fetch, deadline)
 
 
@@ -376,7 +389,7 @@ class Merger:
         method = call.method
         if walk.failures and self.strict:
             raise incomplete("The list is not complete", self._registry, walk.failures)
-        result = {"resultType": raw("complete"), PAGED[method].items: walk.encoded_items()}
+        result = {"resultType": _COMPLETE, PAGED[method].items: walk.encoded_items()}
         if walk.wanted:
             try:
                 result["nextCursor"] = raw(self.seal.seal(method, walk.wanted, call.principal.name))

@@ -92,7 +92,11 @@ class CacheMachine(RuleBasedStateMachine):
         for fetch, born in self.open.values():
             joined = self.cache.joinable(fetch.key, fetch.generation, fetch.audience)
             assert fetch.spoiled or joined is not None
-            assert joined is not fetch or not self.is_stale(fetch.key, born) or fetch.generation < self.generation
+            assert (
+                joined is not fetch
+                or not self.is_stale(fetch.key, born)
+                or fetch.generation < self.generation
+            )
         assert self.open or not self.cache._joinable
 
     @rule(seconds=st.floats(0, 60))

@@ -23,6 +23,7 @@ from mcpmux.protocol.call import (
     LOG_LEVEL,
     LOG_LEVELS,
     Call,
+    Meta,
     Notify,
     modern_meta,
     severity,
@@ -131,8 +132,9 @@ class ModernConnection(Connection):
     def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
         if RESPONSES in call.params and (error := first_error(call)) is not None:
             raise error
-        meta = modern_meta(call, self._client_info)
-        leg = call if meta is call.meta else call.with_meta(meta)
+        said = call.meta
+        complete = isinstance(said, Meta) and said.complete
+        leg = call if complete else call.with_meta(modern_meta(call, self._client_info))
         if call.method == m.TOOLS_LIST:
             return self._list_tools(leg, notify, deadline)
         return self._channel.exchange(leg, notify, deadline)

@@ -48,17 +48,19 @@ class ServerState:
         return f"<ServerState {self.date_field!r}{', draining' if self.draining else ''}>"
 
 
-class _Stage(Enum):
+class Stage(Enum):
+    """How far a response is, see above."""
+
     NEW = auto()
     OPEN = auto()
     FINISHED = auto()
     PASSED = auto()
 
 
-NEW: Final = _Stage.NEW
-OPEN: Final = _Stage.OPEN
-FINISHED: Final = _Stage.FINISHED
-PASSED: Final = _Stage.PASSED
+NEW: Final = Stage.NEW
+OPEN: Final = Stage.OPEN
+FINISHED: Final = Stage.FINISHED
+PASSED: Final = Stage.PASSED
 
 
 class AtOnce(Protocol):
@@ -84,7 +86,7 @@ class AtOnce(Protocol):
 class HttpReply:
     """The answer to one request. To be used by one task at a time."""
 
-    __slots__ = ("_at_once", "_chunked", "_send", "_stage", "_state", "passed_to", "request")
+    __slots__ = ("_at_once", "_chunked", "_send", "_state", "passed_to", "request", "stage")
 
     def __init__(
         self,
@@ -98,30 +100,30 @@ class HttpReply:
         self._send = send
         self._at_once = at_once
         self._state = state
-        self._stage = NEW
+        self.stage = NEW
         self._chunked = False
         self.passed_to: int | None = None
 
     def __repr__(self) -> str:
-        return f"HttpReply({self._stage.name}, to={self.request.method} {self.request.path})"
+        return f"HttpReply({self.stage.name}, to={self.request.method} {self.request.path})"
 
     @property
     def started(self) -> bool:
         """True once a byte of the response may have left."""
-        return self._stage is not NEW
+        return self.stage is not NEW
 
     @property
     def finished(self) -> bool:
-        return self._stage is FINISHED
+        return self.stage is FINISHED
 
     def send(self, status: int, fields: Fields, body: bytes = b"") -> Coroutine[Any, Any, None]:
         """Send the whole response. `fields` are without framing: Content-Length and the like are added.
 
         It is sent when what this returns is awaited, which comes next.
         """
-        if self._stage is not NEW:
+        if self.stage is not NEW:
             self._advance(NEW, FINISHED)
-        self._stage = FINISHED
+        self.stage = FINISHED
         head = self._encode_head(status, fields)
         if status != 200 and has_no_body(status):
             return self._send(head + b"\r\n")
@@ -172,7 +174,7 @@ class HttpReply:
         False when some of it is left: `flush` sends that, and has to come before anything else is written.
         May be called by any task, while the one that uses the reply does something else than writing.
         """
-        if self._stage is not OPEN:
+        if self.stage is not OPEN:
             self._advance(OPEN, OPEN)
         if self._at_once is None:
             raise LocalProtocolError("this response cannot be written without waiting")
@@ -206,10 +208,10 @@ class HttpReply:
         self._advance(NEW, PASSED)
         self.passed_to = worker
 
-    def _advance(self, before: _Stage, after: _Stage) -> None:
-        if self._stage is not before:
-            raise LocalProtocolError(f"the response is {self._stage.name}, not {before.name}")
-        self._stage = after
+    def _advance(self, before: Stage, after: Stage) -> None:
+        if self.stage is not before:
+            raise LocalProtocolError(f"the response is {self.stage.name}, not {before.name}")
+        self.stage = after
 
     def _encode_head(self, status: int, fields: Fields) -> bytes:
         request = self.request

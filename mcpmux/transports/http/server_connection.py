@@ -24,7 +24,7 @@ from mcpmux.transports.byte_stream import ByteStream, Part, PlainStream, address
 from mcpmux.transports.handing import Note
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
 from mcpmux.transports.http.limits import BODY_RATE, Refusal
-from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.reply import FINISHED, HttpReply
 from mcpmux.transports.http.request import BODY, IDLE, HttpRequest, Phase, RequestParser
 from mcpmux.transports.http.shared import Shared, refuse_client
 from mcpmux.transports.inline import Inline, in_task
@@ -176,7 +176,7 @@ class ServerConnection:
 
     def _is_done(self, handling: Inline, reply: HttpReply) -> bool:
         """Whether nothing is left to do for a request that was given to the handler."""
-        if not handling.is_over or handling.error is not None or not reply.finished:
+        if not handling.is_over or handling.error is not None or reply.stage is not FINISHED:
             return False
         if self._rest is not None or self._called_off or not reply.request.keep_alive:
             return False
