@@ -78,8 +78,8 @@ class EncodedList(_Unread[Raw]):
 
     @property
     def inner(self) -> memoryview:
-        """What is between the brackets."""
-        return memoryview(self._data)[1:-1]
+        """What is between the brackets, b"" of an empty list."""
+        return memoryview(self._data)[1:-1] if self._count else memoryview(b"")
 
 
 class Texts(_Unread[str | None]):
@@ -100,8 +100,8 @@ class Texts(_Unread[str | None]):
 
 def join_lists(lists: Iterable[Sequence[Any]]) -> Raw:
     """All their items as one JSON array, in this order. Lists of other kinds hold what can be encoded."""
-    inner = [own.inner if isinstance(own, EncodedList) else bytes(raw(own))[1:-1] for own in lists if own]
-    return Raw(b"[%b]" % b",".join(inner))
+    inner = [own.inner if isinstance(own, EncodedList) else bytes(raw(own))[1:-1] for own in lists]
+    return Raw(b"[%b]" % b",".join(filter(None, inner)))
 
 
 def expose_list(method: str, items: Raw, space: Space) -> tuple[Sequence[str | None], Sequence[Raw]]:

@@ -279,6 +279,7 @@ class Merger:
         self.strict = strict
         self._access = access if access is not None else AccessControl()
         self._store = store if store is not None else CacheStore()
+        self._counts = self._store.count(MERGED)
         self._registry = registry
         self._hides = hides
         self.seal = seal
@@ -293,7 +294,7 @@ class Merger:
         plain = PLAIN.issuperset(call.meta) and not call.params
         if call.method not in LISTS or not plain or not self._store.config.enabled:
             return await self._merge(call, Parts())
-        cache, counts = self._store.cache, self._store.count(MERGED)
+        cache, counts = self._store.cache, self._counts
         who, key = call.principal, Key(MERGED, call.method, None, call.legacy)
         now, generations = trio.current_time(), self._store.generations
         generation = generations.of(MERGED)
@@ -328,7 +329,7 @@ class Merger:
 
     def _start(self, call: Call) -> list[Position]:
         if "cursor" not in call.params or bytes(call.params["cursor"]) == b"null":
-            return [Position(name) for name in self._access.visible(call, self._registry)]
+            return list(map(Position, self._access.visible(call, self._registry)))
         cursor = text_of(call.params["cursor"])
         if cursor is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "cursor" must be a string')

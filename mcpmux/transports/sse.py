@@ -94,7 +94,8 @@ class SseDecoder:
                 self._add_data(line[6:])
             else:
                 self._take_field(line)
-        self._check_size(self._data_bytes + self._unended_bytes - LINE_OVERHEAD)
+        if self._data_bytes + self._unended_bytes - LINE_OVERHEAD > self.max_event_bytes:
+            self._give_up()
         if self._skipping and self._unended:
             self._unended = [b":"]  # a comment: what comes of this line does not count
             self._unended_bytes = 1
@@ -144,7 +145,8 @@ class SseDecoder:
             return
         self._data.append(value)
         self._data_bytes += len(value) + 1
-        self._check_size(self._data_bytes - 1)
+        if self._data_bytes - 1 > self.max_event_bytes:
+            self._give_up()
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         if self._skipping:
@@ -157,9 +159,8 @@ class SseDecoder:
             self._data_bytes = 0
         self._event = ""
 
-    def _check_size(self, size: int) -> None:
-        if size <= self.max_event_bytes:
-            return
+    def _give_up(self) -> None:
+        """The event is too large."""
         if not self._skips:
             raise MessageTooLarge(f"an event is larger than {self.max_event_bytes} bytes")
         self._skipping = True

@@ -102,7 +102,9 @@ class BegunStream:
         """Decode what has come; False, and it is left there, when that is much."""
         if response.body_bytes > min(STREAM_BYTES, self.decoder.max_event_bytes):
             return False
-        self.data += [event.data for event in self.decoder.feed(response.receive_nowait()) if event.data]
+        for event in self.decoder.feed(response.receive_nowait()):
+            if event.data:
+                self.data.append(event.data)
         return True
 
 
