@@ -177,49 +177,47 @@ class Inline:
         self.error = error
         self._coroutine = self._on_change = None  # in circles they would wait for the collector
 
-    async def attend(self) -> None:
+    @coroutine
+    def attend(self) -> Generator[Any, Any, None]:
         """Go on in this task until it is over. Raises what it raises.
 
         Cancelling that cancels the coroutine, at the next thing that it waits for.
         """
-        if self._coroutine is not None:
-            source, self._source = self._source, None
-            cancelled: BaseException | None = None
+        work, context = self._coroutine, self._context
+        if work is None:
+            if self.error is not None:
+                try:
+                    raise self.error
+                finally:
+                    self.error = None
+            return
+        source, self._source = self._source, None
+        value: Any = None
+        thrown: BaseException | None = None
+        try:
             if source is not None:
                 try:
-                    await _sleep(source)
+                    yield from _sleep(source)
                 except trio.Cancelled as error:
-                    cancelled = error  # which the coroutine raises on
-            work, self._on_change = self._coroutine, None
-            try:
-                await _drive(work, self._context, cancelled)
-            finally:
-                cancelled = None  # its traceback would keep what the coroutine had
-                self._end(None)
-        elif self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None
-
-
-@coroutine
-def _drive(work: Work, context: Context, thrown: BaseException | None) -> Generator[Any, Any, None]:
-    """Run a coroutine to its end as if it had been awaited here."""
-    value: Any = None
-    try:
-        while True:
-            try:
-                trap = context.run(work.send, value) if thrown is None else context.run(work.throw, thrown)
-            except StopIteration:
-                return
-            thrown = value = None
-            try:
-                value = yield trap
-            except BaseException as error:
-                thrown = error
-    finally:
-        thrown = value = None  # what leaves here has this frame in its traceback: a circle would keep both
+                    thrown = error  # which the coroutine raises on
+            self._on_change = None
+            while True:
+                try:
+                    trap = (
+                        context.run(work.send, value) if thrown is None else context.run(work.throw, thrown)
+                    )
+                except StopIteration:
+                    return
+                thrown = value = None
+                try:
+                    value = yield trap
+                except BaseException as error:
+                    thrown = error
+        finally:
+            thrown = value = (
+                None  # what leaves here has this frame in its traceback: a circle would keep both
+            )
+            self._end(None)
 
 
 BUNCH: Final = 32  # coroutines that are started before whatever else has come gets its turn
@@ -250,6 +248,10 @@ class _Group:
             self.wake()
 
 
+async def _attend(member: Inline) -> None:
+    await member.attend()  # which trio does not start, as it is a generator
+
+
 async def together(works: Sequence[Work]) -> None:
     """Run coroutines side by side until all are over. None of them has a task until one of them needs it.
 
@@ -278,7 +280,7 @@ async def together(works: Sequence[Work]) -> None:
         await in_task()
         async with trio.open_nursery() as nursery:
             for member in members:
-                nursery.start_soon(member.attend)
+                nursery.start_soon(_attend, member)
     finally:
         for member in members:
             if not member.is_over:

@@ -254,7 +254,7 @@ async def test_what_was_asleep_sleeps_on_in_the_task_and_tells_nobody_else():
     life = Life(work)
     life.inline.start()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(life.inline.attend)
+        nursery.start_soon(attend, life)
         for number in range(3):
             await trio.testing.wait_all_tasks_blocked()
             assert life.told == [*range(number)]
@@ -364,7 +364,7 @@ async def test_its_context_variables_stay_its_own_in_a_task():
     life.inline.start()
     MINE.set(7)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(life.inline.attend)
+        nursery.start_soon(attend, life)
         await trio.testing.wait_all_tasks_blocked()
         life.spring.wake()
     assert MINE.get() == 7

@@ -121,12 +121,16 @@ class _Server:
         """
         connection = ServerConnection(self.shared, stream, note)
         self.connections.add(connection)
+        has_room = self._has_room(connection.host)
         try:
-            if self._has_room(connection.host):
-                await self._serve(connection)
+            if has_room:
+                self._room.come(connection.host, connection)
+                await connection.run()
             else:
                 await self._refuse(connection)
         finally:
+            if has_room:
+                self._room.go(connection.host, connection)
             self.connections.discard(connection)
             connection.close()
 
@@ -138,13 +142,6 @@ class _Server:
         if resting is not None:
             resting.make_room()
         return resting is not None
-
-    async def _serve(self, connection: ServerConnection) -> None:
-        self._room.come(connection.host, connection)
-        try:
-            await connection.run()
-        finally:
-            self._room.go(connection.host, connection)
 
     async def _refuse(self, connection: ServerConnection) -> None:
         """Tell it so, for a while: a client has to read that before the end, which may be a reset to it."""
