@@ -49,6 +49,7 @@ orderly end of a run. `gap`: the log could not be written from `since` on, for `
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring as _quote
@@ -82,48 +83,22 @@ _TRACEPARENT = re.compile(
 _UPSTREAM_OUTCOMES = {UPSTREAM_UNAVAILABLE: "unavailable", UPSTREAM_TIMEOUT: "timeout"}
 
 
-class AuditRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """One record without its place in the chain; see the module for what its members mean."""
+_MEMBERS = (
+    "time kind run exchange principal peer client transport revision method target targets more_targets "
+    "trace decision rule upstreams outcome code failed result error version file keyed torn fragment since "
+    "reason refused late lost ms asked answered"
+)
+AuditRecord: Any = msgspec.defstruct(
+    "AuditRecord",
+    [(name, Any, None) for name in map(sys.intern, _MEMBERS.split())],  # found by identity when set
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+)
+"""One record without its place in the chain; see the module for what its members mean."""
 
-    time: str
-    kind: str
-    run: str
-    exchange: int | None = None
-    principal: str | None = None
-    peer: str | None = None
-    client: str | None = None
-    transport: str | None = None
-    revision: str | None = None
-    method: str | None = None
-    target: str | None = None
-    targets: list[str] | None = None
-    more_targets: int | None = None
-    trace: str | None = None
-    decision: str | None = None
-    rule: str | None = None
-    upstreams: list[str] | None = None
-    outcome: str | None = None
-    code: int | None = None
-    failed: bool | None = None
-    result: str | None = None
-    error: str | None = None
-    version: str | None = None
-    file: int | None = None
-    keyed: bool | None = None
-    torn: int | None = None
-    fragment: str | None = None
-    since: str | None = None
-    reason: str | None = None
-    refused: int | None = None
-    late: int | None = None
-    lost: int | None = None
-    ms: float | None = None
-    asked: int | None = None
-    answered: int | None = None
-
-
-encode_audit: Callable[[AuditRecord], bytes] = msgspec.json.Encoder().encode
-"""The record as `chain.seal` takes it."""
+encode_audit: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+"""The AuditRecord as `chain.seal` takes it."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -131,8 +106,8 @@ def milliseconds(seconds: float) -> float:
     return micros_of(seconds) / 1000
 
 
-def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> AuditRecord:
-    """Who asks what, before anything is done."""
+def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Any:
+    """An AuditRecord: who asks what, before anything is done."""
     leg, call = exchange.leg, exchange.call
     uris = listened_uris(call.params) if call.method == m.LISTEN else []
 
@@ -161,8 +136,8 @@ def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Audit
 
 def end_record(
     exchange: Exchange, outcome: Fields | BaseException, seconds: float, time: str, run: str, clean: Clean
-) -> AuditRecord:
-    """The whole of an exchange that has ended."""
+) -> Any:
+    """An AuditRecord: the whole of an exchange that has ended."""
     record = begin_record(exchange, time, run, clean)
     record.kind = "exchange"
     record.upstreams = exchange.upstreams or None
