@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +20,12 @@ from mcpmux.cli.options import Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import format_ms, show_place
 from mcpmux.errors import ConfigError
-from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
+from mcpmux.mux.pattern import Glob, casefold, matches
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.audit.chain import chains_in
-from mcpmux.traffic.audit.check import KeyMissing, read_head, read_records, verify
+from mcpmux.traffic.audit.chain import KeyNeeded, chains_in
+from mcpmux.traffic.audit.check import read_head, read_records, verify
 from mcpmux.traffic.audit.record import AuditRecord
 from mcpmux.traffic.reading.filter_language import (
     ORDERED,
@@ -39,10 +38,8 @@ from mcpmux.traffic.reading.filter_language import (
 )
 from mcpmux.traffic.record import reason_of
 
-# Filters for records: the filter language of `mcpmux traffic`, with the members of records as keys.
-#
-# `status` is the outcome of an exchange in one word, as `show` prints it. `=` compares exactly. `~` ignores
-# case and also finds a part. A member that is a list fits if one of its items does.
+# Filters for records: the filter language of `mcpmux traffic`, with the members of records as keys. `status`
+# is the outcome of an exchange as `show` prints it. A member that is a list fits if one of its items does.
 
 Fields: TypeAlias = Mapping[str, Any]
 Test: TypeAlias = Callable[[Fields], bool]
@@ -55,17 +52,17 @@ ALIASES = {
 }
 FLAGS = frozenset({"failed", "keyed"})
 NAMES = frozenset({"v", "seq", "prev", "hash", *AuditRecord.__struct_fields__, *ALIASES, "status", "until"})
-# What has an order, and how its values are read.
+# What has an order, and the sort of its values.
 _SORTS = {
-    **dict.fromkeys(("seq", "exchange", "code", "torn", "refused", "late", "lost", "file", "v"), "number"),
-    "more_targets": "number",
+    **dict.fromkeys(
+        ["seq", "exchange", "code", "torn", "refused", "late", "lost", "file", "v", "more_targets"], "number"
+    ),
     "ms": "duration",
     "asked": "size",
     "answered": "size",
     "time": "time",
 }
 _LIMITS = {"since": ">=", "until": "<"}
-_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NOTHING: Glob = ("",)
 
 
@@ -115,43 +112,35 @@ def _comparison(name: str, sign: str, wanted: Sequence[Glob], now: datetime) -> 
         if sign != "=":
             raise Unreadable(f"{name} knows =; time has >, >=, < and <=")
         name, sign = "time", _LIMITS[name]
-    if sign in ORDERED:
-        if name not in _SORTS:
-            raise Unreadable(f"{name} has no order; expected = or ~")
-        if len(wanted) != 1:
-            raise Unreadable("expected one value here")
-        limit, compare = _read(_SORTS[name], wanted[0], now), _COMPARE[sign]
-
-        def is_within(value: Any) -> bool:
-            return bool(compare(value[:TIME_LENGTH] if isinstance(value, str) else value, limit))
-
-        return lambda record: any(map(is_within, _values(record, name)))
+    read = SORTS[_SORTS[name]].read if name in _SORTS else None
     globs = [glob for glob in wanted if glob != _NOTHING]
     nothing = len(globs) < len(wanted)
     fits: Callable[[Any], bool]
-    if name == "ms":
-        fits = [_read("duration", glob, now) for glob in globs].__contains__
-    elif sign in ("~", "!~"):
-        folded = [(casefold(glob), is_inside if len(glob) == 1 else matches) for glob in globs]
-        fits = partial(_fits, folded, lambda value: _text(value).casefold())
+    if sign in ORDERED:
+        if read is None:
+            raise Unreadable(f"{name} has no order; expected = or ~")
+        if len(wanted) != 1:
+            raise Unreadable("expected one value here")
+        compare, limit, nothing = ORDERED[sign], read("*".join(wanted[0]), now), False
+        length = TIME_LENGTH if name == "time" else None
+
+        def fits(value: Any) -> bool:
+            return bool(compare(value[:length] if length else value, limit))
+
+    elif name == "ms" and read is not None:
+        fits = {read("*".join(glob), now) for glob in globs}.__contains__
     else:
-        fits = partial(_fits, [(glob, matches) for glob in globs], _text)
+        fold = "~" in sign
+        if fold:
+            globs = [casefold(glob if len(glob) > 1 else ("", *glob, "")) for glob in globs]
+
+        def fits(value: Any) -> bool:
+            text = _text(value).casefold() if fold else _text(value)
+            return any(matches(glob, text) for glob in globs)
+
     if sign in ("!=", "!~"):
         return lambda record: bool(found := _values(record, name)) and (nothing or not any(map(fits, found)))
     return lambda record: any(map(fits, found)) if (found := _values(record, name)) else nothing
-
-
-def _fits(
-    globs: Sequence[tuple[Glob, Callable[[Glob, str], bool]]], text_of: Callable[[Any], str], value: Any
-) -> bool:
-    text = text_of(value)
-    return any(is_like(glob, text) for glob, is_like in globs)
-
-
-def _read(sort: str, glob: Glob, now: datetime) -> Any:
-    read = SORTS[sort].read
-    assert read is not None
-    return read("*".join(glob), now)
 
 
 def _values(record: Fields, name: str) -> Sequence[Any]:
@@ -227,8 +216,8 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
             click.echo(f"{printable(each.name)}: ", nl=False)
         try:
             verify_chain(each, key, after, head)
-        except KeyMissing as error:
-            raise Mistake(f"{error.problems[0]}: give it with --key-file, or in {KEY_VARIABLE}") from None
+        except KeyNeeded as error:
+            raise Mistake(f"{error}: give it with --key-file, or in {KEY_VARIABLE}") from None
 
 
 def chains_of(path: Path, *, single: bool) -> list[Path]:

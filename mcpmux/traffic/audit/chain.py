@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mcpmux.errors import McpmuxError
+from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.protocol.envelope import UNREADABLE
 
 VERSION = 1
@@ -53,11 +53,11 @@ class Broken(ValueError):
     """A line is not the record that has to be there; the text goes on after "the record …"."""
 
 
-class KeyNeeded(ValueError):
+class KeyNeeded(ConfigError):
     """The chain was made with a key, and none was given."""
 
 
-class VersionUnknown(ValueError):
+class VersionUnknown(ConfigError):
     """A sound record of a format that this mcpmux does not know."""
 
 
@@ -101,13 +101,13 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
     digest = _hash(sealed, key)
     if not hmac.compare_digest(found, digest.encode()):
         if key is None and head.keyed:
-            raise KeyNeeded("the audit log was written with a key, and can be checked with that key only")
+            raise KeyNeeded(["the audit log was written with a key, and can be checked with that key only"])
         if key is not None and found == _hash(sealed, None).encode():
             raise Broken("was written without a key, or by somebody who does not have it")
         key_too = "" if key is None else ", or written with another key"
         raise Broken(f"was changed after it was written{key_too}: its hash is not that of what it says")
     if head.v != VERSION:
-        raise VersionUnknown(f"audit log version {head.v}; this mcpmux reads version {VERSION}")
+        raise VersionUnknown([f"audit log version {head.v}; this mcpmux reads version {VERSION}"])
     if after is not None:
         expected = after.seq + 1
         if head.seq != expected:

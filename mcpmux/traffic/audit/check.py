@@ -20,10 +20,6 @@ from mcpmux.traffic.capture.files import BadLine
 from mcpmux.traffic.record import reason_of
 
 
-class KeyMissing(ConfigError):
-    """The log cannot be checked without the key that it was written with."""
-
-
 class Verdict(NamedTuple):
     """What a check has found. All but `fault` is about what stands before the fault.
 
@@ -100,7 +96,7 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
     """Check the chain of a file, or of all files of a folder.
 
     `after`: hash of the record before the first one, for a log whose first files are kept elsewhere.
-    `anchor`: hash of a record that has to be there. Raises ConfigError: it cannot be checked; KeyMissing.
+    `anchor`: hash of a record that has to be there. Raises ConfigError: it cannot be checked; KeyNeeded.
     """
     paths, is_whole = paths_of(path), path.is_dir()
     records = first = torn = 0
@@ -125,10 +121,8 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
         except Broken as error:
             fault = BadLine(file, number, f"the record {error}")
             break
-        except chain.KeyNeeded as error:
-            raise KeyMissing([f"{path}: {error}"]) from None
-        except chain.VersionUnknown as error:
-            raise ConfigError([f"{path}: {error}"]) from None
+        except (chain.KeyNeeded, chain.VersionUnknown) as error:
+            raise type(error)([f"{path}: {error}"]) from None
         records += 1
         first = first or head.seq
         is_anchored = is_anchored or head.hash == anchor
