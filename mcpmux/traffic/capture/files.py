@@ -114,9 +114,8 @@ def _read_lines(path: Path, stream: IO[bytes], on_bad: OnBad) -> Iterator[Record
         on_bad(BadLine(path, number + 1, "the compressed file is damaged from here on"))
 
 
-# Compresses capture files that are complete and removes those that are too many, too large or too old.
-#
-# Blocks: used from a thread. Leaves alone what some process is still writing, which it knows by its lock.
+# Complete files are compressed, and those that are too many, too large or too old removed. All of it blocks.
+# A file that a process is still writing is locked, and left alone.
 
 CHUNK = 256 * 2**10  # bytes that are compressed at a time
 LEVEL = 6  # of gzip
@@ -190,21 +189,19 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        is_locked = True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            is_locked = False
-        yield is_locked
+            yield False
+        else:
+            yield True
     finally:
         os.close(fd)
 
 
-# Writes one run's capture files. Blocks: used from a thread, by one caller at a time.
-#
-# Promises: whole lines only, and as many as there is room for. When a write fails, what it has written of a
-# line is taken back, so that this line can be written again later; when even that is impossible, a new file
-# is begun.
+# One run's files are written in whole lines only, and as many as there is room for. When a write fails, what
+# it has written of a line is taken back, so that this line can be written again later; when even that is
+# impossible, a new file is begun. All of it blocks, for one caller at a time.
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -275,7 +272,7 @@ class CaptureWriter:
         return self._append(parts)
 
     def _spread(self, lines: bytes, now: float) -> int:
-        """The same for lines that may not all belong into the open file."""
+        """`write` for lines that may not all belong into the open file."""
         done = 0
         while done < len(lines):
             try:
@@ -297,7 +294,7 @@ class CaptureWriter:
         return now - self._began >= self._age_limit
 
     def _append(self, parts: Sequence[bytes]) -> int:
-        """As they are: joined, they would be in memory twice. Returns and raises what `write` does."""
+        """`write` into the open file. The parts are not joined: they would be in memory twice."""
         assert self._fd is not None
         good, rest = self._size, parts
         try:
@@ -306,7 +303,7 @@ class CaptureWriter:
                 self._size += written
                 rest = unwritten(rest, written)
         except OSError:
-            whole = _whole_lines(parts, self._size - good)
+            whole = b"".join(parts).rfind(b"\n", 0, self._size - good) + 1  # bytes that end with a line
             try:
                 os.ftruncate(self._fd, good + whole)
                 self._size = good + whole
@@ -333,15 +330,3 @@ def unwritten(parts: Sequence[bytes], written: int) -> Sequence[bytes]:
             return [part[written:], *parts[index + 1 :]]
         written -= len(part)
     return ()
-
-
-def _whole_lines(parts: Sequence[bytes], size: int) -> int:
-    """How many of the first `size` bytes of parts belong to lines whose end is among them."""
-    whole = begin = 0
-    for part in parts:
-        if begin >= size:
-            break
-        end = part.rfind(b"\n", 0, size - begin)
-        whole = whole if end < 0 else begin + end + 1
-        begin += len(part)
-    return whole
