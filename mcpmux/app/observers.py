@@ -129,9 +129,11 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
     redactor, run = ReplaceableRedactor(config.redaction), new_run()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
-        observers: list[Observer] = [spans] if spans is not None else []
-        capture = audit = inspector = tap = None
+        spans = capture = audit = inspector = tap = None
+        observers: list[Observer] = []
+        if config.tracing.enabled:
+            spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
+            observers.append(spans)
         if config.capture.on:
             from mcpmux.traffic.capture.capture import open_capture
 

@@ -37,7 +37,6 @@ async def write(directory: Path, key: str | None = None) -> None:
     """A run with one exchange of each kind."""
     settings = AuditSettings(directory=str(directory), key=Secret(key) if key else None)
     async with open_audit(settings, "run", wall=lambda: WALL) as audit:
-        assert audit is not None
         for number, (method, params, outcome) in enumerate(DONE, 1):
             exchange = Exchange(number, leg_of("desk"), call_of(method, **params), 0.0, ["docs"], NO_HEADERS)
             await audit.admit(exchange)

@@ -33,7 +33,6 @@ PIECE_BYTES = 16  # longer than an answer's line
 async def write(directory: Path, run: str, out: int) -> None:
     """Exchanges without end; each answer is a line on `out`."""
     async with open_audit(AuditSettings(directory=str(directory), rotate_size=8192), run) as audit:
-        assert audit is not None
         recorder = Recorder([], [audit], trio.current_time)
 
         async def ask(first: int) -> None:

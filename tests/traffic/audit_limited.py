@@ -30,7 +30,6 @@ async def main(directory: Path) -> None:
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, hard))
     async with open_audit(AuditSettings(directory=str(directory)), "run") as audit:
-        assert audit is not None
         recorder = Recorder([], [audit], trio.current_time)
         for number in range(EXCHANGES):
             print(number, await exchange(recorder, number))

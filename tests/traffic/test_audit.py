@@ -440,18 +440,12 @@ async def test_a_listen_that_cannot_be_noted_is_refused_and_told(autojump_clock)
     assert world.disk.records[1]["rule"] == "audit"
 
 
-async def test_without_a_folder_there_is_no_audit_log():
-    async with open_audit(AuditSettings(), "run") as audit:
-        assert audit is None
-
-
 async def test_files_hold_what_was_answered_and_end_with_the_head_that_is_told(tmp_path, monkeypatch):
     settings = AuditSettings(directory=str(tmp_path / "deep" / "log"))
     monkeypatch.setattr(audit_module, "log", structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger))
     with capture_logs() as logs:
         for run in ("first", "second"):
             async with open_audit(settings, run, wall=lambda: 0.5) as audit:
-                assert audit is not None
                 exchange = exchange_of(call_of("tools/list"))
                 await audit.admit(exchange)
                 await audit.ended(exchange, {}, 0.1)
@@ -474,7 +468,6 @@ async def test_files_hold_what_was_answered_and_end_with_the_head_that_is_told(t
 async def test_a_crash_around_it_still_leaves_the_whole_log(tmp_path):
     with pytest.raises(ExceptionGroup):
         async with open_audit(AuditSettings(directory=str(tmp_path)), "run") as audit:
-            assert audit is not None
             await audit.admit(exchange_of(call_of("tools/list")))
             raise RuntimeError("boom")
     assert [record["kind"] for record in read_log(tmp_path)] == ["open", "close"]
@@ -483,7 +476,6 @@ async def test_a_crash_around_it_still_leaves_the_whole_log(tmp_path):
 async def test_a_cancellation_around_it_still_leaves_the_whole_log(tmp_path):
     with trio.CancelScope() as scope:
         async with open_audit(AuditSettings(directory=str(tmp_path)), "run") as audit:
-            assert audit is not None
             scope.cancel()
             await audit.ended(exchange_of(call_of("tools/list")), {}, 0.1)
     assert [record["kind"] for record in read_log(tmp_path)] == ["open", "exchange", "close"]

@@ -276,15 +276,6 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
     assert len(await capture(FULL, tmp_path, use)) == BATCH * 2 + 2
 
 
-async def test_nothing_is_made_when_nothing_is_captured(tmp_path: Path):
-    async def use(sink: CaptureSink) -> None:
-        assert sink is None
-
-    config = Capture(rules=(CaptureRule(method="x", level="off"),))
-    (tmp_path / "new").mkdir()
-    assert await capture(config, tmp_path / "new", use) == []
-
-
 async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
         recorder = Recorder((), (), lambda: 101.25, sink)
@@ -363,7 +354,6 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
     monkeypatch.setattr(CaptureWriter, "_append", sometimes)
 
     async def use(sink: CaptureSink) -> None:
-        assert sink is not None
         for _ in range(40):
             sink.take(ask(client, correlator, "x" * 1000))
         await until(lambda: sink.paused)

@@ -274,17 +274,14 @@ async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:
 @asynccontextmanager
 async def open_audit(
     settings: AuditSettings, run: str, redactor: Redactor | None = None, wall: Callable[[], float] = time.time
-) -> AsyncIterator[Audit | None]:
-    """The audit log as configured; None when there is none. `run` names this run in its records.
+) -> AsyncIterator[Audit]:
+    """The audit log in the configured `directory`. `run` names this run in its records.
 
     Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
     Raises AuditUnusable when it cannot be opened.
     """
-    if settings.directory is None:
-        yield None
-        return
+    assert settings.directory is not None
     key = settings.key.reveal().encode() if settings.key is not None else None
-
     bodies = RecordBodies(run, redactor or Redactor(), wall)
 
     def opening(number: int | None, torn: bytes) -> bytes:

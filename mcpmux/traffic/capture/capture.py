@@ -70,7 +70,7 @@ class CaptureSink:
 
     `holds_back`: whether it is to observe exchanges, too, so that they wait for room in the queue.
     `dropped` counts messages that found the queue full, or could not be written when it had to end; `paused`
-    says that files cannot be written. `finished` is set when `run` has written what was left.
+    says that files cannot be written.
     """
 
     def __init__(
@@ -86,7 +86,6 @@ class CaptureSink:
         self.dropped = 0
         self.paused = False
         self._complete = trio.Event()  # set, and replaced, when a file is complete
-        self.finished = trio.Event()
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
@@ -206,7 +205,6 @@ class CaptureSink:
         if self._lost:
             self.dropped += self._lost
             log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
-        self.finished.set()
 
     def close(self) -> None:
         """Nothing more will pass; `run` returns when all is written."""
@@ -293,15 +291,12 @@ async def open_capture(
     run: Run,
     prefixes: Mapping[str, str],
     clock: Callable[[], float] = trio.current_time,
-) -> AsyncIterator[CaptureSink | None]:
-    """Capture while this is open; None when it is off. `prefixes`: by upstream. `clock`: that of the run.
+) -> AsyncIterator[CaptureSink]:
+    """Capture while this is open. `prefixes`: by upstream. `clock`: that of the run.
 
     Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes what is left, within
     CLOSE_SECONDS also when that is cancelled, and ends the tasks.
     """
-    if not config.on:
-        yield None
-        return
     writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
     try:
         await trio.to_thread.run_sync(writer.open, clock())
@@ -310,23 +305,21 @@ async def open_capture(
         raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None
     sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
     stop = threading.Event()
+    writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
+
+    async def write_to_the_end() -> None:
+        with writing:
+            await sink.run()
+        if writing.cancelled_caught:
+            log.error("the capture is incomplete, its last messages could not be written in time")
+        nursery.cancel_scope.cancel(reason="capture has ended")
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sink.keep_tidy, config, stop, name="capture files")
-        writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
-        nursery.start_soon(_write, writing, sink, name="capture")
+        nursery.start_soon(write_to_the_end, name="capture")
         try:
             yield sink
         finally:
             stop.set()
             sink.close()
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
-                await sink.finished.wait()
-            if not sink.finished.is_set():
-                log.error("the capture is incomplete, its last messages could not be written in time")
-            writing.cancel(reason="capture has ended")
-            nursery.cancel_scope.cancel(reason="capture has ended")
-
-
-async def _write(scope: trio.CancelScope, sink: CaptureSink) -> None:
-    with scope:
-        await sink.run()
+            writing.deadline = trio.current_time() + CLOSE_SECONDS

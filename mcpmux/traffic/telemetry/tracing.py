@@ -40,14 +40,11 @@ MISSING = (
 @asynccontextmanager
 async def open_tracing(
     config: Tracing, redactor: Redactor, upstreams: Iterable[Upstream]
-) -> AsyncIterator[Spans | None]:
-    """What to give to the Recorder and, as its `trace`, to the upstreams; None when tracing is off.
+) -> AsyncIterator[Spans]:
+    """What to give to the Recorder and, as its `trace`, to the upstreams.
 
     Leaving sends what waits, within FLUSH_SECONDS. Raises ConfigError when the extra is missing.
     """
-    if not config.enabled:
-        yield None
-        return
     try:
         from mcpmux.traffic.telemetry.otlp import start_telemetry
         from mcpmux.traffic.telemetry.spans import Spans
