@@ -174,6 +174,7 @@ LOOKS = {
         "sk-proj-abcdefghijklmnop",
         "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
         "AKIAIOSFODNN7EXAMPLE",
+        "whsec_=Sn3Q==Ek+476V0ue/tRAZ",
         "xoxb-123456789012-abc",
         "glpat-abcdefghijklmnopqrst",
     ],

@@ -26,13 +26,11 @@ from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.redaction.json_walk import JsonWalk, Paths, TooLong
 from mcpmux.traffic.redaction.secret_patterns import (
     HINTS,
-    IGNORED_BYTES,
-    LONG_RUN,
+    MASK,
     SHORTEST,
     Label,
     Scan,
     Shape,
-    fold_message,
     hint_of,
     make_label,
     marker,
@@ -53,9 +51,6 @@ NAME_LENGTH = 256  # characters; longer ones are not remembered
 TOO_LONG = marker("too long to look through")
 
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_MASKS = (b"\\u", b"\x00")  # with one of these nothing is what it looks like
-_RUN = b"a" * LONG_RUN
-_RUNS = bytes(97 if byte < 128 and (chr(byte).isalnum() or byte in b"-_") else 32 for byte in range(256))
 _decoder = msgspec.json.Decoder()
 
 _WHOLE_ENDS = (b"}}", b"]}", b'"}')  # of nearly all messages that were not cut
@@ -83,14 +78,11 @@ class Redactor:
             [hint for label in labels for hint in HINTS.get(label, ())]
             + [hint_of(name) for name in rules.keys]
         )
-        hints = self._name_hints.union(*(shape.hints for shape in self._shapes))
-        self._hints = [(hint, hint.encode("latin-1")) for hint in sorted(hints)]
-        exact = {hint.encode("latin-1"): hint for shape in self._shapes for hint in shape.exact}
-        self._exact = list(exact.items())
-        # Whether a message has to be looked at at all; most have not. Without any of these there is no scan.
-        self._is_scanned = "" not in hints and not self._patterns and not self._paths
+        self._hints = sorted(self._name_hints.union([MASK], *(shape.hints for shape in self._shapes)))
+        # Whether a message without hints needs no look; most have none.
+        self._hints_suffice = not self._patterns and not self._paths
         # What `leaves_unchanged` goes by: what is found has a `"` in it at its end only, if at all.
-        self._is_severable = not any('"' in hint[:-1] for hint in hints.union(exact.values()))
+        self._is_severable = not any('"' in hint[:-1] for hint in self._hints)
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
         self._path_hints = tuple(_hint_of(steps) for steps, _ in self._paths)
 
@@ -121,15 +113,15 @@ class Redactor:
         what seems to be a secret and lies across two of them only makes one look too closely. What follows a
         `"` in one of them may be left out there, if another one ends with it in the same way.
         """
-        if not self._is_scanned or not self._is_severable:
+        if not self._hints_suffice or not self._is_severable:
             return False
         if self._hides_userinfo and not all(map(bytes.endswith, messages, itertools.repeat(_WHOLE_ENDS))):
             return False
-        return not self._finds(joined)
+        return not self._scan(joined)
 
     def leaves_text_unchanged(self, joined: str) -> bool:
         """Whether one scan shows that `redact_text` would change none of the texts that are joined."""
-        return self._is_scanned and not self._finds(joined.encode("utf-8", "surrogatepass"))
+        return self._hints_suffice and not self._scan(joined.encode("utf-8", "surrogatepass"))
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """The same for text that is no message: a URI, a name, a line of a log."""
@@ -147,23 +139,18 @@ class Redactor:
         return self._names(text)[0] if len(text) <= NAME_LENGTH else self.redact_text(text)[0]
 
     @cached_property
-    def _finds(self) -> Scan:
-        """Whether there may be a secret in a message; of use only when `_is_scanned`."""
-        names = [data for _, data in self._hints]
-        return scan_for(names, [*_MASKS, *(word for word, _ in self._exact)], IGNORED_BYTES)
+    def _scan(self) -> Scan:
+        return scan_for(self._hints)
 
     def _possible_shapes(self, data: bytes) -> tuple[Shape, ...] | None:
         """The shapes that may be in the data; None when no rule of any kind can find something in it."""
-        if self._is_scanned and not self._finds(data):
+        numbers = self._scan(data)
+        if not numbers and self._hints_suffice:
             return None
-        if any(mask in data for mask in _MASKS):
+        found = {self._hints[number] for number in numbers}
+        if MASK in found:
             return self._shapes
-        folded = fold_message(data)
-        # `find`, for `in` takes bytes for a number first.
-        found = {hint for hint, folded_hint in self._hints if folded.find(folded_hint) >= 0}
-        if data.translate(_RUNS).find(_RUN) >= 0:
-            found.update(hint for exact_hint, hint in self._exact if data.find(exact_hint) >= 0)
-        possible = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints + shape.exact))
+        possible = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints))
         if possible or self._patterns or not found.isdisjoint(self._name_hints):
             return possible
         return possible if any(hint in data for hint in self._path_hints) else None

@@ -14,9 +14,6 @@ from typing import NamedTuple
 SHORTEST = 10
 """Characters; nothing shorter is a secret that shows itself by its looks alone."""
 
-LONG_RUN = 15
-"""Characters; a key of a well-known maker has at least as many in a row."""
-
 MARKER = re.compile(r"\[redacted: [^\[\]]{1,200}\]")
 
 
@@ -26,15 +23,13 @@ def marker(label: str) -> str:
 
 
 class Shape(NamedTuple):
-    """One rule. A folded message with none of `hints` in it has nothing for `pattern`.
+    """One rule. A message in which a scan finds none of `hints` has nothing for `expression`; see `scan_for`.
 
-    `exact` are hints for the message as it is, in a run of at least LONG_RUN letters, digits, `-` and `_`.
-    The pattern's group `kept`, when it has one, stays in front of the marker.
+    The expression's group `kept`, when it has one, stays in front of the marker.
     """
 
     label: str
     hints: tuple[str, ...]
-    exact: tuple[str, ...]
     expression: str
     replacement: str
 
@@ -46,12 +41,10 @@ class Shape(NamedTuple):
 _compiled = cache(re.compile)  # when needed first: most processes never need most of them
 
 
-def _shape(
-    label: str, hints: Sequence[str], pattern: str, exact: Sequence[str] = (), flags: str = "(?a)"
-) -> Shape:
+def _shape(label: str, hints: Sequence[str], pattern: str, flags: str = "(?a)") -> Shape:
     kept = "\\g<kept>" if "(?P<kept>" in pattern else ""
     replacement = kept + marker(label).replace("\\", r"\\")
-    return Shape(label, tuple(hints), tuple(exact), flags + pattern, replacement)
+    return Shape(label, tuple(hints), flags + pattern, replacement)
 
 
 _NOT_YET = r"(?!\[redacted: )"
@@ -97,6 +90,12 @@ _VENDOR_HINTS = (
     *("ya29.", "k_live_", "k_test_", "npm_", "pypi-", "hf_", "SG.", "dop_v1_", "doo_v1_", "shpat_"),
     *("shpca_", "shppa_", "shpss_", "whsec_", "lin_api_", "ntn_", "sq0"),
 )
+VENDOR_KEY, MASK = "VENDOR KEY", "MASK"  # as no folded name can be
+_HINT_EXPRESSIONS = {
+    # Each pattern wants at least ten more characters; JSON may have a backslash before a slash.
+    VENDOR_KEY: rf"(?:{'|'.join(map(re.escape, _VENDOR_HINTS))})[-A-Za-z0-9+/=_.\\]{{10}}",
+    MASK: r"\\u|\x00",  # with one of these nothing is what it looks like
+}
 _QUERY_NAMES = (
     r"[A-Za-z0-9_.-]{0,40}?(?:token|secret|passw(?:or)?d|api[-_]?key|signature|credential)"
     r"|key|sig|code|auth|pass|pwd"
@@ -138,7 +137,7 @@ BUILT_IN: tuple[Shape, ...] = (
         r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]*?eyJ)[A-Za-z0-9_-]++"
         r"(?:(?:\.[A-Za-z0-9_-]++){2,}+|\.eyJ[A-Za-z0-9_-]*+)",
     ),
-    _shape("vendor-key", [], _VENDOR_KEYS, _VENDOR_HINTS),
+    _shape("vendor-key", [VENDOR_KEY], _VENDOR_KEYS),
 )
 
 
@@ -161,9 +160,7 @@ CACHE_SIZE = 4096  # names; a hostile peer may send new ones all day
 CACHED_LENGTH = 128  # characters of a name that is worth remembering
 
 _IGNORED = "-_. \\"
-IGNORED_BYTES = _IGNORED.encode()
 _FOLD_TEXT = str.maketrans("", "", _IGNORED)
-_LOWER = bytes(range(256)).lower()
 
 # What a name ends with, and what it has anywhere; both folded.
 _ENDINGS: dict[str, tuple[str, ...]] = {
@@ -200,7 +197,7 @@ HINTS: dict[str, tuple[str, ...]] = {
     "api-key": ("key",),
     "private-key": ("key",),
 }
-"""Of each rule, what a folded message with one of its names has in it."""
+"""Of each rule, what a scan finds in a message with one of its names."""
 
 Label = Callable[[str], str | None]
 
@@ -210,16 +207,8 @@ def fold(name: str) -> str:
     return name.translate(_FOLD_TEXT).lower()
 
 
-def fold_message(data: bytes) -> bytes:
-    """The same of a whole message: what is not in it is no name in the message, unless that has `\\u`.
-
-    Characters that are not ASCII stay as they are.
-    """
-    return data.translate(_LOWER, IGNORED_BYTES).replace(b"progresstoken", b"")
-
-
 def hint_of(name: str) -> str:
-    """What a folded message with the name in it has; nothing is sure of a name that is not ASCII."""
+    """What a scan finds in a message with the name in it; nothing is sure of a name that is not ASCII."""
     return fold(name) if name.isascii() else ""
 
 
@@ -243,28 +232,36 @@ def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
     return lambda name: cached(name) if len(name) <= CACHED_LENGTH else label(name)
 
 
-# Whether any of many words is in a message: found, or not, in one pass. The only module that knows RE2.
+# Which of many words are in a message, in one pass. The only module that knows RE2.
 
-Scan = Callable[[bytes], bool]
-"""Whether a word is there. Time in proportion to the message, whatever it is."""
+Scan = Callable[[bytes], Sequence[int]]
+"""The numbers of the hints that are there. Time in proportion to the message, whatever it is."""
+
+_PROGRESS_TOKEN, _NO_HINT = b"progressToken", b"progressXxxxx"  # a name of MCP, and as long without a hint
 
 
-def scan_for(names: Iterable[bytes], words: Iterable[bytes], ignored: bytes) -> Scan:
-    """Finds `names` in any case and with any number of `ignored` bytes in them, `words` as they are."""
+def scan_for(hints: Iterable[str]) -> Scan:
+    """Finds hints in any case and with any number of characters in them that do not matter in a name.
+
+    VENDOR_KEY and MASK stand for expressions. An empty hint is found in everything.
+    """
     import re2  # not at the top: it is large, and most runs look at no message
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
-    between = b"[" + re.escape(ignored) + b"]*"
-    loose = b"|".join(between.join(_literal(name)) for name in names)
-    exact = b"|".join(b"".join(_literal(word)) for word in words)
-    words_of_both = re2.Set.SearchSet(options)
-    words_of_both.Add(b"|".join(part for part in (loose and b"(?i:%b)" % loose, exact) if part))
-    words_of_both.Compile()
-    match = words_of_both.Match
-    return lambda data: bool(match(data))
+    wanted = re2.Set.SearchSet(options)
+    between = f"[{re.escape(_IGNORED)}]*"
+    for hint in hints:
+        loose = between.join(rf"\x{ord(char):02x}" for char in hint)
+        wanted.Add(_HINT_EXPRESSIONS.get(hint, f"(?i:{loose})"))
+    wanted.Compile()
+    match = wanted.Match
 
+    def scan(data: bytes) -> Sequence[int]:
+        found = match(data)
+        if found and _PROGRESS_TOKEN in data:
+            found = match(data.replace(_PROGRESS_TOKEN, _NO_HINT))
+        return found or ()
 
-def _literal(word: bytes) -> list[bytes]:
-    return [rb"\x%02x" % byte for byte in word]
+    return scan
