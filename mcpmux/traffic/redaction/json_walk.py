@@ -11,6 +11,8 @@ import json
 import re
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from mcpmux.config.traffic import DEEP, ONE, Step
 from mcpmux.protocol import method as m
 from mcpmux.traffic.redaction.secret_patterns import HEADER_NAMES, MARKER, Label, fold, marker
@@ -53,26 +55,28 @@ def in_text(token: bytes) -> str:
         return inside.decode("utf-8", "replace")
 
 
-class _Frame:
-    """An object or array that is open. `strict`: the rule for what has no known word of schemas beside it."""
+class _Frame(msgspec.Struct):
+    """An object or array that is open, and what is known of its present member.
 
-    __slots__ = ("at", "is_object", "label", "named", "schema", "strict", "value")
+    `at`: the name or the number of that, None before a name. `label`: the rule that makes its value a secret.
+    `named`: the rule for the member `value`, which stands at `value`. `strict`: the rule for what has no
+    known word of schemas beside it.
+    """
 
-    def __init__(self, is_object: bool, schema: bool, strict: str | None) -> None:
-        self.is_object = is_object
-        self.at: str | int | None = None if is_object else 0
-        self.label: str | None = None
-        self.named: str | None = None
-        self.value: tuple[int, int] | None = None
-        self.schema = schema
-        self.strict = strict
+    is_object: bool
+    at: str | int | None
+    schema: bool = False
+    strict: str | None = None
+    label: str | None = None
+    named: str | None = None
+    value: tuple[int, int] | None = None
 
 
 class JsonWalk:
     """One walk over one message. `paths` and `label` say what is a secret, `clean` looks into texts."""
 
     def __init__(self, data: bytes, method: str | None, paths: Paths, label: Label, clean: Clean) -> None:
-        self.count = 0
+        self._count = 0
         self._data = data
         self._method = method
         self._paths = paths
@@ -82,8 +86,8 @@ class JsonWalk:
         self._spans: list[tuple[int, int, bytes]] = []  # start, end, and what comes there
         self._skipped: tuple[int, int, str] | None = None  # start, open brackets, label
 
-    def run(self) -> bytes:
-        """The data without secrets. Raises TooLong."""
+    def run(self) -> tuple[bytes, int]:
+        """The data without secrets, and how many were replaced. Raises TooLong."""
         for number, match in enumerate(_TOKEN.finditer(self._data)):
             if number > TOKEN_LIMIT:
                 raise TooLong
@@ -107,10 +111,10 @@ class JsonWalk:
             if start >= at:  # else it is inside of another one
                 parts += [self._data[at:start], new]
                 at = end
-        return b"".join([*parts, self._data[at:]]) if parts else self._data
+        return b"".join([*parts, self._data[at:]]) if parts else self._data, self._count
 
     def _replace(self, start: int, end: int, text: str, count: int = 1) -> None:
-        self.count += count
+        self._count += count
         self._spans.append((start, end, json.dumps(text).encode()))
 
     def _replace_in(self, text: str, start: int, end: int) -> None:
@@ -128,8 +132,9 @@ class JsonWalk:
             self._replace(start, end, marker(label))
 
     def _open(self, is_object: bool, start: int) -> None:
+        at = None if is_object else 0
         if not self._frames:
-            self._frames.append(_Frame(is_object, schema=False, strict=None))
+            self._frames.append(_Frame(is_object, at))
             return
         frame = self._frames[-1]
         schema, strict = frame.schema or self._begins_schema(), frame.strict
@@ -142,7 +147,7 @@ class JsonWalk:
         if label is not None:
             self._skipped = (start, 1, label)
         else:
-            self._frames.append(_Frame(is_object, schema, strict))
+            self._frames.append(_Frame(is_object, at, schema, strict))
 
     def _begins_schema(self) -> bool:
         path = [frame.at for frame in self._frames]

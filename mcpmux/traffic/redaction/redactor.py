@@ -176,9 +176,8 @@ class _MessageRules(NamedTuple):
         sound = _is_json(data)
         total = 0
         if sound or data.lstrip()[:1] in (b"{", b"["):
-            walk = JsonWalk(data, method, self.paths, self.label, self.clean)
             try:
-                data, total = walk.run(), walk.count
+                data, total = JsonWalk(data, method, self.paths, self.label, self.clean).run()
             except TooLong:
                 return json.dumps(TOO_LONG).encode(), 1
         if sound:
