@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
-from typing import NamedTuple
 
 import structlog
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -35,16 +34,8 @@ SCOPE = "mcpmux"
 _SDK_LOGGER = "opentelemetry"
 
 
-class Telemetry(NamedTuple):
-    """What spans and metrics are made with. `shutdown` sends what waits; it blocks for some seconds."""
-
-    tracer: Tracer
-    meter: Meter
-    shutdown: Callable[[], None]
-
-
-def start_telemetry(config: Tracing) -> Telemetry:
-    """Start the threads that send."""
+def start_telemetry(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
+    """Start the threads that send. The function sends what waits and ends them; it blocks for seconds."""
     warnings = _SdkWarnings()
     sdk = logging.getLogger(_SDK_LOGGER)
     sdk.addHandler(warnings)
@@ -81,7 +72,7 @@ def start_telemetry(config: Tracing) -> Telemetry:
         sdk.removeHandler(warnings)
 
     meter = (meters or NoOpMeterProvider()).get_meter(SCOPE, __version__)
-    return Telemetry(traces.get_tracer(SCOPE, __version__), meter, shutdown)
+    return traces.get_tracer(SCOPE, __version__), meter, shutdown
 
 
 class _SdkWarnings(logging.Handler):
