@@ -291,8 +291,7 @@ class AuditFiles:
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
 
     def _continue(self, files: Sequence[Path]) -> None:
-        path = files[-1]
-        tail = read_tail(path)
+        path, tail = files[-1], read_tail(files[-1])
         line = tail.line
         if line is None and len(files) > 1:  # it was killed right after it had begun this file
             path = files[-2]
@@ -302,10 +301,9 @@ class AuditFiles:
         if line is not None:
             try:
                 self.head = follow(line, None, self._key)
-            except Broken as error:
-                raise AuditUnusable(f"{path}: its last record {error}{_AWAY}") from None
-            except (KeyNeeded, VersionUnknown) as error:
-                raise AuditUnusable(f"{path}: {error}{_AWAY}") from None
+            except (Broken, KeyNeeded, VersionUnknown) as error:
+                what = "its last record " if isinstance(error, Broken) else ""
+                raise AuditUnusable(f"{path}: {what}{error}{_AWAY}") from None
         self._number = number_of(files[-1]) or 0
         self._file = os.open(files[-1], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._size = tail.end

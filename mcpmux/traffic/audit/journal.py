@@ -127,7 +127,7 @@ class Audit:
             await self._parked.park()
         if self._outage is not None and not self._continues:
             self._outage.refused += 1
-            raise self._refusal(False)
+            raise self._refusal(is_done=False)
         self._open += 1
         if not self._begins_all and exchange.call.method != m.LISTEN:
             return
@@ -146,7 +146,7 @@ class Audit:
         """
         self._open -= 1
         body = self._bodies.end(exchange, outcome, seconds)
-        entry = self._add(body) if self._outage is None else self._queue(body)
+        entry = self._queue(body)
         is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
         return self._hold(entry, True) if is_answer else AT_ONCE
 
@@ -181,11 +181,11 @@ class Audit:
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
-        self._add(self._bodies.plain("close"))
+        self._backlog.append(_Entry(self._bodies.plain("close")))
         self._closing = True
         self._work.set()
 
-    def _refusal(self, is_done: bool) -> RpcError:
+    def _refusal(self, *, is_done: bool) -> RpcError:
         reason = self._outage.reason if self._outage is not None else "it failed a moment ago"
         if is_done:
             return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=reason))
@@ -196,13 +196,9 @@ class Audit:
         if self._outage is not None and self._continues and len(self._backlog) >= BACKLOG_LIMIT:
             self._outage.lost += 1
             return None
-        return self._add(body)
-
-    def _add(self, body: Body) -> _Entry:
         entry = _Entry(body)
-        backlog = self._backlog
-        backlog.append(entry)
-        if len(backlog) == 1:
+        self._backlog.append(entry)
+        if len(self._backlog) == 1:
             self._work.set()
         return entry
 
@@ -215,7 +211,7 @@ class Audit:
             entry.waiter = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(entry.leave)
         if not self._continues and (entry is None or not entry.written):
-            raise self._refusal(is_done)
+            raise self._refusal(is_done=is_done)
 
     def _succeeded(self, group: Sequence[_Entry]) -> None:
         for entry in group:
@@ -230,7 +226,7 @@ class Audit:
             counts = {"refused": outage.refused, "late": late, "lost": outage.lost}
             log.warning("audit log can be written again", seconds=round(seconds, 1), **counts)
             facts = {"since": outage.since, "ms": milliseconds(seconds), "reason": outage.reason}
-            self._add(self._bodies.plain("gap", **facts, **counts))
+            self._queue(self._bodies.plain("gap", **facts, **counts))
         self._parked.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
 
     def _failed(self, error: OSError) -> None:
