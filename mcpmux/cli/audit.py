@@ -210,28 +210,16 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
       mcpmux audit verify /var/log/mcpmux/audit --head 3b1f…
       mcpmux audit verify audit-000007.jsonl --key-file audit.key
     """
-    key = read_key(key_file)
-    for each in chains_of(path, single=head is not None or after is not None):
+    key, chains = read_key(key_file), chains_in(path)
+    if len(chains) > 1 and (head is not None or after is not None):
+        raise Mistake(f"{path}: there is a chain of each worker; name one of them, such as {chains[0]}")
+    for each in chains:
         if each != path:
             click.echo(f"{printable(each.name)}: ", nl=False)
         try:
             verify_chain(each, key, after, head)
         except KeyNeeded as error:
             raise Mistake(f"{error}: give it with --key-file, or in {KEY_VARIABLE}") from None
-
-
-def chains_of(path: Path, *, single: bool) -> list[Path]:
-    """The chains at a path. With several workers each has its own chain.
-
-    Raises Mistake if there are several and a `single` one is wanted.
-    """
-    try:
-        chains = (chains_in(path) if path.is_dir() else []) or [path]
-    except OSError:
-        chains = [path]  # reading it says what is wrong
-    if single and len(chains) > 1:
-        raise Mistake(f"{path}: there is a chain of each worker; name one of them, such as {chains[0]}")
-    return chains
 
 
 def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | None) -> None:
@@ -287,8 +275,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
     except FilterError as error:
         raise Mistake(show_place(error)) from None
     unreadable = 0
-    chains = chains_of(path, single=False)
-    for where, record, line in itertools.chain.from_iterable(map(read_records, chains)):
+    for where, record, line in itertools.chain.from_iterable(map(read_records, chains_in(path))):
         if record is None:
             unreadable += 1
             tell(f"{where}: no record")
@@ -312,7 +299,7 @@ def head(path: Path) -> None:
     Example:
       mcpmux audit head /var/log/mcpmux/audit
     """
-    for each in chains_of(path, single=False):
+    for each in chains_in(path):
         link = read_head(each)
         click.echo(f"{link.hash} {link.seq}" + (f" {printable(each.name)}" if each != path else ""))
 

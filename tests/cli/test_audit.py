@@ -235,3 +235,18 @@ def test_what_is_no_record_is_told_and_the_others_shown(invoke: Invoke, director
     assert len(result.stdout.splitlines()) == 8
     assert f"{path}:2: no record" in result.stderr
     assert "1 line could not be read; see `mcpmux audit verify`" in result.stderr
+
+
+def test_several_workers_have_a_chain_each(invoke: Invoke, tmp_path: Path) -> None:
+    for number in (1, 2, 10):
+        trio.run(write, tmp_path / f"worker-{number}")
+    heads = [line.split() for line in invoke("audit", "head", str(tmp_path)).stdout.splitlines()]
+    assert [(seq, name) for _, seq, name in heads] == [("8", f"worker-{number}") for number in (1, 2, 10)]
+    lines = invoke("audit", "verify", str(tmp_path)).stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [
+        f"worker-{number}: 8 records" for number in (1, 2, 10)
+    ]
+    result = invoke("audit", "verify", str(tmp_path), "--head", heads[0][0])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is a chain of each worker; name one of them, such as" in result.stderr
+    assert len(invoke("audit", "show", str(tmp_path), "kind=close").stdout.splitlines()) == 3

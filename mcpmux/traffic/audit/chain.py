@@ -189,11 +189,15 @@ class Tail(NamedTuple):
     torn: bytes
 
 
-def chains_in(directory: Path) -> list[Path]:
-    """The folders of the chains: those of several workers, or the folder itself. Raises OSError."""
-    found = [path for path in directory.iterdir() if _CHAIN_FOLDER.fullmatch(path.name) and path.is_dir()]
-    found.sort(key=lambda path: int(path.name.removeprefix(CHAIN_FOLDER)))
-    return found if not found or not audit_files(directory) else [directory, *found]
+def chains_in(path: Path) -> list[Path]:
+    """The chains at a path: the folders of several workers in it, or the path itself."""
+    try:
+        found = [each for each in path.iterdir() if _CHAIN_FOLDER.fullmatch(each.name) and each.is_dir()]
+        is_chain = not found or bool(audit_files(path))
+    except OSError:  # a file, or what cannot be read: whoever reads it says what is wrong
+        return [path]
+    found.sort(key=lambda each: int(each.name.removeprefix(CHAIN_FOLDER)))
+    return [path, *found] if is_chain else found
 
 
 def audit_files(directory: Path) -> list[Path]:
