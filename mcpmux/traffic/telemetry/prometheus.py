@@ -43,7 +43,8 @@ class Gauge(NamedTuple):
 
 
 _LEG = ("leg", "direction", "transport", "kind")
-_OF_CALLS = ("upstream", "method")
+_UPSTREAM = ("upstream",)
+_OF_CALLS = (*_UPSTREAM, "method")
 
 # Name, label names, and attribute of Metrics, with what it says.
 _COUNTED: tuple[tuple[str, Labels, str, str], ...] = (
@@ -126,7 +127,7 @@ def mux_gauges(
     """The gauges of upstreams and clients, and of what is kept in `store`."""
 
     def shared(name: str, read: Callable[[Upstream], float], about: str) -> Gauge:
-        return _of_upstreams(name, about, lambda: [((key,), read(each)) for key, each in registry.items()])
+        return Gauge(name, about, _UPSTREAM, lambda: [((key,), read(each)) for key, each in registry.items()])
 
     def summed(name: str, read: Callable[[Upstream], int], about: str) -> Gauge:
         def samples() -> Samples:
@@ -135,7 +136,7 @@ def mux_gauges(
                 found[upstream.name] += read(upstream)
             return [((key,), count) for key, count in found.items()]
 
-        return _of_upstreams(name, about, samples)
+        return Gauge(name, about, _UPSTREAM, samples)
 
     wanted = hub.subscriptions.wanted
     up = "Whether the upstream's shared session is ready."
@@ -162,7 +163,7 @@ def cache_gauges(store: CacheStore) -> tuple[Gauge, ...]:
         def samples() -> Samples:
             return [((name,), getattr(counts, outcome)) for name, counts in store.counts.items()]
 
-        return _of_upstreams(f"mcpmux_cache_{outcome}_total", about, samples)
+        return Gauge(f"mcpmux_cache_{outcome}_total", about, _UPSTREAM, samples)
 
     return (
         counted("hits", "Answers from memory."),
@@ -191,7 +192,3 @@ def audit_gauges(audit: Audit) -> tuple[Gauge, ...]:
 def single(name: str, about: str, read: Callable[[], float]) -> Gauge:
     """A gauge of one value without labels, such as what a queue holds."""
     return Gauge(name, about, (), lambda: [((), read())])
-
-
-def _of_upstreams(name: str, about: str, read: Callable[[], Samples]) -> Gauge:
-    return Gauge(name, about, ("upstream",), read)
