@@ -16,7 +16,7 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS, Leg
 from mcpmux.traffic.audit.journal import Audit
-from mcpmux.traffic.audit.record import RecordBodies
+from mcpmux.traffic.audit.record import RecordMaker
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -85,8 +85,8 @@ class World:
 async def open_world(**settings: Any) -> AsyncIterator[World]:
     """Leaving writes what waits."""
     disk = Disk()
-    bodies = RecordBodies("run", Redactor(), lambda: WALL + trio.current_time())
-    audit = Audit(disk.append, AuditSettings(**settings), bodies)
+    records = RecordMaker("run", Redactor(), lambda: WALL + trio.current_time())
+    audit = Audit(disk.append, AuditSettings(**settings), records)
     async with trio.open_nursery() as nursery:
         await nursery.start(audit.run)
         yield World(disk, audit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.config import Audit as AuditSettings
+from mcpmux.config import Redaction
 from mcpmux.errors import Refused, RpcError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_INFO, Call
@@ -41,14 +43,13 @@ from mcpmux.traffic.audit.record import (
     NAME_LIMIT,
     TARGETS_LIMIT,
     TEXT_LIMIT,
-    begin_record,
-    encode_audit,
-    end_record,
+    RecordMaker,
     trace_id,
 )
 from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import audit_gauges
-from tests.traffic.audit_world import call_of, fields, leg_of, open_world, read_log
+from tests.traffic.audit_world import WALL, call_of, fields, leg_of, open_world, read_log
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -60,8 +61,12 @@ def exchange_of(call: Any, upstreams: tuple[str, ...] = (), headers: Any = NO_HE
 
 
 def record_of(exchange: Exchange, outcome: Fields | BaseException) -> dict[str, Any]:
-    record = end_record(exchange, outcome, 0.25, "now", "run", lambda text: text)
-    found = json.loads(encode_audit(record))
+    return encoded(lambda maker: maker.end(exchange, outcome, 0.25))
+
+
+def encoded(make: Callable[[RecordMaker], Any], rules: Redaction | None = None) -> dict[str, Any]:
+    maker = RecordMaker("run", Redactor(rules), lambda: WALL)
+    found = json.loads(maker.encode([make(maker)])[0])
     assert isinstance(found, dict)
     return found
 
@@ -76,7 +81,7 @@ def test_a_record_says_who_asked_what_and_how_it_went():
         "_meta": {"traceparent": PARENT},
     }
     assert record == {
-        "time": "now",
+        "time": "2027-01-15T08:00:00.000000Z",
         "kind": "exchange",
         "run": "run",
         "exchange": 7,
@@ -161,16 +166,17 @@ def test_texts_of_strangers_are_cleaned_and_cut():
     call = call_of("x" * 1000, {CLIENT_INFO: {"name": "c" * 1000}}, uri="s3cret" + "u" * 10_000)
     leg = leg_of()
     exchange = Exchange(7, leg, call, 0.0, [], NO_HEADERS)
-    record = begin_record(exchange, "now", "run", lambda text: text.replace("s3cret", "***"))
-    assert record.target == "***" + "u" * (TEXT_LIMIT - 4) + "…"
-    assert record.client == "c" * (NAME_LIMIT - 1) + "…"
-    assert record.method == "x" * (NAME_LIMIT - 1) + "…"
+    record = encoded(lambda maker: maker.begin(exchange), Redaction(patterns={"x": "s3cret"}))
+    told = "[redacted: x]"
+    assert record["target"] == told + "u" * (TEXT_LIMIT - len(told) - 1) + "…"
+    assert record["client"] == "c" * (NAME_LIMIT - 1) + "…"
+    assert record["method"] == "x" * (NAME_LIMIT - 1) + "…"
 
 
 @pytest.mark.parametrize("malformed", [1, [], {"name": 1}, {}])
 def test_a_client_without_a_proper_name_has_none(malformed):
     exchange = Exchange(7, leg_of(), call_of("tools/list", {CLIENT_INFO: malformed}), 0.0, [], NO_HEADERS)
-    assert begin_record(exchange, "now", "run", str).client is None
+    assert "client" not in encoded(lambda maker: maker.begin(exchange))
 
 
 def test_the_trace_of_the_message_goes_before_that_of_the_headers():
@@ -519,7 +525,7 @@ def test_the_principal_is_in_the_record_and_nobody_is_not():
     for principal, told in ((Principal("corp:alice", frozenset({"read"})), "corp:alice"), (ANYONE, None)):
         call = Call("tools/list", {}, {}, principal=principal)
         exchange = Exchange(7, leg_of(), call, 0.0, [], NO_HEADERS)
-        assert begin_record(exchange, "now", "run", str).principal == told
+        assert encoded(partial(RecordMaker.begin, exchange=exchange)).get("principal") == told
 
 
 class SlowFiles:

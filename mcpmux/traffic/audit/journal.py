@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -37,9 +37,9 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, Body, RecordBodies, milliseconds
+from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, RecordMaker
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import reason_of
+from mcpmux.traffic.record import micros_of, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.inline import AT_ONCE
 
@@ -67,7 +67,7 @@ Append = Callable[[Sequence[bytes]], Awaitable[None]]
 class _Entry(msgspec.Struct):
     """A record that waits for the disk, and the task, if any, that waits for it to be written."""
 
-    body: Body
+    record: Any
     waiter: trio.lowlevel.Task | None = None
     written: bool = False
 
@@ -91,12 +91,12 @@ class _Outage(msgspec.Struct):
 class Audit:
     """See ExchangeObserver. Nothing is written unless `run` runs."""
 
-    def __init__(self, append: Append, settings: AuditSettings, bodies: RecordBodies) -> None:
+    def __init__(self, append: Append, settings: AuditSettings, records: RecordMaker) -> None:
         self._append = append
         self._continues = settings.on_full == "continue"
         self._begins_all = settings.begin == "all"
         self._group_limit = 1 if settings.sync == "always" else GROUP_LIMIT
-        self._bodies = bodies
+        self._records = records
         self._backlog: deque[_Entry] = deque()
         self._open = 0  # exchanges that were admitted and have not ended
         self._written = 0  # records so far
@@ -131,12 +131,12 @@ class Audit:
         self._open += 1
         if not self._begins_all and exchange.call.method != m.LISTEN:
             return
-        entry = self._queue(self._bodies.begin(exchange))
+        entry = self._queue(self._records.begin(exchange))
         try:
             await self._hold(entry, False)
         except BaseException as error:  # `ended` is not called for it
             self._open -= 1
-            self._queue(self._bodies.end(exchange, error, 0.0))
+            self._queue(self._records.end(exchange, error, 0.0))
             raise
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
@@ -145,8 +145,7 @@ class Audit:
         Raises RpcError, in place of an answer: its record cannot be written now.
         """
         self._open -= 1
-        body = self._bodies.end(exchange, outcome, seconds)
-        entry = self._queue(body)
+        entry = self._queue(self._records.end(exchange, outcome, seconds))
         is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
         return self._hold(entry, True) if is_answer else AT_ONCE
 
@@ -161,7 +160,7 @@ class Audit:
             await self._gather()
             group = list(islice(self._backlog, self._group_limit))
             try:
-                await self._append(self._bodies.finish([entry.body for entry in group]))
+                await self._append(self._records.encode([entry.record for entry in group]))
             except OSError as error:
                 self._failed(error)
                 await trio.sleep(RETRY_SECONDS)
@@ -181,7 +180,7 @@ class Audit:
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
-        self._backlog.append(_Entry(self._bodies.plain("close")))
+        self._backlog.append(_Entry(self._records.plain("close")))
         self._closing = True
         self._work.set()
 
@@ -191,12 +190,12 @@ class Audit:
             return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=reason))
         return Refused(BUSY, REFUSED.format(reason=reason), "audit")
 
-    def _queue(self, body: Body) -> _Entry | None:
+    def _queue(self, record: Any) -> _Entry | None:
         """None when it is lost."""
         if self._outage is not None and self._continues and len(self._backlog) >= BACKLOG_LIMIT:
             self._outage.lost += 1
             return None
-        entry = _Entry(body)
+        entry = _Entry(record)
         self._backlog.append(entry)
         if len(self._backlog) == 1:
             self._work.set()
@@ -225,14 +224,14 @@ class Audit:
             seconds, late = trio.current_time() - outage.began, len(group) + len(self._backlog)
             counts = {"refused": outage.refused, "late": late, "lost": outage.lost}
             log.warning("audit log can be written again", seconds=round(seconds, 1), **counts)
-            facts = {"since": outage.since, "ms": milliseconds(seconds), "reason": outage.reason}
-            self._queue(self._bodies.plain("gap", **facts, **counts))
+            facts = {"since": outage.since, "ms": micros_of(seconds) / 1000, "reason": outage.reason}
+            self._queue(self._records.plain("gap", **facts, **counts))
         self._parked.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
 
     def _failed(self, error: OSError) -> None:
         now, reason = trio.current_time(), reason_of(error)
         if self._outage is None:
-            self._outage = _Outage(reason, self._bodies.now(), now)
+            self._outage = _Outage(reason, self._records.now(), now)
             for entry in self._backlog:
                 waiter, entry.waiter = entry.waiter, None
                 if waiter is not None:
@@ -278,10 +277,10 @@ async def open_audit(
     """
     assert settings.directory is not None
     key = settings.key.reveal().encode() if settings.key is not None else None
-    bodies = RecordBodies(run, redactor or Redactor(), wall)
+    records = RecordMaker(run, redactor or Redactor(), wall)
 
     def opening(number: int | None, torn: bytes) -> bytes:
-        return bodies.plain(
+        opened = records.plain(
             "open",
             version=__version__,
             file=number,
@@ -289,6 +288,7 @@ async def open_audit(
             torn=len(torn) or None,
             fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
         )
+        return records.encode([opened])[0]
 
     directory, sync = Path(settings.directory), settings.sync != "never"
     files = AuditFiles(directory, key, settings.rotate_size, opening, sync=sync)
@@ -297,7 +297,7 @@ async def open_audit(
     except OSError as error:
         raise AuditUnusable(f"cannot open the audit log in {directory}: {reason_of(error)}") from None
     log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(partial(append_in_thread, files), settings, bodies)
+    audit = Audit(partial(append_in_thread, files), settings, records)
     writing = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")

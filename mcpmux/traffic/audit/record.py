@@ -66,22 +66,20 @@ from mcpmux.protocol.envelope import raw, text_of, value_of
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import MICROS, cut, listened_uris, micros_of, rfc3339, second_of, target_in
+from mcpmux.traffic.record import MICROS, cut, listened_uris, second_of, target_in
 from mcpmux.traffic.redaction.redactor import Redactor
 
 TEXT_LIMIT = 2048  # characters of a target
 NAME_LIMIT = 200  # characters of a client's name or a method
 TARGETS_LIMIT = 50  # URIs of a listen
 FRAGMENT_LIMIT = 4096  # bytes of a torn line; records are rarely longer
-
-Clean = Callable[[str], str]
-"""Takes secrets out of a stranger's text."""
+CALLERS_KEPT = 256  # whose members are encoded once
 
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
 _UPSTREAM_OUTCOMES = {UPSTREAM_UNAVAILABLE: "unavailable", UPSTREAM_TIMEOUT: "timeout"}
-
+_COMPLETE = Raw(b'"complete"')
 
 _MEMBERS = (
     "time kind run exchange principal peer client transport revision method target targets more_targets "
@@ -97,72 +95,7 @@ AuditRecord: Any = msgspec.defstruct(
 )
 """One record without its place in the chain; see the module for what its members mean."""
 
-encode_audit: Callable[[Any], bytes] = msgspec.json.Encoder().encode
-"""The AuditRecord as `chain.seal` takes it."""
-
-
-def milliseconds(seconds: float) -> float:
-    """A duration as the log writes it: to the microsecond."""
-    return micros_of(seconds) / 1000
-
-
-def begin_record(exchange: Exchange, time: str, run: str, clean: Clean) -> Any:
-    """An AuditRecord: who asks what, before anything is done."""
-    leg, call = exchange.leg, exchange.call
-    uris = listened_uris(call.params) if call.method == m.LISTEN else []
-
-    def said(text: str | None, limit: int) -> str | None:
-        return None if text is None else cut(clean(text), limit)
-
-    return AuditRecord(
-        time=time,
-        kind="begin",
-        run=run,
-        exchange=exchange.number,
-        principal=call.principal.name or None,
-        peer=leg.peer,
-        client=said(leg.name or name_in(call.meta.get(CLIENT_INFO)), NAME_LIMIT),
-        transport=leg.transport,
-        revision=leg.revision,
-        method=said(call.method, NAME_LIMIT),
-        target=said(target_in(call.params), TEXT_LIMIT),
-        targets=[cut(clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]] or None,
-        more_targets=max(0, len(uris) - TARGETS_LIMIT) or None,
-        trace=trace_id(text_of(call.meta.get("traceparent")))
-        or trace_id(exchange.headers.get("traceparent")),
-        decision="allowed",
-    )
-
-
-def end_record(
-    exchange: Exchange, outcome: Fields | BaseException, seconds: float, time: str, run: str, clean: Clean
-) -> Any:
-    """An AuditRecord: the whole of an exchange that has ended."""
-    record = begin_record(exchange, time, run, clean)
-    record.kind = "exchange"
-    record.upstreams = exchange.upstreams or None
-    record.ms = milliseconds(seconds)
-    record.asked = params_size(exchange.call)
-    record.outcome = "answered"
-    if isinstance(outcome, Refused):
-        record.decision, record.rule = "refused", outcome.rule
-    if isinstance(outcome, RpcError):
-        record.code = outcome.code
-        record.outcome = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
-        data = {"data": outcome.data} if outcome.data is not None else {}
-        record.answered = len(raw({"code": outcome.code, "message": outcome.message, **data}))
-    elif isinstance(outcome, trio.Cancelled):
-        record.outcome = "cancelled"
-    elif isinstance(outcome, BaseException):
-        record.outcome, record.error = "broken", type(outcome).__name__
-    else:
-        record.answered = size(outcome)
-        if exchange.call.method == m.TOOLS_CALL and value_of(outcome.get("isError")) is True:
-            record.failed = True
-        kind = text_of(outcome.get("resultType"))
-        if kind is not None and kind != "complete":
-            record.result = cut(kind, NAME_LIMIT)
-    return record
+_encode = msgspec.json.Encoder().encode
 
 
 def trace_id(traceparent: str | None) -> str | None:
@@ -182,129 +115,115 @@ def params_size(call: Call) -> int:
 
 def size(members: Fields) -> int:
     """Bytes of an object with these members, without spaces; keys are taken to need no escapes."""
-    if not members:
-        return 2
-    return 1 + len("".join(members).encode()) + sum(map(len, members.values())) + 4 * len(members)
+    total = 1 if members else 2
+    for key, value in members.items():
+        total += len(value) + 4 + (len(key) if key.isascii() else len(key.encode()))
+    return total
 
 
-# The bodies of records, as `chain` takes them.
-#
-# Most exchanges are answered with a result, for a client that is known by name. Their bodies are assembled
-# from parts that are the same for many; all others are encoded from an AuditRecord. The records are the same.
-
-KEPT = 256  # callers, and names of upstreams, that are kept as they are written
-
-_COMPLETE = Raw(b'"complete"')
-_FALSE = Raw(b"false")
-_BEHIND = ',"decision":"allowed"%s,"outcome":"answered","ms":%d.%03d,"asked":%d,"answered":%d}'
-_META_BYTES = len(META) + 4  # its name, and what is around it behind another member
-
-UnredactedBody = tuple[str, str, str]
-"""A body whose target has not been redacted: what is before it, the target, and what is behind it."""
-
-Body = bytes | UnredactedBody
-
-
-class RecordBodies:
-    """Of the records of one run. `wall` gives seconds since 1970."""
+class RecordMaker:
+    """Makes the records of one run. `wall` gives seconds since 1970."""
 
     def __init__(self, run: str, redactor: Redactor, wall: Callable[[], float]) -> None:
         self._run = run
         self._redactor = redactor
         self._rules = redactor.current  # what the callers' texts were redacted by
         self._wall = wall
-        self._texts_of = lru_cache(KEPT)(self._encode_caller)
-        self._before = f'Z","kind":"exchange","run":{_quote(run)},"exchange":'.replace("%", "%%")
-        self._before = '{"time":"%s.%06d' + self._before + '%d,%s"peer":%s,%s'
+        self._texts_of = lru_cache(CALLERS_KEPT)(self._encode_caller)
 
     def __repr__(self) -> str:
-        return f"<RecordBodies of {self._run} {self._texts_of.cache_info().currsize} callers>"
+        return f"<RecordMaker of {self._run} {self._texts_of.cache_info().currsize} callers>"
 
     def now(self) -> str:
         """The time as the log writes it."""
-        return rfc3339(micros_of(self._wall()))
+        micros = round(self._wall() * MICROS)
+        return f"{second_of(micros // MICROS)}.{micros % MICROS:06}Z"
 
-    def plain(self, kind: str, **members: Any) -> bytes:
-        """A record that is about no exchange."""
-        return encode_audit(AuditRecord(time=self.now(), kind=kind, run=self._run, **members))
+    def plain(self, kind: str, **members: Any) -> Any:
+        """An AuditRecord that is about no exchange."""
+        return AuditRecord(time=self.now(), kind=kind, run=self._run, **members)
 
-    def begin(self, exchange: Exchange) -> bytes:
-        """Who asks what, before anything is done."""
-        return encode_audit(begin_record(exchange, self.now(), self._run, self._redactor.clean))
-
-    def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Body:
-        """The whole of an exchange that has ended."""
-        body = None if isinstance(outcome, BaseException) else self._assemble(exchange, outcome, seconds)
-        if body is not None:
-            return body
-        clean = self._redactor.clean
-        return encode_audit(end_record(exchange, outcome, seconds, self.now(), self._run, clean))
-
-    def finish(self, bodies: Sequence[Body]) -> list[bytes]:
-        """The same with redacted targets: one look at all of them costs less than one at each."""
-        targets = [body[1] for body in bodies if not isinstance(body, bytes)]
-        rules = self._redactor.current
-        is_clean = rules.leaves_text_unchanged("\n".join(targets))
-        finished = []
-        for body in bodies:
-            if isinstance(body, bytes):
-                finished.append(body)
-                continue
-            before, target, behind = body
-            if not is_clean:
-                target = cut(rules.clean(target), TEXT_LIMIT)
-            finished.append((before + _quote(target) + behind).encode())
-        return finished
-
-    def _assemble(self, exchange: Exchange, result: Fields, seconds: float) -> UnredactedBody | None:
-        """None when it has other members than these."""
-        kind, error = result.get("resultType"), result.get("isError")
-        if (kind is not None and kind != _COMPLETE) or (error is not None and error != _FALSE):
-            return None
-        call, leg = exchange.call, exchange.leg
-        params, meta = call.params, call.meta
-        asked = len(meta.encoded) + _META_BYTES if type(meta) is Meta else 0
-        if (meta and not asked) or "traceparent" in exchange.headers:
-            return None
-        key = "uri" if "uri" in params else "name"
-        about = params.get(key)
-        target = text_of(about)
-        if about is None or target is None or len(target) > TEXT_LIMIT:
-            return None
+    def begin(self, exchange: Exchange, kind: str = "begin") -> Any:
+        """An AuditRecord of who asks what, before anything is done. Only its target is not redacted yet."""
+        leg, call = exchange.leg, exchange.call
         rules = self._redactor.current
         if rules is not self._rules:
             self._rules = rules
             self._texts_of.cache_clear()
-        known = self._texts_of(call.principal.name, leg.name, leg.transport, leg.revision, call.method)
-        if known is None:
-            return None
-        asked += len(about) + len(key) + 5 if len(params) == 1 else size(params)
-        micros, duration = round(self._wall() * MICROS), round(seconds * MICROS)
-        second = second_of(micros // MICROS)
-        before, behind = known
-        return (
-            self._before % (second, micros % MICROS, exchange.number, before, _quote(leg.peer), behind),
-            target,
-            _BEHIND
-            % (_upstreams_text(*exchange.upstreams), duration // 1000, duration % 1000, asked, size(result)),
+        principal = call.principal.name
+        client = leg.name or name_in(call.meta.get(CLIENT_INFO))
+        before, behind = self._texts_of(principal, client, leg.transport, leg.revision, call.method)
+        target = target_in(call.params)
+        record = AuditRecord(
+            time=self.now(),
+            kind=kind,
+            run=self._run,
+            exchange=exchange.number,
+            target=target if target is None or len(target) <= TEXT_LIMIT else self._clean_target(target),
+            decision="allowed",
         )
+        caller = Raw(f"{before}{_quote(leg.peer)}{behind}".encode())  # and all members up to `target`
+        if principal:
+            record.principal = caller
+        else:
+            record.peer = caller
+        if "traceparent" in call.meta or "traceparent" in exchange.headers:
+            said, sent = text_of(call.meta.get("traceparent")), exchange.headers.get("traceparent")
+            record.trace = trace_id(said) or trace_id(sent)
+        if call.method == m.LISTEN and (uris := listened_uris(call.params)):
+            record.targets = [self._clean_target(uri) for uri in uris[:TARGETS_LIMIT]]
+            record.more_targets = max(0, len(uris) - TARGETS_LIMIT) or None
+        return record
+
+    def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Any:
+        """An AuditRecord of the whole of an exchange that has ended. Only its target is not redacted yet."""
+        record = self.begin(exchange, "exchange")
+        record.upstreams = exchange.upstreams or None
+        record.ms = round(seconds * MICROS) / 1000
+        record.asked = params_size(exchange.call)
+        record.outcome = "answered"
+        if not isinstance(outcome, BaseException):
+            record.answered = size(outcome)
+            failed, kind = outcome.get("isError"), outcome.get("resultType")
+            if failed is not None and exchange.call.method == m.TOOLS_CALL and value_of(failed) is True:
+                record.failed = True
+            if kind is not None and kind != _COMPLETE and (text := text_of(kind)) is not None:
+                record.result = cut(text, NAME_LIMIT)
+        elif isinstance(outcome, RpcError):
+            if isinstance(outcome, Refused):
+                record.decision, record.rule = "refused", outcome.rule
+            record.code = outcome.code
+            record.outcome = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
+            data = {"data": outcome.data} if outcome.data is not None else {}
+            record.answered = len(raw({"code": outcome.code, "message": outcome.message, **data}))
+        elif isinstance(outcome, trio.Cancelled):
+            record.outcome = "cancelled"
+        else:
+            record.outcome, record.error = "broken", type(outcome).__name__
+        return record
+
+    def encode(self, records: Sequence[Any]) -> list[bytes]:
+        """AuditRecords as `chain.seal` takes them, redacted.
+
+        One look at all targets costs less than one at each.
+        """
+        rules = self._redactor.current
+        if not rules.leaves_text_unchanged("\n".join([each.target for each in records if each.target])):
+            for record in records:
+                if record.target is not None:
+                    record.target = cut(rules.clean(record.target), TEXT_LIMIT)
+        return list(map(_encode, records))
+
+    def _clean_target(self, target: str) -> str:
+        return cut(self._rules.clean(target), TEXT_LIMIT)
 
     def _encode_caller(
         self, principal: str, client: str | None, transport: str, revision: str | None, method: str
-    ) -> tuple[str, str] | None:
-        """What records of a caller have before and behind `peer`.
-
-        None when the client is not known by name, or its records have other members.
-        """
-        if not client or revision is None or method == m.LISTEN:
-            return None
+    ) -> tuple[str, str]:
+        """What records of a caller have before and behind `peer`, from the value of `principal` on."""
         clean = self._rules.clean
-        before = f'"principal":{_quote(principal)},' if principal else ""
-        spoken = f'"transport":{_quote(transport)},"revision":{_quote(revision)}'
-        client, method = cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
-        return before, f'"client":{_quote(client)},{spoken},"method":{_quote(method)},"target":'
-
-
-@lru_cache(KEPT)
-def _upstreams_text(*names: str) -> str:
-    return f',"upstreams":[{",".join(map(_quote, names))}]' if names else ""
+        before = f'{_quote(principal)},"peer":' if principal else ""
+        client, method = client and cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
+        said = {"client": client, "transport": transport, "revision": revision, "method": method}
+        behind = _encode({name: text for name, text in said.items() if text is not None})
+        return before, f",{behind[1:-1].decode()}"

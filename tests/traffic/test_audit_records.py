@@ -1,4 +1,4 @@
-"""RecordBodies of records: whichever way they are made, they say what `record` says, and no secret."""
+"""Records of exchanges: they say what the format says and no secret, whether a caller is known or not."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from mcpmux.config.traffic import Redaction
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Meta
-from mcpmux.protocol.envelope import raw
+from mcpmux.protocol.envelope import raw, value_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.audit.record import (
-    KEPT,
+    CALLERS_KEPT,
+    NAME_LIMIT,
+    TARGETS_LIMIT,
     TEXT_LIMIT,
-    Body,
-    RecordBodies,
-    _upstreams_text,
-    encode_audit,
-    end_record,
+    RecordMaker,
+    trace_id,
 )
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
@@ -58,13 +57,54 @@ def exchange_of(
     return Exchange(7, leg, call, 0.0, list(upstreams), others.get("headers", {}))
 
 
-def is_put_together(body: Body) -> bool:
-    return not isinstance(body, bytes)
-
-
-def said_by(bodies: RecordBodies, exchange: Exchange, outcome: Any, seconds: float = 0.25) -> Any:
-    (body,) = bodies.finish([bodies.end(exchange, outcome, seconds)])
+def said_by(maker: RecordMaker, exchange: Exchange, outcome: Any, seconds: float = 0.25) -> Any:
+    (body,) = maker.encode([maker.end(exchange, outcome, seconds)])
     return json.loads(body)
+
+
+def expected_of(exchange: Exchange, result: Any, seconds: float) -> dict[str, Any]:
+    """The members of the record in their order, each by itself as the format has it."""
+    leg, call = exchange.leg, exchange.call
+    said = {name: value_of(value) for name, value in call.params.items()}
+    ref = said.get("ref") if isinstance(said.get("ref"), dict) else {}
+    about = [said.get("uri"), said.get("name"), *(ref.get(name) for name in ("uri", "name"))]
+    target = next((each for each in about if isinstance(each, str)), None)
+    meta = {name: value_of(value) for name, value in call.meta.items()}
+    client = leg.name or (meta.get(CLIENT_INFO) or {}).get("name")
+    wished = said.get("notifications", {}).get("resourceSubscriptions", []) if call.method == m.LISTEN else []
+    body = said | ({"_meta": meta} if meta or isinstance(call.meta, Meta) else {})
+
+    def clean(text: str | None, limit: int) -> str | None:
+        cleaned = text if text is None else REDACTOR.clean(text)
+        return cleaned if cleaned is None or len(cleaned) <= limit else cleaned[: limit - 1] + "…"
+
+    members = {
+        "time": NOW,
+        "kind": "exchange",
+        "run": "run",
+        "exchange": exchange.number,
+        "principal": call.principal.name or None,
+        "peer": leg.peer,
+        "client": clean(client, NAME_LIMIT),
+        "transport": leg.transport,
+        "revision": leg.revision,
+        "method": clean(call.method, NAME_LIMIT),
+        "target": clean(target, TEXT_LIMIT),
+        "targets": [clean(uri, TEXT_LIMIT) for uri in wished[:TARGETS_LIMIT]] or None,
+        "trace": trace_id(meta.get("traceparent")) or trace_id(exchange.headers.get("traceparent")),
+        "decision": "allowed",
+        "upstreams": exchange.upstreams or None,
+        "outcome": "answered",
+        "failed": (call.method == "tools/call" and result.get("isError") is True) or None,
+        "result": None,
+        "ms": round(seconds * 1e6) / 1000,
+        "asked": len(raw(body)),
+        "answered": len(raw(result)),
+    }
+    kind = result.get("resultType")
+    if isinstance(kind, str) and kind != "complete":
+        members["result"] = kind if len(kind) <= NAME_LIMIT else kind[: NAME_LIMIT - 1] + "…"
+    return {name: value for name, value in members.items() if value is not None}
 
 
 texts = st.text(max_size=12) | st.sampled_from(
@@ -91,26 +131,20 @@ results = st.dictionaries(
 @given(st.lists(st.tuples(exchanges, results), min_size=1, max_size=4), st.floats(0, 1e7))
 @example([(exchange_of(meta={}), {})], 0.0)
 @example([(exchange_of(), {}), (exchange_of(params={"uri": SECRET}), {}), (exchange_of(params={}), {})], 0.0)
-def test_however_it_is_made_a_body_says_the_same(ended, seconds):
-    bodies = RecordBodies("run", REDACTOR, lambda: WALL)
-    made = bodies.finish([bodies.end(exchange, fields(result), seconds) for exchange, result in ended])
+def test_a_record_says_what_its_exchange_says(ended, seconds):
+    maker = RecordMaker("run", REDACTOR, lambda: WALL)
+    made = maker.encode([maker.end(exchange, fields(result), seconds) for exchange, result in ended])
     for (exchange, result), body in zip(ended, made, strict=True):
-        record = end_record(exchange, fields(result), seconds, NOW, "run", REDACTOR.clean)
-        assert json.loads(body) == json.loads(encode_audit(record))
-        assert list(json.loads(body)) == list(json.loads(encode_audit(record)))
+        assert list(json.loads(body).items()) == list(expected_of(exchange, result, seconds).items())
         assert b"\n" not in body
 
 
-PLAIN = {
+KINDS = {
     "read": (exchange_of(meta=MODERN), {"contents": []}),
     "legacy": (exchange_of(revision="2025-06-18"), {"contents": []}),
     "tool": (exchange_of("tools/call", {"name": "x", "arguments": {}}), {"isError": False}),
     "several": (exchange_of("prompts/get", {"name": "x"}, upstreams=("a", "b")), {}),
     "none": (exchange_of("prompts/get", {"name": "x"}, upstreams=()), {"resultType": "complete"}),
-}
-
-
-ODD = {
     "failed": (exchange_of("tools/call", {"name": "x"}), {"isError": True}),
     "question": (exchange_of(), {"resultType": "input_required"}),
     "trace": (exchange_of(meta={"traceparent": PARENT}), {}),
@@ -125,57 +159,52 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(("exchange", "result"), ODD.values(), ids=ODD)
-def test_what_has_more_to_tell_is_told_closely(exchange, result):
-    record = end_record(exchange, fields(result), 0.25, NOW, "run", REDACTOR.clean)
-    body = RecordBodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.25)
-    assert body == encode_audit(record)
-
-
-@pytest.mark.parametrize(("exchange", "result"), PLAIN.values(), ids=PLAIN)
-def test_most_are_put_together(exchange, result):
-    assert is_put_together(RecordBodies("run", REDACTOR, lambda: WALL).end(exchange, fields(result), 0.1))
+@pytest.mark.parametrize(("exchange", "result"), KINDS.values(), ids=KINDS)
+def test_every_kind_of_exchange_is_told_closely(exchange, result):
+    maker = RecordMaker("run", REDACTOR, lambda: WALL)
+    expected = expected_of(exchange, result, 0.25)
+    for _ in range(2):  # the second time, its caller is known
+        assert list(said_by(maker, exchange, fields(result)).items()) == list(expected.items())
 
 
 def test_a_secret_is_cut_out_of_its_own_target_only():
-    bodies = RecordBodies("run", REDACTOR, lambda: WALL)
+    maker = RecordMaker("run", REDACTOR, lambda: WALL)
     targets = ["memo:1", f"memo:{SECRET}", "memo:3"]
-    made = bodies.finish([bodies.end(exchange_of(params={"uri": each}), {}, 0.1) for each in targets])
+    made = maker.encode([maker.end(exchange_of(params={"uri": each}), {}, 0.1) for each in targets])
     assert [json.loads(body)["target"] for body in made] == ["memo:1", REDACTOR.clean(targets[1]), "memo:3"]
     assert SECRET not in REDACTOR.clean(targets[1])
 
 
 def test_other_rules_hold_from_the_next_record_on():
     redactor = ReplaceableRedactor()
-    bodies = RecordBodies("run", redactor, lambda: WALL)
+    maker = RecordMaker("run", redactor, lambda: WALL)
     exchange = exchange_of("x/pear", {"uri": "memo:pear"}, client="pear")
-    before = said_by(bodies, exchange, {})
+    before = said_by(maker, exchange, {})
     assert [before[key] for key in ("client", "method", "target")] == ["pear", "x/pear", "memo:pear"]
-    waiting = bodies.end(exchange, {}, 0.1)
+    waiting = maker.end(exchange, {}, 0.1)
     redactor.adopt(Redaction(patterns={"fruit": "pear"}))
-    after = said_by(bodies, exchange, {})
+    after = said_by(maker, exchange, {})
     assert not any("pear" in after[key] for key in ("client", "method", "target"))
-    (late,) = bodies.finish([waiting])
+    (late,) = maker.encode([waiting])
     assert "pear" not in json.loads(late)["target"]
 
 
 def test_nothing_of_strangers_is_kept_without_end():
-    bodies = RecordBodies("run", REDACTOR, lambda: WALL)
-    for number in range(2 * KEPT + 1):
+    maker = RecordMaker("run", REDACTOR, lambda: WALL)
+    for number in range(2 * CALLERS_KEPT + 1):
         name = f"n{number}"
-        assert said_by(bodies, exchange_of(client=name, upstreams=(name,)), {})["client"] == name
-    assert 0 < bodies._texts_of.cache_info().currsize <= KEPT
-    assert 0 < _upstreams_text.cache_info().currsize <= KEPT
+        assert said_by(maker, exchange_of(client=name, upstreams=(name,)), {})["client"] == name
+    assert 0 < maker._texts_of.cache_info().currsize <= CALLERS_KEPT
 
 
 def test_bytes_that_are_no_text_are_no_target():
     exchange = exchange_of()
     exchange.call.params["uri"] = Raw(b'"\xff"')
-    assert "target" not in said_by(RecordBodies("run", REDACTOR, lambda: WALL), exchange, {})
+    assert "target" not in said_by(RecordMaker("run", REDACTOR, lambda: WALL), exchange, {})
 
 
 def test_sizes_are_those_of_the_json():
     result = {"contents": [], "ü": 1}
-    body = said_by(RecordBodies("run", REDACTOR, lambda: WALL), exchange_of(meta=MODERN), fields(result))
+    body = said_by(RecordMaker("run", REDACTOR, lambda: WALL), exchange_of(meta=MODERN), fields(result))
     assert body["answered"] == len(raw(result))
     assert body["asked"] == len(raw({"uri": "memo:1", "_meta": MODERN}))
