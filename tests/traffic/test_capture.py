@@ -298,10 +298,10 @@ async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
         assert not sink.holds_back
         for _ in range(100):
-            sink.take(ask(client, correlator, "x" * 1000))
+            sink.take_all([ask(client, correlator, "x" * 1000)])
         assert 30 < sink.dropped < 60
         await until(lambda: not sink._bytes)
-        sink.take(ask(client, correlator))
+        sink.take_all([ask(client, correlator)])
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(attrs.evolve(FULL, queue_bytes=65536), tmp_path, use)
@@ -318,7 +318,7 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
-            sink.take(ask(client, correlator, "x" * 1000))
+            sink.take_all([ask(client, correlator, "x" * 1000)])
         assert sink.dropped == 0
 
     records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
@@ -355,16 +355,16 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
 
     async def use(sink: CaptureSink) -> None:
         for _ in range(40):
-            sink.take(ask(client, correlator, "x" * 1000))
+            sink.take_all([ask(client, correlator, "x" * 1000)])
         await until(lambda: sink.paused)
         with trio.fail_after(60):
             await sink.admit(None)  # type: ignore[arg-type]
         for _ in range(50):
-            sink.take(ask(client, correlator, "x" * 1000))
+            sink.take_all([ask(client, correlator, "x" * 1000)])
         assert sink.dropped
         full[0] = False
         await until(lambda: not sink.paused and not sink._bytes)
-        sink.take(ask(client, correlator))
+        sink.take_all([ask(client, correlator)])
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
@@ -390,7 +390,7 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
     async def use(sink: CaptureSink) -> None:
         sinks.append(sink)
         for _ in range(3):
-            sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+            sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         await capture(FULL, tmp_path, use)
@@ -414,7 +414,7 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
 
     async def use(sink: CaptureSink) -> None:
         for _ in range(4 * capture_module.ENCODED_AT_ONCE):
-            sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+            sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(FULL, tmp_path, use)
@@ -433,7 +433,7 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
     monkeypatch.setattr(capture_module, "CLOSE_SECONDS", 0.05)
 
     async def use(sink: CaptureSink) -> None:
-        sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+        sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
         scope.cancel()
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60), trio.CancelScope() as scope:
@@ -448,7 +448,7 @@ async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Pa
         async def use(sink: CaptureSink) -> None:
             scope.cancel()
             for _ in range(100):
-                sink.take(ask(Leg("client", "c1", "http"), Correlator()))
+                sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
             await trio.sleep_forever()
 
         await capture(FULL, tmp_path, use)
@@ -460,7 +460,7 @@ async def test_large_messages_keep_their_place(tmp_path: Path):
 
     async def use(sink: CaptureSink) -> None:
         for number in range(9):
-            sink.take(ask(client, correlator, "x" * (500_000 if number % 3 == 1 else 10)))
+            sink.take_all([ask(client, correlator, "x" * (500_000 if number % 3 == 1 else 10))])
 
     records = await capture(FULL, tmp_path, use)
     assert [record.seq for record in records] == list(range(10))
@@ -472,7 +472,7 @@ async def test_files_are_begun_compressed_and_removed_while_it_runs(tmp_path: Pa
 
     async def use(sink: CaptureSink) -> None:
         for _ in range(20):
-            sink.take(ask(client, correlator, "x" * 5000))
+            sink.take_all([ask(client, correlator, "x" * 5000)])
         await until(lambda: [path.suffix for path in find_files(tmp_path)][:-1] == [".gz"])
 
     config = attrs.evolve(FULL, rotate_size=4096, compress=True, keep_files=2)

@@ -55,14 +55,8 @@ class _Batch(msgspec.Struct, gc=False):
     first: int
     level: str
     messages: list[Observation]
-    size: int
+    size: int = 0
     lines: Sequence[bytes] = ()
-
-    def has_room_for(self, number: int, level: str, count: int, size: int) -> bool:
-        """Whether so many messages from that number on may be added."""
-        is_next = number == self.first + len(self.messages) and level == self.level
-        fits = len(self.messages) + count <= ENCODED_AT_ONCE and self.size + size <= LARGE
-        return not self.lines and is_next and fits
 
 
 class CaptureSink:
@@ -118,36 +112,38 @@ class CaptureSink:
 
     def take_all(self, batch: Sequence[Observation]) -> None:
         """See BatchObserver."""
-        level = self.levels.only
+        only_level = self.levels.only
         size = sum(map(len, map(data_of, batch))) + MESSAGE_COST * len(batch)
-        if level is None or size > LARGE or self._bytes + size > self._limit:
-            for observed in batch:
-                self.take(observed)
-        else:
-            self._put(level, batch, size)
-
-    def take(self, observed: Observation) -> None:
-        """One of them."""
-        level = self.levels.level(observed)
-        if level == OFF:
+        if only_level is not None and size <= LARGE and self._bytes + size <= self._limit:
+            self._put(only_level, batch, size)
             return
-        size = len(observed.data) + MESSAGE_COST
-        if self._bytes + size > self._limit:
-            self._seq += 1
-            self.dropped += 1
-            return
-        self._put(level, (observed,), size)
+        for observed in batch:
+            level = self.levels.level(observed)
+            size = len(observed.data) + MESSAGE_COST
+            if level == OFF:
+                continue
+            if self._bytes + size <= self._limit:
+                self._put(level, (observed,), size)
+            else:
+                self._seq += 1
+                self.dropped += 1
 
     def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
         """Into the queue, beside what was there last if they can be encoded together."""
         first, self._seq = self._seq + 1, self._seq + len(messages)
         last = self._queue[-1] if self._queue else None
-        if last is not None and last.has_room_for(first, level, len(messages), size):
-            last.messages += messages
-            last.size += size
-        else:
-            last = _Batch(first, level, list(messages), size)
+        if (
+            last is None
+            or last.lines
+            or last.level != level
+            or last.first + len(last.messages) != first
+            or len(last.messages) + len(messages) > ENCODED_AT_ONCE
+            or last.size + size > LARGE
+        ):
+            last = _Batch(first, level, [])
             self._queue.append(last)
+        last.messages += messages
+        last.size += size
         if len(last.messages) >= ENCODED_AT_ONCE and last.size <= LARGE:
             # Now, while they are in the processor's caches.
             last.lines = self._lines.encode(last.first, level, last.messages)
