@@ -5,12 +5,9 @@ without spaces. `hash` is over the bytes of the line before `,"hash":`, exactly 
 or HMAC-SHA-256 when there is a key; both in 64 lower-case hexadecimal digits. The first record has `seq` 1
 and 64 zeros for `prev`.
 
-What a chain that holds proves: no record was changed, removed, inserted or put elsewhere between its first
-and its last one. Without a key, whoever can write the file can also compute a new chain, from any record to
-the end; with a key only who has the key can. Either way the end can be cut off, and the shorter chain holds
-as well. A hash kept elsewhere (an anchor), which must still be in the chain, shows that.
-
-What a record says is known elsewhere.
+A chain that holds proves that no record was changed, removed, inserted or moved between its first and its
+last one. Without a key, whoever can write the file can also compute a new chain up to the end. The end can
+always be cut off: only a hash that was kept elsewhere (an anchor), and must still be in the chain, shows it.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ START = Link(0, "0" * _HASH_DIGITS)
 
 
 class Broken(ValueError):
-    """A line is not the record that has to be there; the text goes on after "the record …"."""
+    """A line is not the record that has to be there. The text goes on after "the record"."""
 
 
 class KeyNeeded(ConfigError):
@@ -126,14 +123,11 @@ def read_link(line: bytes) -> Link:
 
 
 def is_torn(rest: bytes, after: Link | None) -> bool:
-    """Whether bytes behind the last newline can be the beginning of the record behind `after`, or of any.
-
-    A power cut may leave zeros where bytes were not written any more.
-    """
+    """Whether bytes behind the last newline can be the beginning of the record behind `after`, or of any."""
     opening = b'{"v":%d,"seq":' % VERSION
     if after is not None:
         opening = _OPENING % (after.seq + 1, after.hash.encode())
-    rest = rest.rstrip(b"\0")
+    rest = rest.rstrip(b"\0")  # which a power cut may leave in place of what was not written
     return rest.startswith(opening) or opening.startswith(rest)
 
 
@@ -159,10 +153,10 @@ def _hash(sealed: bytes, key: bytes | None) -> str:
 
 # The files of an audit log: `audit-000001.jsonl` and so on in one folder, one chain through all of them.
 #
-# Promises: records are appended whole or not at all, as far as the disk lets us: what a failed write has
-# left is taken away before anything else is written. One process writes a folder at a time (`audit.lock`).
-# Nothing is ever deleted but an unfinished line at the very end, whose beginning goes into the next record.
-# A file is complete once the next one exists. All of it blocks: call it from a thread, one call at a time.
+# Records are appended whole or not at all, as far as the disk lets us: what a failed write has left is taken
+# away before anything else is written. One process writes a folder at a time (`audit.lock`). Nothing is ever
+# deleted but an unfinished line at the very end, whose beginning goes into the next record. All of it blocks:
+# call it from a thread, one call at a time.
 
 LOCK_NAME = "audit.lock"
 LINE_LIMIT = 2**20  # bytes; many times what the longest record needs

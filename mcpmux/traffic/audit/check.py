@@ -1,7 +1,6 @@
 """Reads an audit log back: whether the chain is whole, where it ends, and its records.
 
-Nothing is changed, and no lock is needed: a log that is being written ends where it was when it was read,
-maybe in the middle of a record.
+Nothing is changed and no lock is needed. A log that is being written may end in the middle of a record.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ Promises
 - Records that wait together, or follow each other closely, are written together, with one fsync.
 - A slow disk loses nothing: answers wait for their records, and with BACKLOG_LIMIT records waiting new
   exchanges wait as well. So memory holds that many records, and one for each exchange under way.
-- When a write fails it is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange
-  is admitted (BUSY, nothing was done), and the answers of those under way are withheld; their records are
-  written later. With `continue` all goes on; records beyond BACKLOG_LIMIT are lost and counted. Either way a
-  `gap` record tells it afterwards.
+- A failed write is tried again every RETRY_SECONDS. Until then, with `on_full = "refuse"`, no exchange is
+  admitted (BUSY, nothing was done), and answers are withheld; their records are written later. With
+  `continue` all goes on; records beyond BACKLOG_LIMIT are lost. A `gap` record tells it afterwards.
 """
 
 from __future__ import annotations

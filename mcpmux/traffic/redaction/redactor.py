@@ -107,11 +107,10 @@ class Redactor:
         return clean, count + cut
 
     def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
-        """Whether one scan shows that `redact` would change none of them.
+        """Whether one scan shows that `redact` would change none of them. It costs less than one for each.
 
-        One look at many costs less than one at each, so they are handed in `joined`, too, by whatever byte:
-        what seems to be a secret and lies across two of them only makes one look too closely. What follows a
-        `"` in one of them may be left out there, if another one ends with it in the same way.
+        `joined`: all of them, with any byte between. What stands between two `"` in one of them may be left
+        out there if it stands so in another one.
         """
         if not self._hints_suffice or not self._is_severable:
             return False

@@ -1,7 +1,7 @@
-"""What secrets look like in running text: header lines, `name=value`, elements, URLs, makers' keys.
+"""What secrets look like in running text: header lines, `name=value`, elements, URLs, vendors' keys.
 
-Every pattern takes time in proportion to the text: each either begins with fixed characters and fails within
-a bounded distance, or has consumed what it has looked at. Replacing twice changes nothing the second time.
+Every pattern takes time in proportion to the text: it either begins with fixed characters and fails within a
+bounded distance, or has consumed what it has looked at. Replacing twice changes nothing the second time.
 """
 
 from __future__ import annotations

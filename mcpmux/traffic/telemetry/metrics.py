@@ -56,17 +56,10 @@ class Histogram:
 
 
 class Metrics:
-    """A MessageObserver and an ExchangeObserver. Attributes map label values, in this order, to counts.
+    """A MessageObserver and an ExchangeObserver. Attributes map label values to counts; see `prometheus`.
 
-    | attribute | labels |
-    | --- | --- |
-    | `messages`, `bytes` | leg, direction, transport, kind |
-    | `notifications` | leg, direction, method |
-    | `exchanges` | method, upstream, outcome |
-    | `durations` | method, upstream; a listen has none, it lasts as long as its client wants |
-    | `calls` | upstream, method, outcome: requests to upstreams, those of mcpmux itself included |
-    | `call_durations` | upstream, method |
-    | `in_flight` | method: exchanges that are being worked on |
+    `calls` are requests to upstreams, those of mcpmux itself included. A listen has no duration: it lasts as
+    long as its client wants.
     """
 
     def __init__(self) -> None:
