@@ -298,20 +298,20 @@ async def open_audit(
     log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
     audit = Audit(partial(append_in_thread, files), settings, records)
     writing = trio.CancelScope(shield=True)
+
+    async def write_to_the_end() -> None:
+        with writing:
+            await audit.run()
+        if writing.cancelled_caught:  # a thread may still be at the files
+            log.error("audit log could not be finished in time", state=repr(audit))
+            return
+        files.close()
+        log.info("audit log closed", record=files.head.seq, head=files.head.hash)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_write_to_the_end, writing, audit, files, name="audit")
+        nursery.start_soon(write_to_the_end, name="audit")
         try:
             yield audit
         finally:
             audit.close()
             writing.deadline = trio.current_time() + FLUSH_SECONDS
-
-
-async def _write_to_the_end(scope: trio.CancelScope, audit: Audit, files: AuditFiles) -> None:
-    with scope:
-        await audit.run()
-    if scope.cancelled_caught:  # a thread may still be at the files
-        log.error("audit log could not be finished in time", state=repr(audit))
-        return
-    files.close()
-    log.info("audit log closed", record=files.head.seq, head=files.head.hash)

@@ -178,8 +178,6 @@ class Levels:
 
     def level(self, observed: Observation) -> str:
         """The level for a message. To be called for every message, in order."""
-        if not self._rules:
-            return self._default
         if not self._by_upstream:
             return self._level_of(None, observed.method)
         upstream = observed.leg.upstream
