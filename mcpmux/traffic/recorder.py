@@ -63,22 +63,18 @@ class Recorder:
 
     @property
     def passes(self) -> bool:
-        """See Tap."""
         return not self.keeps or (self._admission is not None and self._admission.is_open)
 
     def client(self, transport: str) -> Leg:
-        """See Tap."""
         return Leg("client", f"c{next(self._clients)}", transport)
 
     def gone(self, leg: Leg) -> None:
-        """See Tap."""
         self.settle()
         self._correlator.forget(leg)
 
     def message_passed(
         self, leg: Leg, direction: Direction, message: bytes, status: int | None = None
     ) -> None:
-        """See Tap."""
         if not self._has_observers:
             return
         waiting = self._waiting
@@ -101,7 +97,6 @@ class Recorder:
             self._batch_observer.take_all(batch)
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
-        """See Tap."""
         if not self._has_observers:
             return self._correlator.begin()
         if message is not None and self._waiting:
@@ -114,7 +109,6 @@ class Recorder:
         return self._correlator.exchange_of(leg, request_id)
 
     def routed(self, exchange: int, upstream: str) -> None:
-        """See Tap."""
         known = self._exchanges.get(exchange)
         if known is not None and upstream not in known.upstreams:
             known.upstreams.append(upstream)
@@ -122,7 +116,6 @@ class Recorder:
     def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
     ) -> Awaitable[None]:
-        """See Tap."""
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
         if self._only_observer is None:
             return self._admit(known)
@@ -150,7 +143,6 @@ class Recorder:
         self._exchanges[known.number] = known
 
     def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
-        """See Tap."""
         known = self._exchanges.pop(exchange, None)
         if known is None:
             return AT_ONCE

@@ -106,12 +106,10 @@ class CaptureSink:
         return f"<CaptureSink {state} {self._bytes} bytes waiting, {self.dropped} dropped>"
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """See BatchObserver."""
         self._settle = settle
         self._filled.set()
 
     def take_all(self, batch: Sequence[Observation]) -> None:
-        """See BatchObserver."""
         only_level = self.levels.only
         size = sum(map(len, map(data_of, batch))) + MESSAGE_COST * len(batch)
         if only_level is not None and size <= LARGE and self._bytes + size <= self._limit:
@@ -159,7 +157,6 @@ class CaptureSink:
         return self._bytes <= self._limit // 2 or self.paused
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        """See ExchangeObserver."""
         return AT_ONCE if self.is_open else self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
@@ -167,7 +164,6 @@ class CaptureSink:
             await self._waiting_for_room.park()
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
-        """See ExchangeObserver."""
         return AT_ONCE
 
     async def run(self) -> None:

@@ -85,7 +85,6 @@ class Metrics:
         return {labels: tally[1] for labels, tally in self._tallies.items()}
 
     def take(self, observed: Observation) -> None:
-        """See MessageObserver."""
         leg = observed.leg
         tally = self._tallies[leg.side, observed.direction, leg.transport, observed.kind]
         tally[0] += 1
@@ -101,11 +100,9 @@ class Metrics:
                 self.call_durations[leg.upstream, method].add(observed.ms / 1000)
 
     async def admit(self, exchange: Exchange) -> None:
-        """See ExchangeObserver. Never waits."""
         self.in_flight[method_label(exchange.call.method),] += 1
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        """See ExchangeObserver. Never waits."""
         method = method_label(exchange.call.method)
         asked = exchange.upstreams
         upstream = asked[0] if len(asked) == 1 else SEVERAL if asked else NONE

@@ -85,7 +85,6 @@ class Snapshot(Collector):
         self._call_durations = {values: each.copy() for values, each in metrics.call_durations.items()}
 
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         for gauge, samples in self._gauges:
             make = CounterMetricFamily if gauge.name.endswith("_total") else GaugeMetricFamily
             family = make(gauge.name, gauge.help, labels=gauge.labels)

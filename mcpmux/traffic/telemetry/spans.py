@@ -133,7 +133,6 @@ class Spans:
                 asked[0].set_attribute("jsonrpc.request.id", str(observed.id))
 
     async def admit(self, exchange: Exchange) -> None:
-        """See ExchangeObserver. Never waits."""
         call = exchange.call
         meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(meta_context), _extract(header_context)
@@ -154,14 +153,12 @@ class Spans:
         self._open[exchange.number] = _OpenSpan(span, attributes, baggage)
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        """See ExchangeObserver. Never waits."""
         found = self._open.pop(exchange.number, None)
         if found is not None:
             error = self._end(found.span, found.attributes, exchange.leg, exchange.call.method, outcome)
             self._server_duration.record(seconds, measured(found.attributes, error, self._server_names))
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
-        """See Trace."""
         above = self._open.get(EXCHANGE.get())
         if above is None:
             return await work(call)
