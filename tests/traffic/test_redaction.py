@@ -213,6 +213,12 @@ def test_text_without_secrets_stays_the_same_object(text: str):
 # ── The user's rules ─────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_name_of_the_protocol_is_secret_if_the_user_says_so():
+    own = Redactor(Redaction(keys=("progressToken",)))
+    assert own.redact(None, b'{"params":{"_meta":{"progressToken":"abc"}}}')[1] == 1
+    assert REDACTOR.redact(None, b'{"params":{"_meta":{"progressToken":"abc"}}}')[1] == 0
+
+
 def test_keys_paths_and_patterns_of_the_user_are_used():
     message = {
         "params": {"arguments": {"pin": 1234, "SSN": "a", "s-s_n": "b", "other": 1, "GRÖSSE": "x"}},

@@ -90,13 +90,15 @@ secret_like = st.one_of(
             Redaction(keys=("käse",)),
             Redaction(patterns={"pin": r"pin-\d+"}),
             Redaction(paths=("$.params.x",)),
+            Redaction(paths=("params.progressToken", "..access_code", "params[*]")),
+            Redaction(keys=("progressToken", "line\nbreak")),
             Redaction(skip=("token", "url-userinfo")),
         ]
     ),
 )
 def test_what_is_not_looked_at_has_nothing_in_it(text: bytes, rules: Redaction):
     """The rules themselves are asked by having the scan find everything."""
-    message = b'{"params":{"x":1,"text":"' + text + b'"}}'
+    message = b'{"params":{"x":1,"progressToken":2,"Access_Code":3,"text":"' + text + b'"}}'
     thorough = Redactor(rules)
     thorough._scan = lambda _: range(len(thorough._hints))  # type: ignore[misc]
     assert Redactor(rules).redact("m", message) == thorough.redact("m", message)

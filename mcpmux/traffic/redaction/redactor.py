@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from mcpmux.config.traffic import BUILT_IN, Redaction, Step, compile_pattern, parse_path
+from mcpmux.config.traffic import BUILT_IN, Redaction, compile_pattern, parse_path
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.redaction.json_walk import JsonWalk, Paths, TooLong
 from mcpmux.traffic.redaction.secret_patterns import (
@@ -74,17 +74,15 @@ class Redactor:
         self._shapes = shapes(labels, rules.keys)
         self._paths = tuple((parse_path(path), path) for path in rules.paths)
         self._patterns = tuple((name, compile_pattern(text)) for name, text in rules.patterns.items())
-        self._name_hints = frozenset(
-            [hint for label in labels for hint in HINTS.get(label, ())]
-            + [hint_of(name) for name in rules.keys]
-        )
+        # The last name of a path is in every message that has something there.
+        names = [[step for step in steps if isinstance(step, str)] for steps, _ in self._paths]
+        ends = [each[-1] if each else "" for each in names]
+        built_in = [hint for label in labels for hint in HINTS.get(label, ())]
+        self._name_hints = frozenset(built_in).union(map(hint_of, (*rules.keys, *ends)))
         self._hints = sorted(self._name_hints.union([MASK], *(shape.hints for shape in self._shapes)))
-        # Whether a message without hints needs no look; most have none.
-        self._hints_suffice = not self._patterns and not self._paths
         # What `leaves_unchanged` goes by: what is found has a `"` in it at its end only, if at all.
         self._is_severable = not any('"' in hint[:-1] for hint in self._hints)
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
-        self._path_hints = tuple(_hint_of(steps) for steps, _ in self._paths)
 
     def __repr__(self) -> str:
         return (
@@ -112,7 +110,7 @@ class Redactor:
         `joined`: all of them, with any byte between. What stands between two `"` in one of them may be left
         out there if it stands so in another one.
         """
-        if not self._hints_suffice or not self._is_severable:
+        if self._patterns or not self._is_severable:
             return False
         if self._hides_userinfo and not all(map(bytes.endswith, messages, itertools.repeat(_WHOLE_ENDS))):
             return False
@@ -120,7 +118,7 @@ class Redactor:
 
     def leaves_text_unchanged(self, joined: str) -> bool:
         """Whether one scan shows that `redact_text` would change none of the texts that are joined."""
-        return self._hints_suffice and not self._scan(joined.encode("utf-8", "surrogatepass"))
+        return not self._patterns and not self._scan(joined.encode("utf-8", "surrogatepass"))
 
     def redact_text(self, text: str) -> tuple[str, int]:
         """The same for text that is no message: a URI, a name, a line of a log."""
@@ -144,21 +142,13 @@ class Redactor:
     def _possible_shapes(self, data: bytes) -> tuple[Shape, ...] | None:
         """The shapes that may be in the data; None when no rule of any kind can find something in it."""
         numbers = self._scan(data)
-        if not numbers and self._hints_suffice:
+        if not numbers and not self._patterns:
             return None
         found = {self._hints[number] for number in numbers}
         if MASK in found:
             return self._shapes
         possible = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints))
-        if possible or self._patterns or not found.isdisjoint(self._name_hints):
-            return possible
-        return possible if any(hint in data for hint in self._path_hints) else None
-
-
-def _hint_of(steps: Sequence[Step]) -> bytes:
-    """What a message has in it when it has something at the path."""
-    names = [step for step in steps if isinstance(step, str)]
-    return names[-1].encode("utf-8", "surrogatepass") if names and names[-1].isalnum() else b""
+        return possible if possible or self._patterns or not found.isdisjoint(self._name_hints) else None
 
 
 class _MessageRules(NamedTuple):

@@ -161,6 +161,7 @@ CACHED_LENGTH = 128  # characters of a name that is worth remembering
 
 _IGNORED = "-_. \\"
 _FOLD_TEXT = str.maketrans("", "", _IGNORED)
+_PROGRESS_TOKEN = "progresstoken"  # folded; a name of MCP that a scan takes no notice of
 
 # What a name ends with, and what it has anywhere; both folded.
 _ENDINGS: dict[str, tuple[str, ...]] = {
@@ -183,7 +184,7 @@ _ANYWHERE: dict[str, tuple[str, ...]] = {
     "private-key": ("privatekey",),
 }
 # Names of MCP and of paging that only look like secrets. PWD is where a program works.
-_HARMLESS = ("progresstoken", "pagetoken", "nexttoken", "continuationtoken", "synctoken")
+_HARMLESS = (_PROGRESS_TOKEN, "pagetoken", "nexttoken", "continuationtoken", "synctoken")
 
 HEADER_NAMES = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey"})
 """Folded names that stand before their value in lists of headers."""
@@ -208,8 +209,10 @@ def fold(name: str) -> str:
 
 
 def hint_of(name: str) -> str:
-    """What a scan finds in a message with the name in it; nothing is sure of a name that is not ASCII."""
-    return fold(name) if name.isascii() else ""
+    """What a scan finds in a message with the name in it: everything if that cannot be sure of it."""
+    folded = fold(name)
+    is_sure = name.isascii() and name.isprintable() and _PROGRESS_TOKEN not in folded
+    return folded if is_sure else ""
 
 
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
@@ -237,8 +240,6 @@ def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
 Scan = Callable[[bytes], Sequence[int]]
 """The numbers of the hints that are there. Time in proportion to the message, whatever it is."""
 
-_PROGRESS_TOKEN, _NO_HINT = b"progressToken", b"progressXxxxx"  # a name of MCP, and as long without a hint
-
 
 def scan_for(hints: Iterable[str]) -> Scan:
     """Finds hints in any case and with any number of characters in them that do not matter in a name.
@@ -260,8 +261,8 @@ def scan_for(hints: Iterable[str]) -> Scan:
 
     def scan(data: bytes) -> Sequence[int]:
         found = match(data)
-        if found and _PROGRESS_TOKEN in data:
-            found = match(data.replace(_PROGRESS_TOKEN, _NO_HINT))
+        if found and b"progressToken" in data:
+            found = match(data.replace(b"progressToken", b"progressXxxxx"))  # as long, without a hint
         return found or ()
 
     return scan
