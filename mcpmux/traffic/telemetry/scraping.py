@@ -15,6 +15,8 @@ Law: the sum of one text says the same as that text.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain, repeat
+from operator import add
 
 from mcpmux.traffic.admin.route import NO_STORE, SECURITY, HttpExchange, Route
 from mcpmux.transports.http.message import Fields
@@ -23,9 +25,11 @@ PATH = "/metrics"
 
 _FIELDS: Fields = (("Content-Type", "text/plain; version=0.0.4; charset=utf-8"), NO_STORE, *SECURITY)
 
-EVERYWHERE = frozenset({"mcpmux_upstream_up"})
-ANYWHERE = frozenset({"mcpmux_capture_paused", "mcpmux_build_info"})
-COUNTED = frozenset({"counter", "histogram"})
+EVERYWHERE = ("mcpmux_upstream_up",)
+ANYWHERE = ("mcpmux_capture_paused", "mcpmux_build_info")
+COUNTED = ("counter", "histogram")
+
+_JOINS = {**dict.fromkeys(EVERYWHERE, min), **dict.fromkeys(ANYWHERE, max)}
 
 
 def metrics_route(read: Callable[[], Awaitable[bytes]]) -> Route:
@@ -37,48 +41,29 @@ def metrics_route(read: Callable[[], Awaitable[bytes]]) -> Route:
     return Route(PATH, handle)
 
 
-class Family:
-    """Everything of one name: its head lines and its samples, in the order of their first coming."""
-
-    __slots__ = ("head", "join", "kind", "samples")
-
-    def __init__(self, name: str) -> None:
-        self.kind = "untyped"
-        self.head: list[str] = []
-        self.samples: dict[str, float] = {}  # by name with labels
-        self.join: Callable[[float, float], float] = (
-            min if name in EVERYWHERE else max if name in ANYWHERE else float.__add__
-        )
-
-
 def add_up(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
     """One text. `ended`: the last ones of processes that are not there any more."""
-    families: dict[str, Family] = {}
-    for text in texts:
-        _read(text, families, counters_only=False)
-    for text in ended:
-        _read(text, families, counters_only=True)
+    heads: dict[str, list[str]] = {}  # by the name of a family
+    samples: dict[str, dict[str, float]] = {}  # of each family, by name with labels
+    for text, is_running in chain(zip(texts, repeat(True)), zip(ended, repeat(False))):
+        is_kept = False
+        for line in text.splitlines():
+            if line.startswith("# "):
+                _, word, name, *rest = line.split(" ", 3)
+                head, found = heads.setdefault(name, []), samples.setdefault(name, {})
+                join: Callable[[float, float], float] = _JOINS.get(name, add)
+                if line not in head:
+                    head.append(line)
+                if word == "TYPE":
+                    is_kept = is_running or rest[0] in COUNTED
+            elif line and is_kept:
+                key, _, number = line.rpartition(" ")
+                value = float(number)
+                found[key] = join(found[key], value) if key in found else value
     lines = []
-    for family in families.values():
-        lines += family.head
-        lines += [f"{key} {value}" for key, value in family.samples.items()]
+    for name, head in heads.items():
+        lines += [*head, *(f"{key} {value}" for key, value in samples[name].items())]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _read(text: str, families: dict[str, Family], *, counters_only: bool) -> None:
-    family: Family | None = None
-    for line in text.splitlines():
-        if line.startswith("# "):
-            _, word, name, *rest = line.split(" ", 3)
-            family = families.setdefault(name, Family(name))
-            if line not in family.head:
-                family.head.append(line)
-            if word == "TYPE":
-                family.kind = rest[0]
-        elif line and family is not None and (not counters_only or family.kind in COUNTED):
-            key, _, number = line.rpartition(" ")
-            value, before = float(number), family.samples.get(key)
-            family.samples[key] = value if before is None else family.join(before, value)
 
 
 class Totals:
