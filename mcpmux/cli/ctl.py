@@ -3,86 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
 import click
-import trio
 from rich.table import Table
 from rich.text import Text
 
+from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import make_table, show_rows, tell
 from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import Mistake, run
-from mcpmux.cli.traffic_tail import read_url
-from mcpmux.config import Admin, ClientTls
-from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
+from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
-from mcpmux.protocol.envelope import decode_any
-from mcpmux.transports.http.route import HttpOrigin
 
-PATIENCE_SECONDS = 60.0  # for an answer; a reload reads a file, everything else is done at once
 ANYWHERE = ("0.0.0.0", "::")
-ANSWER_SHOWN = 300  # characters of an answer that is none of mcpmux
 WHICH = "no mcpmux given: use --config with its configuration file, or --url"
 
 
-class NotDone(McpmuxError):
-    """mcpmux has refused; the text is its own."""
-
-
-@dataclass
-class Remote:
-    """One admin listener. `ca`: file of the authorities to trust."""
-
-    origin: HttpOrigin
-    token: str | None
-    ca: str | None
-
-    def __repr__(self) -> str:
-        return f"<Remote {self.origin.url}>"
-
-    async def ask(self, method: str, path: str) -> dict[str, Any]:
-        """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError."""
-        from mcpmux.transports.web_client import WebClient  # httpx is large
-
-        headers = [("Accept", "application/json"), ("Content-Type", "application/json")]
-        if self.token is not None:
-            headers.append(("Authorization", f"Bearer {self.token}"))
-        body = b"{}" if method == "POST" else b""
-        with trio.move_on_after(PATIENCE_SECONDS):
-            try:
-                url = self.origin.url + path
-                answer = await WebClient(ClientTls(ca=self.ca)).ask(method, url, tuple(headers), body)
-                return self._read(answer.status, answer.body)
-            except ConnectFailed as error:
-                raise NotDone(f"no mcpmux answers at {self.origin.url}: {error}; is it running?") from None
-        raise NotDone(f"{self.origin.url} does not answer within {PATIENCE_SECONDS:g} s")
-
-    def _read(self, status: int, body: bytes) -> dict[str, Any]:
-        if status in (401, 403):
-            hint = "give its token: in the file, with --token, or in MCPMUX_ADMIN_TOKEN"
-            raise NotDone(f"{self.origin.url} does not let us in (HTTP {status}); {hint}")
-        try:
-            answer = decode_any(body)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict) or (status != 200 and not isinstance(answer.get("error"), str)):
-            said = printable(body.decode("utf-8", "replace").strip()[:ANSWER_SHOWN])
-            hint = "is it the admin listener of mcpmux?"
-            raise RemoteProtocolError(f"{self.origin.url} answers HTTP {status}: {said}; {hint}")
-        if "error" in answer and "problems" not in answer:
-            raise NotDone(str(answer["error"]))
-        return answer
-
-
-def find_remote(config: str | None, url: str | None, token: str | None, ca: str | None) -> Remote:
+def find_admin(config: str | None, url: str | None, token: str | None, ca: str | None) -> AdminClient:
     """The admin listener that the options describe. Raises Mistake, ConfigError."""
     if url is not None:
-        return Remote(*read_url(url, token), ca)
+        return AdminClient.at(url, token, ca)
     if config is None:
         raise Mistake(WHICH)
     admin = load_config(config).admin
@@ -96,16 +40,12 @@ def find_remote(config: str | None, url: str | None, token: str | None, ca: str 
             f"{config}: [admin] has no `token`, so there is a new one at each start; "
             "give it with --token, or the whole URL that was printed with --url"
         )
-    origin, token = read_url(_url_of(admin), token)
-    return Remote(origin, token, ca or (admin.tls.certificate if admin.tls is not None else None))
-
-
-def _url_of(admin: Admin) -> str:
     host = admin.host
     if host in ANYWHERE:
         host = "127.0.0.1" if "." in host else "::1"
-    name = f"[{host}]" if ":" in host else host
-    return f"{'https' if admin.tls is not None else 'http'}://{name}:{admin.port}/"
+    scheme, name = "http" if admin.tls is None else "https", f"[{host}]" if ":" in host else host
+    ca = ca or (admin.tls.certificate if admin.tls is not None else None)
+    return AdminClient.at(f"{scheme}://{name}:{admin.port}/", token, ca)
 
 
 STYLES = {"ready": "green", "disabled": "dim"}
@@ -136,33 +76,30 @@ def fill_table(upstreams: Sequence[dict[str, Any]]) -> Table:
 Command = Callable[..., None]
 
 
-def remote_options(command: Command) -> Command:
-    """Options that say which mcpmux is meant. The command gets it as `remote`."""
+def admin_options(command: Command) -> Command:
+    """Options that say which mcpmux is meant. The command gets its listener as `admin`."""
 
+    @click.option("-c", "--config", metavar="FILE", help="Configuration file of the running mcpmux.")
+    @click.option(
+        "--url",
+        envvar="MCPMUX_ADMIN_URL",
+        metavar="URL",
+        help="URL of the admin listener. Default: MCPMUX_ADMIN_URL.",
+    )
+    @click.option(
+        "--token",
+        envvar="MCPMUX_ADMIN_TOKEN",
+        help="Token of the admin listener. Default: MCPMUX_ADMIN_TOKEN.",
+    )
+    @click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener.")
+    @quiet_option
     @wraps(command)
-    def find(
+    def with_admin(
         *args: Any, config: str | None, url: str | None, token: str | None, ca: str | None, **more: Any
     ) -> None:
-        command(*args, remote=find_remote(config, url, token, ca), **more)
+        command(*args, admin=find_admin(config, url, token, ca), **more)
 
-    decorated: Command = find
-    for option in (
-        quiet_option,
-        click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener."),
-        click.option(
-            "--token",
-            envvar="MCPMUX_ADMIN_TOKEN",
-            help="Token of the admin listener. Default: MCPMUX_ADMIN_TOKEN.",
-        ),
-        click.option(
-            "--url",
-            envvar="MCPMUX_ADMIN_URL",
-            metavar="URL",
-            help="URL of the admin listener. Default: MCPMUX_ADMIN_URL.",
-        ),
-        click.option("-c", "--config", metavar="FILE", help="Configuration file of the running mcpmux."),
-    ):
-        decorated = option(decorated)
+    decorated: Command = with_admin
     return decorated
 
 
@@ -183,11 +120,11 @@ def ctl() -> None:
 
 @ctl.command()
 @upstream_json_option
-@remote_options
-def status(remote: Remote, as_json: bool) -> None:
+@admin_options
+def status(admin: AdminClient, as_json: bool) -> None:
     """Show the state of every upstream. The exit code is 0 even if some are down."""
-    show_rows(run(remote.ask, "GET", "/api/upstreams")["upstreams"], as_json, fill_table)
-    tell_pending(run(remote.ask, "GET", "/api/control")["pending"])
+    show_rows(run(admin.ask, "GET", "/api/upstreams")["upstreams"], as_json, fill_table)
+    tell_pending(run(admin.ask, "GET", "/api/control")["pending"])
 
 
 def tell_pending(settings: Sequence[str]) -> None:
@@ -197,10 +134,10 @@ def tell_pending(settings: Sequence[str]) -> None:
 
 
 @ctl.command()
-@remote_options
-def reload(remote: Remote) -> None:
+@admin_options
+def reload(admin: AdminClient) -> None:
     """Read the configuration file again. Only what changed is restarted."""
-    answer = run(remote.ask, "POST", "/api/reload")
+    answer = run(admin.ask, "POST", "/api/reload")
     if "problems" in answer:
         raise ConfigError(answer["problems"])
     for part, names in answer["changed"].items():
@@ -224,12 +161,12 @@ ACTIONS = {
 
 
 def _add_action(action: str, done: str, about: str) -> None:
-    def act(remote: Remote, upstream: str) -> None:
-        run(remote.ask, "POST", f"/api/upstreams/{quote(upstream, safe='')}/{action}")
+    @ctl.command(action, help=about)
+    @click.argument("upstream", metavar="UPSTREAM")
+    @admin_options
+    def act(admin: AdminClient, upstream: str) -> None:
+        run(admin.ask, "POST", f"/api/upstreams/{quote(upstream, safe='')}/{action}")
         click.echo(f"{printable(upstream)}: {done}")
-
-    with_upstream = click.argument("upstream", metavar="UPSTREAM")(remote_options(act))
-    ctl.add_command(click.command(action, help=about)(with_upstream))
 
 
 for name, (done, about) in ACTIONS.items():

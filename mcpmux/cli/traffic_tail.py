@@ -7,13 +7,12 @@ import select
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import click
 import trio
 
+from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake, run
@@ -28,86 +27,8 @@ from mcpmux.cli.traffic_source import (
     show_lines,
     where_argument,
 )
-from mcpmux.errors import RemoteProtocolError, TransportError
-from mcpmux.printable import printable
-from mcpmux.protocol.envelope import decode_fields, value_of
 from mcpmux.traffic.reading.following import Follower
-from mcpmux.traffic.record import BadRecord, Record, decode_record, reason_of
-from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.sse import SseDecoder
-
-if TYPE_CHECKING:
-    from mcpmux.transports.web_client import WebResponse
-
-# Messages from the admin listener of a running mcpmux, as they pass.
-
-STREAM_PATH = "/api/traffic/stream"
-EVENT_BYTES = 512 * 2**20  # as long as a line of a capture may be
-ANSWER_SHOWN = 300  # characters of an answer that is no stream
-
-
-@asynccontextmanager
-async def open_stream(
-    url: str, token: str | None, *, own: bool = False
-) -> AsyncIterator[AsyncIterator[list[Record]]]:
-    """The messages from now on, in lists that are empty now and then. `token` may be in the URL, too.
-
-    `own`: also what mcpmux asks by itself.
-
-    Raises Mistake for the URL, TransportError and RemoteProtocolError for what is there. Leaving closes the
-    connection.
-    """
-    from mcpmux.transports.web_client import WebClient  # httpx is large
-
-    origin, token = read_url(url, token)
-    headers = [("Accept", "text/event-stream")]
-    if token is not None:
-        headers.append(("Authorization", f"Bearer {token}"))
-    path = f"{STREAM_PATH}?own=true" if own else STREAM_PATH
-    async with WebClient().open("GET", origin.url + path, tuple(headers)) as response:
-        if response.status != 200:
-            raise TransportError(await _refusal(origin, response))
-        async with aclosing(_read(origin, response)) as records:
-            yield records
-
-
-def read_url(url: str, token: str | None) -> tuple[HttpOrigin, str | None]:
-    """Where to connect, and the token. Raises Mistake."""
-    try:
-        origin = HttpOrigin.from_url(url)
-        shown = parse_qs(urlsplit(url).query).get("token", [token])[0]
-    except (ValueError, UnicodeError):
-        raise Mistake("--url: expected the URL of an admin listener, such as http://127.0.0.1:8490") from None
-    if shown is not None and (not shown.isascii() or not shown.isprintable()):
-        raise Mistake("--token: expected the token that mcpmux printed when it started")
-    return origin, shown
-
-
-async def _refusal(origin: HttpOrigin, response: WebResponse) -> str:
-    if response.status in (401, 403):
-        hint = "give the token that mcpmux printed when it started: --token, or the whole URL with it"
-        return f"{origin.url} does not let us in (HTTP {response.status}); {hint}"
-    said = (await response.read()).decode("utf-8", "replace").strip()[:ANSWER_SHOWN]
-    hint = "is it the admin listener of mcpmux?"
-    return f"{origin.url} answers HTTP {response.status}: {printable(said)}; {hint}"
-
-
-async def _read(origin: HttpOrigin, response: WebResponse) -> AsyncGenerator[list[Record], None]:
-    decoder = SseDecoder(EVENT_BYTES)
-    async for chunk in response:
-        records = []
-        for event in decoder.feed(chunk):
-            try:
-                if event.event == "missed":
-                    count = value_of(decode_fields(event.data).get("missed"))
-                    tell(f"missed {count} messages: there were more than could be shown")
-                else:
-                    records.append(decode_record(event.data))
-            except BadRecord as error:
-                tell(f"not read: {error}")
-        yield records
-    raise RemoteProtocolError(f"{origin.url} has ended the stream; mcpmux was stopped")
-
+from mcpmux.traffic.record import Record, reason_of
 
 LOOK_SECONDS = 0.1  # between two reads of files that did not grow
 
@@ -156,7 +77,7 @@ def tail(
     try:
         if url is not None:
             shown = Lines(read_filter(" ".join(where)), by, as_json, own=own)
-            run(_follow, open_stream(url, token, own=own), shown)
+            run(_follow, AdminClient.at(url, token).watch(own=own), shown)
         else:
             found = FilteredCapture(where)
             _tail_files(found, Lines(found.filter, by, as_json, own=own), lines, once)

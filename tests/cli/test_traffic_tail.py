@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from mcpmux.cli.admin_client import AdminClient, NotDone
 from mcpmux.cli.process import Mistake
-from mcpmux.cli.traffic_source import read_filter
-from mcpmux.cli.traffic_tail import Lines, open_stream, read_url
+from mcpmux.cli.traffic_source import Lines, read_filter
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.traffic.record import Record, encode_record
 from tests.cli.conftest import Invoke
@@ -134,7 +134,7 @@ async def test_messages_of_a_running_mcpmux_are_shown():
     lines = Lines(read_filter("upstream=docs"), "exchange", False, own=False)
     async with listening() as here:
         url = f"{here.url}/?token={here.token}"
-        async with open_stream(url, None) as source:
+        async with AdminClient.at(url, None).watch() as source:
             with trio.fail_after(60):
                 assert await anext(source) == []
             here.traffic.exchange(upstream="search")
@@ -143,7 +143,7 @@ async def test_messages_of_a_running_mcpmux_are_shown():
         assert [record.leg for record in records[:4]] == ["client", "upstream", "upstream", "client"]
         (line,) = lines.of(records)
         assert "example-client  tools/call docs__find  → docs  ok" in line
-        async with open_stream(here.url, here.token) as source:
+        async with AdminClient.at(here.url, here.token).watch() as source:
             here.stopping.set()
             with pytest.raises((RemoteProtocolError, TransportError)), trio.fail_after(60):
                 async for _ in source:
@@ -154,7 +154,7 @@ async def test_messages_of_a_running_mcpmux_are_shown():
 async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(own: bool):
     async with listening() as here:
         docs = here.traffic.upstreams["docs"]
-        async with open_stream(here.url, here.token, own=own) as source:
+        async with AdminClient.at(here.url, here.token).watch(own=own) as source:
             with trio.fail_after(60):
                 assert await anext(source) == []
             here.traffic.message_passed(docs, "out", {"id": 1, "method": "ping"})
@@ -169,26 +169,26 @@ async def test_what_mcpmux_asks_by_itself_is_shown_when_it_is_asked_for(own: boo
 
 async def test_a_wrong_token_or_place_is_told():
     async with listening() as here:
-        with pytest.raises(TransportError, match="does not let us in"):
-            async with open_stream(here.url, "wrong"):
+        with pytest.raises(NotDone, match="does not let us in"):
+            async with AdminClient.at(here.url, "wrong").watch():
                 pass
-    with pytest.raises(TransportError, match="cannot connect"):
-        async with open_stream(here.url, "any"):
+    with pytest.raises(NotDone, match="cannot connect"):
+        async with AdminClient.at(here.url, "any").watch():
             pass
 
 
 @pytest.mark.parametrize("url", ["localhost:1", "ftp://x/", "http://", "http://h:99999/"])
 def test_a_url_must_be_one(url: str):
     with pytest.raises(Mistake, match="expected the URL of an admin listener"):
-        read_url(url, None)
+        AdminClient.at(url, None)
 
 
 @pytest.mark.parametrize("token", ["a\nb", "\u00e9"])
 def test_a_token_must_fit_in_a_header(token: str):
     with pytest.raises(Mistake, match="expected the token"):
-        read_url("http://h", token)
+        AdminClient.at("http://h", token)
 
 
 def test_a_token_in_the_url_counts():
-    assert read_url("http://h:1/?token=a%2Bb", "other")[1] == "a+b"
-    assert read_url("http://h:1", "other")[1] == "other"
+    assert AdminClient.at("http://h:1/?token=a%2Bb", "other").token == "a+b"
+    assert AdminClient.at("http://h:1", "other").token == "other"

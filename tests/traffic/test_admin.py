@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mcpmux.cli.traffic_tail import open_stream
+from mcpmux.cli.admin_client import AdminClient
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import InvalidValue
@@ -349,7 +349,7 @@ async def test_the_stream_of_traffic_has_every_message_as_captures_have_it():
 
 async def test_the_command_line_follows_the_stream():
     traffic = Traffic()
-    async with listening(traffic) as here, open_stream(here.announced, None) as records:
+    async with listening(traffic) as here, AdminClient.at(here.announced, None).watch() as records:
         traffic.exchange()
         found = []
         with trio.fail_after(WAIT_SECONDS):
