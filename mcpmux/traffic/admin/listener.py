@@ -44,10 +44,9 @@ log = structlog.get_logger()
 class AdminEndpoint:
     """Handles the requests of one admin listener."""
 
-    def __init__(self, access: AccessCheck, routes: Iterable[Route], pages: dict[str, Page]) -> None:
+    def __init__(self, access: AccessCheck, routes: Iterable[Route]) -> None:
         self._access = access
         self._routes = Routes(routes)
-        self._pages = pages
 
     def __repr__(self) -> str:
         return f"<AdminEndpoint {self._access!r} {self._routes!r}>"
@@ -55,34 +54,25 @@ class AdminEndpoint:
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
         found = self._routes.find(request.path)
-        route, arguments = next((each for each in found if each[0].method == _method(request)), (None, {}))
+        method = "GET" if request.method == "HEAD" else request.method
+        route, arguments = next((each for each in found if each[0].method == method), (None, {}))
         if route is None or not route.open:
             changes = route is not None and route.method != "GET"
             refusal = self._access.refusal(request.path, request.query, request.headers, changes=changes)
             if refusal is not None:
                 await _say(reply, *refusal)
                 return
-        page = self._pages.get(request.path)
         if route is not None:
             http = HttpExchange(request, reply, arguments, read_query(request.query))
             try:
                 await route.handle(http)
             except BadRequest as problem:
                 await http.send({"error": str(problem)}, problem.status)
-        elif page is not None and _method(request) == "GET":
-            await self._send_page(request, reply, page)
-        elif found or page is not None:
-            allowed = "GET, HEAD" if page is not None else self._routes.allowed(request.path)
-            await _say(reply, 405, f"{request.method} is not for {request.path}", (("Allow", allowed),))
+        elif found:
+            allowed = ("Allow", self._routes.allowed(request.path))
+            await _say(reply, 405, f"{request.method} is not for {request.path}", (allowed,))
         else:
             await _say(reply, 404, "there is nothing here")
-
-    async def _send_page(self, request: HttpRequest, reply: HttpReply, page: Page) -> None:
-        fields = (("ETag", page.etag), ("Cache-Control", "no-cache"), *SECURITY)
-        if request.headers.get("if-none-match") == page.etag:
-            await reply.send(304, fields)
-        else:
-            await reply.send(200, (("Content-Type", page.content_type), *fields), page.body)
 
 
 async def _say(reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
@@ -98,10 +88,6 @@ NOT_DELIBERATE = (
     "this changes something, so it needs `Authorization: Bearer TOKEN`, or the key of /api/control "
     "in X-Mcpmux-Key"
 )
-
-
-def _method(request: HttpRequest) -> str:
-    return "GET" if request.method == "HEAD" else request.method
 
 
 async def serve_admin(
@@ -136,9 +122,8 @@ async def serve_admin(
     access = AccessCheck(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
     api = Api(view, upstreams, stopping, config.ready)
     actions = control_routes(control, access.key) if control is not None else ()
-    endpoint = AdminEndpoint(
-        access, (*api.routes, *actions, *more), await trio.to_thread.run_sync(load_pages)
-    )
+    pages = await trio.to_thread.run_sync(page_routes)
+    endpoint = AdminEndpoint(access, (*api.routes, *actions, *more, *pages))
     limits = HttpLimits(body_bytes=BODY_BYTES, connections=CONNECTIONS)
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
@@ -253,21 +238,21 @@ _TYPES = {
 ETAG_BYTES = 12
 
 
-class Page(NamedTuple):
-    """A file as it is served."""
-
-    content_type: str
-    etag: str
-    body: bytes
-
-
-def load_pages() -> dict[str, Page]:
-    """Every file of the inspector by its path in URLs; `/` is the page itself."""
-    pages = {}
+def page_routes() -> list[Route]:
+    """Every file of the inspector; `/` is the page itself."""
+    routes = []
     for file in resources.files("mcpmux.traffic").joinpath("inspector").iterdir():
         content_type = _TYPES.get(file.name.rpartition(".")[2])
         if content_type is not None:
-            body = file.read_bytes()
-            etag = f'"{hashlib.sha256(body).hexdigest()[: 2 * ETAG_BYTES]}"'
-            pages["/" if file.name == "index.html" else f"/{file.name}"] = Page(content_type, etag, body)
-    return pages
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            routes.append(Route(path, partial(_send_page, content_type, file.read_bytes())))
+    return routes
+
+
+async def _send_page(content_type: str, body: bytes, http: HttpExchange) -> None:
+    etag = f'"{hashlib.sha256(body).hexdigest()[: 2 * ETAG_BYTES]}"'
+    fields = (("ETag", etag), ("Cache-Control", "no-cache"), *SECURITY)
+    if http.request.headers.get("if-none-match") == etag:
+        await http.reply.send(304, fields)
+    else:
+        await http.reply.send(200, (("Content-Type", content_type), *fields), body)
