@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading.filter_language import OPERATORS, FilterError, Term, print_terms, split_terms
+from mcpmux.traffic.reading.filter_language import OPERATORS, FilterError, Term, split_terms
 
 KEYS = st.from_regex(r"[a-z][a-z-]{0,10}", fullmatch=True)
 PIECES = st.text(st.sampled_from('ab"\\|*! =~<>\t\n\u00e9\U0001f600'), max_size=6)
@@ -29,12 +29,19 @@ TERMS = st.one_of(
 )
 
 
+def spell(term: Term) -> str:
+    """The term with everything in quotes that may be."""
+    pieces = [[piece.replace("\\", "\\\\").replace('"', '\\"') for piece in glob] for glob in term.values]
+    values = "|".join("*".join(f'"{piece}"' if piece else "" for piece in glob) for glob in pieces)
+    return f"{'!' if term.opposite else ''}{term.key}{term.operator or ''}{values}"
+
+
 @given(st.lists(TERMS, max_size=4).map(tuple))
-def test_what_is_printed_reads_as_the_same(terms: tuple[Term, ...]):
-    text = print_terms(terms)
+def test_what_is_spelt_out_reads_as_it_was_meant(terms: tuple[Term, ...]):
+    text = " ".join(map(spell, terms))
     placed = split_terms(text)
     assert tuple(each.term for each in placed) == terms
-    assert [text[each.start : each.end] for each in placed] == [str(term) for term in terms]
+    assert [text[each.start : each.end] for each in placed] == [spell(term) for term in terms]
 
 
 @given(st.text(max_size=40))

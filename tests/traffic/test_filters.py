@@ -162,14 +162,6 @@ def test_all_terms_must_hold(one: str, other: str, subject: Record):
     assert both == (parse(one).matches(subject) and parse(other).matches(subject))
 
 
-@given(st.lists(EXAMPLES, max_size=4), RECORDS)
-def test_a_filter_prints_as_what_it_is(texts: list[str], subject: Record):
-    found = parse(" ".join(texts))
-    again = parse(str(found))
-    assert again.terms == found.terms
-    assert again.matches(subject) == found.matches(subject)
-
-
 MISTAKES = {
     "upstrem=docs": ("did you mean `upstream`?", "upstrem"),
     "method=x !duratoin>1": ("did you mean `duration`?", "duratoin"),

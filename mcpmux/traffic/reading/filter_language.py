@@ -1,4 +1,4 @@
-"""The filter language: text to terms and back. Pure.
+"""The filter language: text to terms. Pure.
 
     filter       = terms, all of which must hold, with blanks between them
     term         = ["!"] key operator value { "|" value }  |  ["!"] flag
@@ -32,7 +32,6 @@ TEXT_LIMIT = 10_000  # characters
 _HEAD = re.compile(r"(?P<not>!?)(?P<key>[^\s=~<>!|\"*]*)(?P<op>==|!=|!~|>=|<=|=|~|>|<)?")
 _PIECE = re.compile(r'[^\s"|*]+|\*|"(?P<quoted>(?:[^"\\]|\\.)*)"', re.DOTALL)
 _BLANKS, _WORD = re.compile(r"\s*"), re.compile(r"\S*")
-_SAFE = re.compile(r"(?!=)[^\s\"|*\\]+")  # "=" first would be read as part of the operator
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -55,35 +54,20 @@ class Term(NamedTuple):
     values: tuple[Glob, ...] = ()
     opposite: bool = False
 
-    def __str__(self) -> str:
-        values = "|".join(map(print_glob, self.values))
-        return f"{'!' if self.opposite else ''}{self.key}{self.operator or ''}{values}"
-
 
 class Placed(NamedTuple):
-    """A term and where it stands: `text[start:end]`, with its values from `values` on."""
+    """A term and where it stands in a text: from `start` to `end`, with its key and its values at these."""
 
     term: Term
+    text: str
     start: int
+    key: int
     values: int
     end: int
 
-
-def print_terms(terms: tuple[Term, ...]) -> str:
-    """The filter that reads as these terms."""
-    return " ".join(map(str, terms))
-
-
-def print_glob(glob: Glob) -> str:
-    """The value in the filter language."""
-    return '""' if glob == ("",) else "*".join(map(_print_piece, glob))
-
-
-def _print_piece(piece: str) -> str:
-    if not piece or _SAFE.fullmatch(piece):
-        return piece
-    escaped = piece.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    def error(self, problem: str, start: int | None = None, end: int | None = None) -> FilterError:
+        """That something is wrong with the term, from its key to its end if no place is given."""
+        return FilterError(problem, self.text, self.key if start is None else start, end or self.end)
 
 
 def split_terms(text: str) -> list[Placed]:
@@ -114,14 +98,14 @@ def _read_term(text: str, start: int) -> Placed:
         problem = "expected key=value here" if sign is None else f"expected a key before {sign}"
         raise FilterError(problem, text, start, _after(_WORD, text, start))
     if sign is None:
-        return Placed(Term(key, None, (), opposite), start, at, at)
+        return Placed(Term(key, None, (), opposite), text, start, head.start("key"), at, at)
     value, end = _read_value(text, at)
     values = [value]
     while text[end : end + 1] == "|":
         value, end = _read_value(text, end + 1)
         values.append(value)
     sign = "=" if sign == "==" else sign
-    return Placed(Term(key, sign, tuple(values), opposite), start, at, end)
+    return Placed(Term(key, sign, tuple(values), opposite), text, start, head.start("key"), at, end)
 
 
 def _read_value(text: str, at: int) -> tuple[Glob, int]:

@@ -23,14 +23,12 @@ from mcpmux.traffic.reading.filter_language import (
     ORDERED,
     OTHER_NAMES,
     SORTS,
-    FilterError,
     Key,
     Placed,
     Subject,
     Term,
     Unreadable,
     hint_for,
-    print_terms,
     split_terms,
 )
 from mcpmux.traffic.reading.summary import ExchangeSummary
@@ -46,20 +44,17 @@ _decoder = msgspec.json.Decoder()
 class Filter:
     """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges."""
 
-    def __init__(self, terms: tuple[Term, ...], tests: Sequence[Test], body_tests: Sequence[Test]) -> None:
-        self.terms = terms
+    def __init__(self, text: str, tests: Sequence[Test], body_tests: Sequence[Test]) -> None:
         self.body_tests = tuple(body_tests)
+        self._text = text
         self._tests = tuple(tests)
 
     def __repr__(self) -> str:
-        return f"<Filter {self}>"
-
-    def __str__(self) -> str:
-        return print_terms(self.terms)
+        return f"<Filter {self._text}>"
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
-        return bool(self.terms)
+        return bool(self._tests)
 
     def matches(self, subject: Subject) -> bool:
         """Whether the message or exchange is wanted."""
@@ -71,21 +66,19 @@ def parse_filter(text: str, now: datetime) -> Filter:
 
     Raises FilterError.
     """
-    terms: list[Term] = []
     tests: list[Test] = []
     body_tests: list[Test] = []
     for placed in split_terms(text):
-        key = _key_of(placed, text)
-        placed = _plain_flag(key, placed)
-        _check(key, placed, text)
+        key = _key_of(placed)
+        placed = placed._replace(term=_plain_flag(key, placed.term))
+        _check(key, placed)
         if key.sort == "body":
             body_tests.append(_body_test(placed.term))
             test: Test = partial(_passes_body_test, body_tests[-1], len(body_tests) - 1)
         else:
-            test = _test_of(key, placed, text, now)
-        terms.append(placed.term._replace(key=key.name))
+            test = _test_of(key, placed, now)
         tests.append(partial(_fails, test) if placed.term.opposite else test)
-    return Filter(tuple(terms), tests, body_tests)
+    return Filter(text, tests, body_tests)
 
 
 def _fails(test: Test, subject: Subject) -> bool:
@@ -97,34 +90,33 @@ def _passes_body_test(test: Test, number: int, subject: Subject) -> bool:
     return number in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
 
 
-def _key_of(placed: Placed, text: str) -> Key:
+def _key_of(placed: Placed) -> Key:
     name = placed.term.key
     key = NAMES.get(name.lower())
     if key is not None:
         return key
-    start = placed.start + placed.term.opposite
-    end = start + len(name)
     close = difflib.get_close_matches(name.lower(), NAMES, n=1)
     if placed.term.operator is None:
-        meant = hint_for(name)
-        if meant is not None:
-            raise FilterError(f"this is no key=value; {meant}", text, start, end)
-        hint = f"did you mean `{_example(NAMES[close[0]], close[0])}`?" if close else "expected key=value;"
-        tail = "" if close else f' to find the word anywhere: text~{name}; blanks in a value need "quotes"'
-        raise FilterError(f"no such flag; {hint}{tail}", text, start, end)
-    close = [OTHER_NAMES[name.lower()]] if name.lower() in OTHER_NAMES else close
-    hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(NAMES))
-    raise FilterError(f"no such key; {hint}", text, start, end)
+        if (meant := hint_for(name)) is not None:
+            problem = f"this is no key=value; {meant}"
+        elif close:
+            problem = f"no such flag; did you mean `{_example(NAMES[close[0]], close[0])}`?"
+        else:
+            find = f'to find the word anywhere: text~{name}; blanks in a value need "quotes"'
+            problem = f"no such flag; expected key=value; {find}"
+    else:
+        close = [OTHER_NAMES[name.lower()]] if name.lower() in OTHER_NAMES else close
+        hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(NAMES))
+        problem = f"no such key; {hint}"
+    raise placed.error(problem, end=placed.key + len(name))
 
 
-def _plain_flag(key: Key, placed: Placed) -> Placed:
+def _plain_flag(key: Key, term: Term) -> Term:
     """`failed=true` is `failed`, `failed=false` is `!failed`."""
-    term = placed.term
     word = "*".join(term.values[0]).lower() if len(term.values) == 1 else ""
     if key.sort != "flag" or term.operator not in ("=", "!=") or word not in ("true", "false"):
-        return placed
-    opposite = term.opposite ^ (term.operator == "!=") ^ (word == "false")
-    return placed._replace(term=Term(term.key, None, (), opposite))
+        return term
+    return Term(term.key, None, (), term.opposite ^ (term.operator == "!=") ^ (word == "false"))
 
 
 def _example(key: Key, name: str) -> str:
@@ -132,30 +124,28 @@ def _example(key: Key, name: str) -> str:
     return f"{name}{operators[0]}…" if operators else name
 
 
-def _check(key: Key, placed: Placed, text: str) -> None:
+def _check(key: Key, placed: Placed) -> None:
     """Raises FilterError for an operator that the key does not have."""
-    operator, operators = placed.term.operator, SORTS[key.sort].operators
-    start = placed.start + placed.term.opposite
+    name, operator, *_ = placed.term
+    operators = SORTS[key.sort].operators
     if operator is None and operators:
-        raise FilterError(f"expected a value: {_example(key, placed.term.key)}", text, start, placed.end)
+        raise placed.error(f"expected a value: {_example(key, name)}")
     if operator is not None and not operators:
-        raise FilterError(f"`{key.name}` is a flag; write {key.name} or !{key.name}", text, start, placed.end)
+        raise placed.error(f"`{key.name}` is a flag; write {key.name} or !{key.name}")
     if operator is not None and operator not in operators:
-        allowed = "  ".join(operators)
-        if key.sort == "status":
-            allowed += "; 4xx|5xx is every HTTP status from 400"
-        place = start + len(placed.term.key)
-        raise FilterError(f"`{placed.term.key}` knows {allowed}", text, place, place + len(operator))
+        hint = "; 4xx|5xx is every HTTP status from 400" if key.sort == "status" else ""
+        place = placed.key + len(name)
+        raise placed.error(f"`{name}` knows {'  '.join(operators)}{hint}", place, place + len(operator))
 
 
-def _test_of(key: Key, placed: Placed, text: str, now: datetime) -> Test:
+def _test_of(key: Key, placed: Placed, now: datetime) -> Test:
     term, get = placed.term, key.get
     if key.sort == "flag":
         return lambda subject: get(subject) is True
     try:
         fits = _text_fits(key, term) if SORTS[key.sort].read is None else _value_fits(key, term, now)
     except Unreadable as error:
-        raise FilterError(str(error), text, placed.values, placed.end) from None
+        raise placed.error(str(error), placed.values) from None
     if term.operator in ("!=", "!~"):
         return lambda subject: not _one_fits(get(subject), fits, True)
     nothing = _NOTHING in term.values
@@ -172,12 +162,12 @@ def _one_fits(value: Any, fits: Callable[[Any], bool], nothing: bool) -> bool:
 def _value_fits(key: Key, term: Term, now: datetime) -> Callable[[Any], bool]:
     read = SORTS[key.sort].read
     assert read is not None
-    sign = _LIMITS.get(key.name, str(term.operator))
-    if sign not in ORDERED:
+    compare = ORDERED.get(_LIMITS.get(key.name, str(term.operator)))
+    if compare is None:
         return {read("*".join(glob), now) for glob in term.values if glob != _NOTHING}.__contains__
     if len(term.values) != 1:
         raise Unreadable("expected one value here")
-    compare, limit = ORDERED[sign], read("*".join(term.values[0]), now)
+    limit = read("*".join(term.values[0]), now)
     return lambda value: bool(compare(value, limit))
 
 
