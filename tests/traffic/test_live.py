@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from datetime import UTC, datetime
 
 import pytest
 import trio
@@ -22,13 +22,15 @@ from mcpmux.traffic.admin.ring import (
     measure,
     percentile,
 )
-from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView, read_filter
-from mcpmux.traffic.reading.filter_language import FilterError
+from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
+from mcpmux.traffic.reading.filters import parse_filter
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic
 
 SECRET = "sk-live-4242424242424242abcdef"
 MIB = 2**20
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+LAST = 1000  # more rows than there are
 
 
 def rows(traffic):
@@ -290,38 +292,27 @@ async def test_the_filter_language_finds_rows(text, expected):
     traffic.exchange("resources/read", {"uri": "search+file:///a.md", "name": ""}, "search", answer=missing)
     traffic.exchange(answer={"result": {"isError": True, "content": [{"type": "text", "text": "a NEEDLE"}]}})
     traffic.message_passed(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
-    wanted = read_filter(text, 0)
-    assert wanted is not None
-    found, _ = await traffic.view.find(partial(traffic.view.matches, wanted), None, 100)
+    found, _ = await traffic.view.find(parse_filter(text, NOW), LAST, 100)
     assert sorted(row.row for row in found) == expected
 
 
 async def test_a_filter_finds_no_secret():
     traffic = Traffic()
     traffic.exchange(params={"name": "docs__x", "password": "hunter2hunter2"})
-    wanted = read_filter("text~hunter2", 0)
-    assert wanted is not None
-    assert (await traffic.view.find(partial(traffic.view.matches, wanted), None, 100))[0] == []
-
-
-def test_a_filter_that_asks_for_nothing_is_none_and_a_wrong_one_says_why():
-    assert read_filter("  ", 0) is None
-    with pytest.raises(FilterError, match="method"):
-        read_filter("metod=x", 0)
+    assert (await traffic.view.find(parse_filter("text~hunter2", NOW), LAST, 100))[0] == []
 
 
 async def test_walking_the_pages_shows_every_row_once():
     traffic = Traffic()
     for _ in range(25):
         traffic.exchange()
-    seen, before = [], None
-    while True:
-        found, before = await traffic.view.find(None, before, 7)
+    everything = parse_filter("  ", NOW)
+    seen, before = [], LAST
+    while before is not None:
+        found, before = await traffic.view.find(everything, before, 7)
         seen += [row.row for row in found]
-        if before is None:
-            break
     assert seen == list(range(25, 0, -1))
-    assert (await traffic.view.find(None, 1, 7))[1] is None
+    assert (await traffic.view.find(everything, 1, 7))[1] is None
 
 
 def test_percentiles_are_durations_that_there_were():

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
+from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
 
@@ -34,9 +34,9 @@ from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
 from mcpmux.traffic.admin.ring import Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
-from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, Matches, RowSummary, read_filter
+from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, RowSummary
 from mcpmux.traffic.reading.filter_language import FilterError
-from mcpmux.traffic.reading.filters import Filter
+from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
@@ -77,22 +77,18 @@ class Api:
     def __repr__(self) -> str:
         return f"<Api {self._view!r}>"
 
-    def _matches(self, http: HttpExchange, view: LiveView) -> Matches | None:
-        wanted = _filter(http)
-        return partial(view.matches, wanted) if wanted is not None else None
-
     def _view_for(self, http: HttpExchange) -> LiveView:
         return self._view.own if _wants_own(http) else self._view
 
     async def _exchanges(self, http: HttpExchange) -> None:
         view = self._view_for(http)
         ring = view.ring
-        before: int | None = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
+        before = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
         messages = ring.seq  # a stream goes on from here
-        rows, before = await view.find(self._matches(http, view), before, most)
-        found = {"rows": rows, "before": before, "first": ring.first, "last": ring.last}
-        await http.send({**found, "messages": messages})
+        rows, rest = await view.find(_filter(http), before, most)
+        counts = {"first": ring.first, "last": ring.last, "messages": messages}
+        await http.send({"rows": rows, "before": rest, **counts})
 
     async def _exchange(self, http: HttpExchange) -> None:
         view = self._view_for(http)
@@ -111,8 +107,7 @@ class Api:
         _only_get(http)
         view = self._view_for(http)
         since = whole_number(http.query, "since", 0, 2**53, view.ring.seq)
-        matches = self._matches(http, view)
-        await stream_rows(view, matches, since, http.reply, self._stopping)
+        await stream_rows(view, _filter(http), since, http.reply, self._stopping)
 
     async def _stream_traffic(self, http: HttpExchange) -> None:
         _only_get(http)
@@ -125,9 +120,8 @@ class Api:
     async def _stats(self, http: HttpExchange) -> None:
         window = whole_number(http.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
         slots = whole_number(http.query, "slots", 1, 500, SLOTS)
-        now = _now()
-        calls = await self._timed_calls(now - window)
-        await http.send(measure(calls, now, window, slots))
+        now = time.time() * 1000
+        await http.send(measure(await self._timed_calls(now - window), now, window, slots))
 
     async def _timed_calls(self, since: float) -> list[TimedCall]:
         """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did."""
@@ -171,13 +165,9 @@ def _row(http: HttpExchange, view: LiveView) -> Row:
     return row
 
 
-def _now() -> float:
-    return time.time() * 1000
-
-
-def _filter(http: HttpExchange) -> Filter | None:
+def _filter(http: HttpExchange) -> Filter:
     try:
-        return read_filter(http.query.get("filter", ""), _now())
+        return parse_filter(http.query.get("filter", ""), datetime.now(UTC))
     except FilterError as error:
         raise BadRequest(str(error)) from None
 
@@ -235,7 +225,7 @@ async def _stream(
 
 
 async def stream_rows(
-    view: LiveView, matches: Matches | None, since: int, reply: HttpReply, stopping: trio.Event
+    view: LiveView, wanted: Filter, since: int, reply: HttpReply, stopping: trio.Event
 ) -> None:
     """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
 
@@ -253,9 +243,9 @@ async def stream_rows(
         position = ring.seq
         rows.sort(key=attrgetter("number"))
         newest = rows[-ROWS_AT_ONCE:]
-        wanted = {row.number: row for row in newest if matches is None or matches(row)}
-        gone = [row.number for row in newest if row.number not in wanted]
-        shown = [view.summary(row) for row in wanted.values()]
+        matching = [row for row in newest if view.matches(wanted, row)]
+        gone = sorted({row.number for row in newest} - {row.number for row in matching})
+        shown = list(map(view.summary, matching))
         return _rows_event(view, shown, gone, len(rows) - len(newest) + missed), True
 
     await _stream(read_news, _rows_event(view, [], [], 0), reply, stopping)
@@ -269,7 +259,7 @@ def _rows_event(view: LiveView, rows: list[RowSummary], gone: list[int], skipped
 
 
 async def stream_records(
-    views: Sequence[LiveView], wanted: Filter | None, reply: HttpReply, stopping: trio.Event
+    views: Sequence[LiveView], wanted: Filter, reply: HttpReply, stopping: trio.Event
 ) -> None:
     """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
     positions = [view.ring.seq for view in views]
@@ -282,7 +272,7 @@ async def stream_records(
                 events.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
             for index, stored in enumerate(found):
                 record = await view.read(stored)
-                if wanted is None or wanted.matches(record):
+                if wanted.matches(record):
                     events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
                 if index % BREATH == 0:
                     await trio.lowlevel.checkpoint()

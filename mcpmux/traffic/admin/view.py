@@ -6,9 +6,8 @@ redacted in a thread. Times are milliseconds since 1970.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
 
 import msgspec
 import trio
@@ -17,7 +16,7 @@ from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.message import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
-from mcpmux.traffic.reading.filters import Filter, parse_filter
+from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
 from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -62,9 +61,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     record: Record
     cut: bool = False
     gone: bool = False
-
-
-Matches = Callable[[Row], bool]
 
 
 class LiveView:
@@ -120,22 +116,19 @@ class LiveView:
         method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
-    async def find(
-        self, matches: Matches | None, before: int | None, most: int
-    ) -> tuple[list[RowSummary], int | None]:
-        """The newest rows before a row number (None: of all) that match, and where to go on, or None.
+    async def find(self, wanted: Filter, position: int, most: int) -> tuple[list[RowSummary], int | None]:
+        """The wanted rows before a row number, the newest first, and where to go on, or None.
 
-        The newest row comes first. Looks for a bounded time only.
+        Looks for a bounded time only.
         """
         ring = self.ring
         rows: list[RowSummary] = []
-        position = ring.last + 1 if before is None else before
         until = trio.current_time() + SCAN_SECONDS
         while position > ring.first and len(rows) < most and trio.current_time() < until:
             breath = time.perf_counter() + BREATH_SECONDS
             for row in ring.before(position):
                 position = row.number
-                if matches is None or matches(row):
+                if self.matches(wanted, row):
                     rows.append(self.summary(row))
                 if len(rows) >= most or time.perf_counter() > breath:
                     break
@@ -148,8 +141,7 @@ class LiveView:
         """All messages of a row, the long ones cut."""
         found, total = [], 0
         for stored in list(row.messages):
-            limit = BODY_BYTES if total < DETAIL_BYTES else CUT_BYTES
-            message = await self._message(stored, limit)
+            message = await self._message(stored, BODY_BYTES if total < DETAIL_BYTES else CUT_BYTES)
             total += len(message.record.message or message.record.text or "")
             found.append(message)
             await trio.lowlevel.checkpoint()
@@ -157,16 +149,14 @@ class LiveView:
 
     async def whole(self, row: Row, seq: int) -> Message | None:
         """One message of a row, uncut; None when it is not here."""
-        for stored in row.messages:
-            if stored.seq == seq:
-                return await self._message(stored, None)
-        return None
+        stored = next((stored for stored in row.messages if stored.seq == seq), None)
+        return await self._message(stored, sys.maxsize) if stored is not None else None
 
-    async def _message(self, stored: StoredMessage, limit: int | None) -> Message:
+    async def _message(self, stored: StoredMessage, limit: int) -> Message:
         record = await self.read(stored)
-        cut = limit is not None and record.message is not None and len(record.message) > limit
-        if cut:
-            beginning = bytes(record.message or b"")[:CUT_BYTES].decode("utf-8", "ignore")
+        body = record.message or b""
+        if cut := len(body) > limit:
+            beginning = bytes(body)[:CUT_BYTES].decode("utf-8", "ignore")
             record = msgspec.structs.replace(record, message=None, text=beginning)
         return Message(at=self.when(stored.observed.at), record=record, cut=cut, gone=stored.too_large)
 
@@ -186,10 +176,10 @@ class LiveView:
             return msgspec.structs.replace(record, message=None, text=text)
         return record
 
-    # The filter language on redacted rows: a filter finds no secret either.
-
     def matches(self, wanted: Filter, row: Row) -> bool:
-        """Whether a row is wanted."""
+        """Whether a row is wanted. The filter sees it redacted, so it finds no secret either."""
+        if not wanted:
+            return True
         summary = self._exchange_summary(row)
         for stored in row.messages:
             if len(summary.passed_tests) == len(wanted.body_tests):
@@ -240,8 +230,3 @@ def _is_json(data: Raw) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True
-
-
-def read_filter(text: str, now: float) -> Filter | None:
-    """The filter, None when it asks for nothing. `now`: milliseconds since 1970. Raises FilterError."""
-    return parse_filter(text, datetime.fromtimestamp(now / 1000, UTC)) or None
