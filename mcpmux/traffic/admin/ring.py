@@ -19,6 +19,7 @@ import bisect
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -95,20 +96,18 @@ class Row(msgspec.Struct, gc=False):
         upstream = observed.leg.upstream
         if upstream is not None and upstream not in self.upstreams:
             self.upstreams = (*self.upstreams, upstream)
+        first = self.first
         if observed.kind in ANSWERS:
-            if observed is self.first or self._ends_with(observed):  # an answer to nothing is a row
+            is_back = observed.leg is first.leg and observed.direction != first.direction
+            if observed is first or (is_back and observed.id == first.id):  # an answer to nothing is a row
                 word = "ok" if observed.kind == "result" else "error"
                 self.status = "tool-error" if observed.failed else word
                 self.code, self.ms, self.http = observed.code, observed.ms, observed.status
-        elif observed is self.first and observed.kind != "request":
+        elif observed is first and observed.kind != "request":
             self.status = "note" if observed.kind == "notification" else "invalid"
-        elif observed.method == m.CANCELLED and observed.leg is self.first.leg and self.status == "open":
+        elif observed.method == m.CANCELLED and observed.leg is first.leg and self.status == "open":
             self.status = "cancelled"
         return weight
-
-    def _ends_with(self, answer: Observation) -> bool:
-        first = self.first
-        return answer.leg is first.leg and answer.direction != first.direction and answer.id == first.id
 
     def shorten(self) -> int:
         """Give up the older half of the messages, but not the first. Returns the bytes that this frees."""
@@ -198,22 +197,22 @@ class LiveRing:
 
     def changed_since(self, seq: int) -> tuple[list[Row], int]:
         """The rows that got messages after `seq`, each once, and how many messages were missed."""
-        missed = max(0, self.seq - seq - len(self._recent))
-        wanted = self.seq - seq - missed
-        rows = {row.number: row for row in _last(self._recent, wanted) if row.number in self._rows}
-        return list(rows.values()), missed
+        rows, position = self._passed_since(seq)
+        return list({row.number: row for row in rows if row.number in self._rows}.values()), position - seq
 
     def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
         """At most `most` messages after `seq`, the number of the last one looked at, how many were missed."""
-        missed = max(0, self.seq - seq - len(self._recent))
-        position = seq + missed
+        rows, begin = self._passed_since(seq)
         found = []
-        for row in list(_last(self._recent, self.seq - position))[:most]:
-            position += 1
-            stored = _find(row, position)
-            if stored is not None:
-                found.append(stored)
-        return found, position, missed
+        for position, row in enumerate(rows[:most], begin + 1):
+            index = bisect.bisect_left(row.messages, position, key=attrgetter("seq"))
+            found += [each for each in row.messages[index : index + 1] if each.seq == position]
+        return found, begin + len(rows[:most]), begin - seq
+
+    def _passed_since(self, seq: int) -> tuple[list[Row], int]:
+        """The row of each message after `seq`, as far as they are known: after which one they are."""
+        begin = max(seq, self.seq - len(self._recent))
+        return list(islice(reversed(self._recent), self.seq - begin))[::-1], begin
 
     def _row_of(self, observed: Observation) -> Row:
         """The row that a message belongs to, a new one if need be."""
@@ -222,11 +221,11 @@ class LiveRing:
             if row is None:
                 row = self._by_exchange[observed.exchange] = self._new_row(observed)
             return row
-        row = None
         if observed.kind in ANSWERS:
             asked = "in" if observed.direction == "out" else "out"
             row = self._unanswered.pop((observed.leg, asked, observed.id), None)
-        row = row or self._new_row(observed)
+            return row or self._new_row(observed)
+        row = self._new_row(observed)
         if observed.kind == "request":
             self._unanswered[observed.leg, observed.direction, observed.id] = row
         return row
@@ -248,17 +247,6 @@ class LiveRing:
         key = (row.first.leg, row.first.direction, row.first.id)
         if self._unanswered.get(key) is row:
             del self._unanswered[key]
-
-
-def _last(rows: deque[Row], count: int) -> Iterator[Row]:
-    found = [row for row, _ in zip(reversed(rows), range(count), strict=False)]
-    return reversed(found)
-
-
-def _find(row: Row, seq: int) -> StoredMessage | None:
-    index = bisect.bisect_left(row.messages, seq, key=attrgetter("seq"))
-    stored = row.messages[index] if index < len(row.messages) else None
-    return stored if stored is not None and stored.seq == seq else None
 
 
 # How long calls took lately: per upstream and method, and over time.
@@ -299,20 +287,15 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
             pair = (REST, REST)
         by_pair.setdefault(pair, []).append(each)
         by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
-    groups = [
-        {"upstream": upstream, "method": method, **_facts(each, 50, 90, 99), "buckets": _buckets(each)}
-        for (upstream, method), each in by_pair.items()
-    ]
-    groups.sort(key=lambda group: -group["count"])
+    groups = []
+    for (upstream, method), members in sorted(by_pair.items(), key=lambda pair: -len(pair[1])):
+        buckets = [0] * (len(EDGES) + 1)
+        for each in members:
+            buckets[bisect.bisect_left(EDGES, each.ms)] += 1
+        facts = _facts(members, 50, 90, 99)
+        groups.append({"upstream": upstream, "method": method, **facts, "buckets": buckets})
     parts = [{"at": begin + index * width, **_facts(each, 50, 95)} for index, each in enumerate(by_slot)]
     return {"edges": EDGES, "groups": groups, "slots": parts}
-
-
-def _buckets(members: Iterable[TimedCall]) -> list[int]:
-    buckets = [0] * (len(EDGES) + 1)
-    for each in members:
-        buckets[bisect.bisect_left(EDGES, each.ms)] += 1
-    return buckets
 
 
 def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
