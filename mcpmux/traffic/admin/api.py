@@ -3,7 +3,7 @@
 | path | answer |
 | --- | --- |
 | `/api/exchanges?filter=&before=&limit=` | `rows`, newest first; `before`: to go on, or null; `messages` |
-| `/api/exchanges/stream?filter=&since=` | events `rows`, see `stream_rows`; `since`: `messages` of a list |
+| `/api/exchanges/stream?filter=&since=` | events `rows`; `since`: `messages` of a list |
 | `/api/exchanges/{row}` | `row`, and `messages` on both legs with their records |
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
@@ -12,8 +12,8 @@
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says |
 
-What is about exchanges and traffic takes `own=true`: what mcpmux asks by itself (to connect, to see who
-lives), which is not shown otherwise. Exchanges are these alone then, traffic is these, too.
+Exchanges and traffic take `own=true`: then exchanges are those that mcpmux asks by itself (to connect, to see
+who lives), and traffic has these, too.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
-from mcpmux.traffic.admin.ring import Row, TimedCall, measure
+from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, RowSummary
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.record import encode_record
-from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
 DAY_SECONDS = 24 * 3600
@@ -49,13 +48,18 @@ SLOTS = 60
 GONE = "it is not here any more; newer traffic took its place"
 OWN = ""  # upstream of what mcpmux answers a client as a whole
 
+TICK_SECONDS = 0.1  # faster than a person sees
+QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
+ROWS_AT_ONCE = 200  # of one tick, the newest ones
+RECORDS_AT_ONCE = 500
+BREATH = 25  # records that are encoded before others may do something
+COMMENT = b":\n\n"
+
 
 class Api:
     """Answers the inspector."""
 
-    def __init__(
-        self, view: LiveView, upstreams: Upstreams, stopping: trio.Event, ready: str = "any"
-    ) -> None:
+    def __init__(self, view: LiveView, upstreams: Upstreams, stopping: trio.Event, ready: str) -> None:
         """`ready`: see `Admin.ready`."""
         self._view = view
         self._upstreams = upstreams
@@ -78,7 +82,7 @@ class Api:
         return f"<Api {self._view!r}>"
 
     def _view_for(self, http: HttpExchange) -> LiveView:
-        return self._view.own if _wants_own(http) else self._view
+        return self._view.own if http.query.get("own") == "true" else self._view
 
     async def _exchanges(self, http: HttpExchange) -> None:
         view = self._view_for(http)
@@ -91,28 +95,93 @@ class Api:
         await http.send({"rows": rows, "before": rest, **counts})
 
     async def _exchange(self, http: HttpExchange) -> None:
-        view = self._view_for(http)
-        row = _row(http, view)
+        view, row = self._row(http)
         messages = await view.messages(row)
         await http.send({"row": view.summary(row), "messages": messages})
 
     async def _message(self, http: HttpExchange) -> None:
-        view = self._view_for(http)
-        message = await view.whole(_row(http, view), whole_number(http.path, "seq", 1, 2**53, 0))
+        view, row = self._row(http)
+        message = await view.whole(row, whole_number(http.path, "seq", 1, 2**53, 0))
         if message is None:
             raise BadRequest(GONE, 404)
         await http.send(message)
 
-    async def _stream_exchanges(self, http: HttpExchange) -> None:
-        _only_get(http)
+    def _row(self, http: HttpExchange) -> tuple[LiveView, Row]:
         view = self._view_for(http)
-        since = whole_number(http.query, "since", 0, 2**53, view.ring.seq)
-        await stream_rows(view, _filter(http), since, http.reply, self._stopping)
+        row = view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
+        if row is None:
+            raise BadRequest(GONE, 404)
+        return view, row
+
+    async def _stream_exchanges(self, http: HttpExchange) -> None:
+        """Events `rows`: the newest of those that changed; `gone`: numbers of those that match no more.
+
+        `since`: messages that had passed when the list was asked for; what came after them is sent.
+        `first`, `last`: of all rows. `skipped`: rows that changed and are not sent, as there were too many.
+        """
+        view, wanted = self._view_for(http), _filter(http)
+        ring = view.ring
+        position = min(whole_number(http.query, "since", 0, 2**53, ring.seq), ring.seq)  # of another run
+
+        async def read_news() -> tuple[bytes, bool]:
+            nonlocal position
+            if ring.seq == position:
+                return b"", True
+            rows, missed = ring.changed_since(position)
+            position = ring.seq
+            newest = sorted(rows, key=attrgetter("number"))[-ROWS_AT_ONCE:]
+            matching = [row for row in newest if view.matches(wanted, row)]
+            gone = sorted({row.number for row in newest} - {row.number for row in matching})
+            skipped = len(rows) - len(newest) + missed
+            return _rows_event(ring, list(map(view.summary, matching)), gone, skipped), True
+
+        await self._stream(read_news, _rows_event(ring), http)
 
     async def _stream_traffic(self, http: HttpExchange) -> None:
-        _only_get(http)
-        views = [self._view, self._view.own] if _wants_own(http) else [self._view]
-        await stream_records(views, _filter(http), http.reply, self._stopping)
+        """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
+        wanted = _filter(http)
+        positions = {view: view.ring.seq for view in (self._view, self._view_for(http))}
+
+        async def read_news() -> tuple[bytes, bool]:
+            events = []
+            for view in positions:
+                found, positions[view], missed = view.ring.messages_since(positions[view], RECORDS_AT_ONCE)
+                if missed:
+                    events.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
+                for index, stored in enumerate(found):
+                    record = await view.read(stored)
+                    if wanted.matches(record):
+                        events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
+                    if index % BREATH == 0:
+                        await trio.lowlevel.checkpoint()
+            is_all = all(position == view.ring.seq for view, position in positions.items())
+            return b"".join(events), is_all
+
+        await self._stream(read_news, COMMENT, http)
+
+    async def _stream(
+        self, read_news: Callable[[], Awaitable[tuple[bytes, bool]]], opening: bytes, http: HttpExchange
+    ) -> None:
+        """Send what `read_news` returns: events, perhaps none, and whether there is nothing more.
+
+        The ring is polled ten times a second, so that messages wake no task. A slow reader holds nothing up
+        and costs no memory: it misses what the ring gives up, and learns how much that was. A stream ends
+        when mcpmux stops, or when its reader has gone.
+        """
+        if http.request.method != "GET":
+            raise BadRequest("a stream has to be asked for with GET")
+        await http.reply.open(200, (*STREAM_HEADERS, *SECURITY), opening)
+        quiet = 0.0
+        while True:
+            over = self._stopping.is_set()  # what has passed by now is still sent
+            news, is_all = await read_news()
+            quiet = 0.0 if news or quiet >= QUIET_SECONDS else quiet + TICK_SECONDS
+            if news or quiet >= QUIET_SECONDS:
+                await http.reply.write(news or COMMENT)
+            if is_all:
+                if over:
+                    return
+                await trio.sleep(TICK_SECONDS)
 
     async def _show_upstreams(self, http: HttpExchange) -> None:
         await http.send({"upstreams": await self._upstreams.read_all()})
@@ -125,28 +194,21 @@ class Api:
 
     async def _timed_calls(self, since: float) -> list[TimedCall]:
         """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did."""
-        found: list[TimedCall] = []
-        rows = self._view.ring.before(self._view.ring.last + 1)
-        for index, row in enumerate(islice(rows, STATS_ROWS)):
-            at = self._view.when(row.first.at)
-            # A listen lasts for days, which is no measure of speed.
-            if at >= since and row.first.method != m.LISTEN:
-                found += self._calls_in(row, at)
+        view, found = self._view, []
+        for index, row in enumerate(islice(view.ring.before(view.ring.last + 1), STATS_ROWS)):
             if index % STATS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
-        return found
-
-    def _calls_in(self, row: Row, at: float) -> list[TimedCall]:
-        found = []
-        if row.ms is not None and row.exchange:
-            method = self._view.summary(row).method or ""
-            found.append(TimedCall(at, OWN, method, row.ms, row.status != "ok"))
-        for stored in row.messages:
-            observed = stored.observed
-            if observed.ms is not None and observed.leg.upstream is not None and observed.direction == "in":
-                method = self._view.redactor.redact_name(observed.method) or ""
-                failed = observed.kind == "error" or observed.failed is True
-                found.append(TimedCall(at, observed.leg.upstream, method, observed.ms, failed))
+            at = view.when(row.first.at)
+            if at < since or row.first.method == m.LISTEN:  # a listen lasts for days: no measure of speed
+                continue
+            if row.ms is not None and row.exchange:
+                method = view.summary(row).method or ""
+                found.append(TimedCall(at, OWN, method, row.ms, row.status != "ok"))
+            for seen in (stored.observed for stored in row.messages):
+                if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
+                    method = view.redactor.redact_name(seen.method) or ""
+                    failed = seen.kind == "error" or seen.failed is True
+                    found.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
         return found
 
     async def _live(self, http: HttpExchange) -> None:
@@ -158,27 +220,11 @@ class Api:
         await http.send({"ready": ready}, 200 if ready else 503)
 
 
-def _row(http: HttpExchange, view: LiveView) -> Row:
-    row = view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
-    if row is None:
-        raise BadRequest(GONE, 404)
-    return row
-
-
 def _filter(http: HttpExchange) -> Filter:
     try:
         return parse_filter(http.query.get("filter", ""), datetime.now(UTC))
     except FilterError as error:
         raise BadRequest(str(error)) from None
-
-
-def _only_get(http: HttpExchange) -> None:
-    if http.request.method != "GET":
-        raise BadRequest("a stream has to be asked for with GET")
-
-
-def _wants_own(http: HttpExchange) -> bool:
-    return http.query.get("own") == "true"
 
 
 def is_ready(when: str, states: Collection[str]) -> bool:
@@ -191,95 +237,12 @@ def is_ready(when: str, states: Collection[str]) -> bool:
     return enough(state == "ready" for state in states)
 
 
-# Live traffic as server-sent events: the ring is polled ten times a second, so that messages wake no task.
-# A slow reader holds nothing up and costs no memory: it misses what the ring gives up, and learns how much
-# that was. A stream ends when we stop, or when its reader has gone.
-
-TICK_SECONDS = 0.1  # faster than a person sees
-QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
-ROWS_AT_ONCE = 200  # of one tick, the newest ones
-RECORDS_AT_ONCE = 500
-BREATH = 25  # records that are encoded before others may do something
-COMMENT = b":\n\n"
-
-
-async def _stream(
-    read_news: Callable[[], Awaitable[tuple[bytes, bool]]],
-    opening: bytes,
-    reply: HttpReply,
-    stopping: trio.Event,
-) -> None:
-    """Send what `read_news` returns: events, perhaps none, and whether there is nothing more."""
-    await reply.open(200, (*STREAM_HEADERS, *SECURITY), opening)
-    quiet = 0.0
-    while True:
-        over = stopping.is_set()  # what has passed by now is still sent
-        news, is_all = await read_news()
-        quiet = 0.0 if news or quiet >= QUIET_SECONDS else quiet + TICK_SECONDS
-        if news or quiet >= QUIET_SECONDS:
-            await reply.write(news or COMMENT)
-        if is_all:
-            if over:
-                return
-            await trio.sleep(TICK_SECONDS)
-
-
-async def stream_rows(
-    view: LiveView, wanted: Filter, since: int, reply: HttpReply, stopping: trio.Event
-) -> None:
-    """Events `rows`: the rows that changed, the newest of them; those that match no more; how many there are.
-
-    `since`: messages that had passed when the list was asked for; what came after them is sent.
-    `first`, `last`: of all rows. `skipped`: rows that changed and are not sent, as there were too many.
-    """
-    ring = view.ring
-    position = min(since, ring.seq)  # more had passed in another run
-
-    async def read_news() -> tuple[bytes, bool]:
-        nonlocal position
-        if ring.seq == position:
-            return b"", True
-        rows, missed = ring.changed_since(position)
-        position = ring.seq
-        rows.sort(key=attrgetter("number"))
-        newest = rows[-ROWS_AT_ONCE:]
-        matching = [row for row in newest if view.matches(wanted, row)]
-        gone = sorted({row.number for row in newest} - {row.number for row in matching})
-        shown = list(map(view.summary, matching))
-        return _rows_event(view, shown, gone, len(rows) - len(newest) + missed), True
-
-    await _stream(read_news, _rows_event(view, [], [], 0), reply, stopping)
-
-
-def _rows_event(view: LiveView, rows: list[RowSummary], gone: list[int], skipped: int) -> bytes:
-    ring = view.ring
+def _rows_event(
+    ring: LiveRing, rows: Sequence[RowSummary] = (), gone: Sequence[int] = (), skipped: int = 0
+) -> bytes:
     counts = {"first": ring.first, "last": ring.last, "messages": ring.seq}
     data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}
     return encode_event(msgspec.json.encode(data), event="rows")
-
-
-async def stream_records(
-    views: Sequence[LiveView], wanted: Filter, reply: HttpReply, stopping: trio.Event
-) -> None:
-    """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
-    positions = [view.ring.seq for view in views]
-
-    async def read_news() -> tuple[bytes, bool]:
-        events = []
-        for number, view in enumerate(views):
-            found, positions[number], missed = view.ring.messages_since(positions[number], RECORDS_AT_ONCE)
-            if missed:
-                events.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
-            for index, stored in enumerate(found):
-                record = await view.read(stored)
-                if wanted.matches(record):
-                    events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
-                if index % BREATH == 0:
-                    await trio.lowlevel.checkpoint()
-        is_all = all(position == view.ring.seq for position, view in zip(positions, views, strict=True))
-        return b"".join(events), is_all
-
-    await _stream(read_news, COMMENT, reply, stopping)
 
 
 # What administrators can do:
