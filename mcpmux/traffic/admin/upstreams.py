@@ -15,7 +15,7 @@ import trio
 
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.subscriptions import Subscriptions
-from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.envelope import members_of, text_of
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.upstream import Upstream
@@ -113,7 +113,8 @@ class UpstreamView:
 
     def _upstream(self, upstream: Upstream, sessions: list[Upstream]) -> UpstreamState:
         facts = upstream.facts
-        title, version = _calls_itself(facts.info) if facts is not None else (None, None)
+        info = members_of(facts.info) if facts is not None else {}
+        title = text_of(info.get("title")) or text_of(info.get("name"))
         return UpstreamState(
             name=upstream.name,
             prefix=upstream.config.prefix,
@@ -124,7 +125,7 @@ class UpstreamView:
             retry_seconds=None if upstream.retry_seconds is None else round(upstream.retry_seconds, 1),
             last_error=self._redactor.redact_name(upstream.last_error),
             server=self._redactor.redact_name(title),
-            version=self._redactor.redact_name(version),
+            version=self._redactor.redact_name(text_of(info.get("version"))),
             capabilities=sorted(facts.capabilities) if facts is not None else [],
             unasked_logs=sum(each.unasked_logs for each in sessions),
             cache=msgspec.to_builtins(upstream.memory.counts) if upstream.memory is not None else None,
@@ -162,14 +163,6 @@ class UpstreamView:
             subscriptions=subscriptions,
             more_subscriptions=max(0, len(uris) - URIS),
         )
-
-
-def _calls_itself(info: Any) -> tuple[str | None, str | None]:
-    try:
-        fields = decode_fields(info)
-    except ValueError:
-        return None, None
-    return text_of(fields.get("title")) or text_of(fields.get("name")), text_of(fields.get("version"))
 
 
 # What the admin listener needs: of one process, or of several together.

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from attrs import define, field
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
@@ -31,12 +32,12 @@ from mcpmux.protocol.envelope import (
     Notification,
     Reply,
     Request,
-    decode_fields,
     decode_message,
     id_of,
+    members_of,
     value_of,
 )
-from mcpmux.protocol.raw_json import Fields, Id, Raw
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 Answer: TypeAlias = Reply | ErrorReply
@@ -119,15 +120,15 @@ class CapturedQuestion(msgspec.Struct, frozen=True):
 Step: TypeAlias = CapturedRequest | ClientNotification
 
 
+@define(eq=False, repr=False)
 class Dialogue:
     """One conversation. `questions`: what the other side asked in requests of its own, in order."""
 
-    def __init__(self, name: str, client: str | None, transport: str | None = None) -> None:
-        self.name = name
-        self.client = client
-        self.transport = transport
-        self.steps: list[Step] = []
-        self.questions: list[CapturedQuestion] = []
+    name: str
+    client: str | None
+    transport: str | None = None
+    steps: list[Step] = field(factory=list)
+    questions: list[CapturedQuestion] = field(factory=list)
 
     def __repr__(self) -> str:
         return f"<Dialogue {self.name} {len(self.steps)} steps>"
@@ -207,42 +208,48 @@ class _Conversation:
     def __init__(self, dialogue: Dialogue, side: SideName) -> None:
         self.dialogue = dialogue
         self._request_direction = "in" if side == "client" else "out"
-        self._open: dict[Id, CapturedRequest] = {}
-        self._questions: dict[Id, tuple[int, str, int | None]] = {}  # not answered yet: as CapturedQuestion
+        self._open: dict[Id | None, CapturedRequest] = {}
+        self._questions: dict[Id | None, tuple[int, str, int | None]] = {}  # not answered: CapturedQuestion
         self._last: CapturedRequest | None = None
 
     def take(self, record: Record, position: int) -> str | None:
         """Put a message where it belongs. Returns why it belongs nowhere."""
         problem, message = _message_of(record)
+        at = seconds_of(record)
+        at = record.at if at is None else at
         is_from_client = record.direction == self._request_direction
         if record.kind == "request" and is_from_client:
-            self._take_request(record, position, problem, message)
+            asked = message if isinstance(message, Request) else None
+            self._take_request(record, position, at, problem, asked)
         elif record.kind in ANSWERS:
             answer = message if isinstance(message, Reply | ErrorReply) else None
-            if answer is None:
-                problem = problem or UNREADABLE
-            take_answer = self._take_client_answer if is_from_client else self._take_answer
-            return take_answer(record, position, problem, answer)
+            problem = problem if answer is not None else problem or UNREADABLE
+            if is_from_client:
+                return self._take_client_answer(record.id, problem, answer)
+            return self._take_answer(record, position, at, problem, answer)
         elif message is None:
-            return problem or UNREADABLE
+            return problem
         elif is_from_client and isinstance(message, Notification):
-            self._take_notification(record, position, message)
+            note = ClientNotification(position, at, message.method, members_of(message.params))
+            cancelled = self._open.get(id_of(note.params.get("requestId")))
+            if note.method == m.CANCELLED and cancelled is not None:
+                cancelled.cancelled = True
+            self.dialogue.steps.append(note)
         elif isinstance(message, Notification | Request):
-            self._take_server_message(record, position, message)
+            self._take_server_message(record, position, at, message)
         return None
 
     def _take_request(
-        self, record: Record, position: int, problem: str | None, message: Message | None
+        self, record: Record, position: int, at: float, problem: str | None, asked: Request | None
     ) -> None:
-        asked = message if isinstance(message, Request) else None
-        params = fields_of(asked.params if asked is not None else None)
+        params = members_of(asked.params if asked is not None else None)
         request = CapturedRequest(
             position=position,
-            at=_seconds_of(record),
+            at=at,
             method=asked.method if asked is not None else record.method or "?",
             target=record.target,
             id=record.id,
-            meta=fields_of(params.pop(META, None)),
+            meta=members_of(params.pop(META, None)),
             params=params,
             exchange=record.exchange,
             revision=record.revision,
@@ -253,21 +260,21 @@ class _Conversation:
             self._open[record.id] = request
 
     def _take_answer(
-        self, record: Record, position: int, problem: str | None, answer: Answer | None
+        self, record: Record, position: int, at: float, problem: str | None, answer: Answer | None
     ) -> str | None:
-        request = self._open.pop(record.id, None) if record.id is not None else None
+        request = self._open.pop(record.id, None)
         if request is None:
             return NO_REQUEST
-        request.answered_position, request.answered_at, request.ms = position, _seconds_of(record), record.ms
+        request.answered_position, request.answered_at, request.ms = position, at, record.ms
         request.revision = request.revision or record.revision
         request.answer, request.answer_problem = answer, problem
         self._last = request
         return None
 
     def _take_client_answer(
-        self, record: Record, _position: int, problem: str | None, answer: Answer | None
+        self, request_id: Id | None, problem: str | None, answer: Answer | None
     ) -> str | None:
-        asked = self._questions.pop(record.id, None) if record.id is not None else None
+        asked = self._questions.pop(request_id, None)
         if asked is None:
             return NO_REQUEST
         if problem is not None or answer is None:
@@ -275,26 +282,18 @@ class _Conversation:
         self.dialogue.questions.append(CapturedQuestion(*asked, answer))
         return None
 
-    def _take_notification(self, record: Record, position: int, message: Notification) -> None:
-        note = ClientNotification(position, _seconds_of(record), message.method, fields_of(message.params))
-        if note.method == m.CANCELLED:
-            request_id = id_of(note.params.get("requestId"))
-            if request_id is not None and request_id in self._open:
-                self._open[request_id].cancelled = True
-        self.dialogue.steps.append(note)
-
-    def _take_server_message(self, record: Record, position: int, message: Notification | Request) -> None:
-        at, params = _seconds_of(record), fields_of(message.params)
+    def _take_server_message(
+        self, record: Record, position: int, at: float, message: Notification | Request
+    ) -> None:
+        is_question, params = isinstance(message, Request), members_of(message.params)
         request = self._request_of(record.exchange, message.method, params)
         if isinstance(message, Request):
             during = request.position if request is not None else None
             self._questions[message.id] = (position, message.method, during)
         if request is not None:
-            sent = ServerMessage(
-                max(0.0, at - request.at), message.method, params, isinstance(message, Request)
-            )
+            sent = ServerMessage(max(0.0, at - request.at), message.method, params, is_question)
             request.before_answer.append(sent)
-        elif self._last is not None and isinstance(message, Notification):
+        elif self._last is not None and not is_question:
             since = self._last.answered_at or self._last.at
             self._last.after_answer.append(ServerMessage(max(0.0, at - since), message.method, params))
 
@@ -302,7 +301,7 @@ class _Conversation:
         token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
         if token is not None:
             return next((t for t in self._open.values() if id_of(t.meta.get(PROGRESS_TOKEN)) == token), None)
-        listen = id_of(fields_of(params.get(META)).get(SUBSCRIPTION_ID))
+        listen = id_of(members_of(params.get(META)).get(SUBSCRIPTION_ID))
         if listen is not None:
             return self._open.get(listen)
         if exchange is None:
@@ -337,19 +336,6 @@ def _message_of(record: Record) -> tuple[str | None, Message | None]:
     return (REDACTED if record.redacted else None), message
 
 
-def fields_of(raw: Raw | None) -> Fields:
-    """Its members; none for what is no object."""
-    try:
-        return decode_fields(raw)
-    except ValueError:
-        return {}
-
-
 def values_of(fields: Fields) -> dict[str, Any]:
     """The Python values of raw members."""
     return {key: value_of(value) for key, value in fields.items()}
-
-
-def _seconds_of(record: Record) -> float:
-    seconds = seconds_of(record)
-    return seconds if seconds is not None else record.at

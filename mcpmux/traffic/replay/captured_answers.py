@@ -23,7 +23,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import ErrorReply, Reply, decode_fields, text_of, value_of
+from mcpmux.protocol.envelope import ErrorReply, Reply, decode_fields, members_of, text_of, value_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
@@ -34,7 +34,6 @@ from mcpmux.traffic.reading.dialogue import (
     CapturedRequest,
     Dialogue,
     ServerMessage,
-    fields_of,
     values_of,
 )
 from mcpmux.traffic.record import listened_uris, target_in
@@ -182,7 +181,7 @@ def _whole(params: Fields) -> bytes:
 def _about(params: Fields) -> bytes:
     """What two requests must have in common."""
     values: dict[str, Any] = {key: value_of(params[key]) for key in _ABOUT if key in params}
-    values["argument"] = text_of(fields_of(params.get("argument")).get("name"))  # of `completion/complete`
+    values["argument"] = text_of(members_of(params.get("argument")).get("name"))  # of `completion/complete`
     values["responses"] = RESPONSES in params
     return b"about " + canonical(values)
 

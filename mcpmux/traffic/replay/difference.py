@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 from mcpmux.config.traffic import DEEP, ONE, Step, parse_path
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import ErrorReply, Reply, value_of
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.envelope import ErrorReply, Reply, error_body, raw, value_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.redaction.secret_patterns import MARKER
 
@@ -183,9 +183,6 @@ def acknowledged(params: Fields) -> dict[str, Any]:
     return {"acknowledged": value_of(params.get("notifications"))}
 
 
-def error_value(error: RpcError) -> dict[str, Any]:
+def error_value(error: RpcError) -> Any:
     """An error in that form."""
-    value: dict[str, Any] = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        value["data"] = value_of(error.data) if isinstance(error.data, Raw) else error.data
-    return value
+    return value_of(raw(error_body(error)))

@@ -18,11 +18,11 @@ from collections import Counter
 from typing import Any, Literal
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Reply, raw, text_of, value_of
+from mcpmux.protocol.envelope import Reply, members_of, raw, text_of, value_of
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.traffic.reading.dialogue import Answer, CapturedQuestion, CapturedRequest, Dialogue, fields_of
+from mcpmux.traffic.reading.dialogue import Answer, CapturedQuestion, CapturedRequest, Dialogue
 
 CURSOR = "cursor"
 
@@ -82,11 +82,11 @@ class ValueMapping:
                 changed[key] = raw(self._find(kind, value, succeeded))
         if RESPONSES in params:
             names = self._wishes.get(_round(method, params, text_of(params.get(STATE))), {})
-            responses = fields_of(params[RESPONSES])
+            responses = members_of(params[RESPONSES])
             changed[RESPONSES] = raw({names.get(name, name): value for name, value in responses.items()})
-        task = text_of(fields_of(meta.get(RELATED_TASK)).get(TASK_ID))
+        task = text_of(members_of(meta.get(RELATED_TASK)).get(TASK_ID))
         if task is not None:
-            related = {**fields_of(meta[RELATED_TASK]), TASK_ID: raw(self._find(TASK_ID, task, succeeded))}
+            related = {**members_of(meta[RELATED_TASK]), TASK_ID: raw(self._find(TASK_ID, task, succeeded))}
             meta = {**meta, RELATED_TASK: raw(related)}
         return changed, meta
 
@@ -158,7 +158,7 @@ class Questions:
                 self._rounds[captured.position] = position
                 self._unused += [
                     CapturedQuestion(position, methods[key], position, Reply(0, response))
-                    for key, response in fields_of(captured.params[RESPONSES]).items()
+                    for key, response in members_of(captured.params[RESPONSES]).items()
                     if key in methods and captured.problem is None
                 ]
             result = _asking_result(captured)
@@ -207,13 +207,13 @@ def asked_then(captured: CapturedRequest) -> frozenset[str]:
 def _asking_result(captured: CapturedRequest) -> Fields | None:
     if not captured.modern or not isinstance(captured.answer, Reply):
         return None
-    result = fields_of(captured.answer.result)
+    result = members_of(captured.answer.result)
     return result if text_of(result.get("resultType")) == INPUT_REQUIRED else None
 
 
 def _asked_in(result: Fields) -> dict[str, str]:
-    wishes = fields_of(result.get("inputRequests"))
-    return {key: text_of(fields_of(wish).get("method")) or "" for key, wish in wishes.items()}
+    wishes = members_of(result.get("inputRequests"))
+    return {key: text_of(members_of(wish).get("method")) or "" for key, wish in wishes.items()}
 
 
 def _round_of(captured: CapturedRequest, carrier: Fields) -> str:
