@@ -15,7 +15,7 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ from mcpmux.traffic.reading.dialogue import (
     values_of,
 )
 from mcpmux.traffic.record import listened_uris, target_in
+
+T = TypeVar("T")
 
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE)
 SHOWN = 120  # characters of a name or URI in an error
@@ -80,19 +82,18 @@ class CapturedAnswers:
         self.size += 1
         self.redacted += captured.answer_problem == REDACTED
         self._requests.setdefault(captured.method, []).append(captured)
-        keys = [_whole(captured.params)] if captured.problem is None else []
+        keys = [canonical(values_of(captured.params))] if captured.problem is None else []
         keys += [_about(captured.params)] if captured.method != m.LISTEN else []
         for key in keys:
             self._groups.setdefault((captured.method, key), []).append(captured)
 
     def find(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
         """The captured request whose answer this one gets; None when there is none."""
-        exact = self.find_exact(method, params, revision)
-        return exact if exact is not None else self._next((method, _about(params)), revision)
+        return self.find_exact(method, params, revision) or self._next((method, _about(params)), revision)
 
     def find_exact(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
         """The same, but only by equal parameters."""
-        return self._next((method, _whole(params)), revision)
+        return self._next((method, canonical(values_of(params))), revision)
 
     def _next(self, key: tuple[str, bytes], revision: str) -> CapturedRequest | None:
         """The next of those that fit the revision best."""
@@ -102,12 +103,12 @@ class CapturedAnswers:
         same = [captured for captured in requests if captured.revision == revision]
         era = [captured for captured in requests if captured.modern is is_modern(revision)]
         pool = same or era or requests
-        return pool[self._turn((*key, pool[0].position), len(pool))]
+        return self._turn((*key, pool[0].position), pool)
 
-    def _turn(self, key: tuple[object, ...], count: int) -> int:
+    def _turn(self, key: tuple[object, ...], pool: Sequence[T]) -> T:
         number = self._asked[key]
         self._asked[key] += 1
-        return number % count if self._cycle else min(number, count - 1)
+        return pool[number % len(pool) if self._cycle else min(number, len(pool) - 1)]
 
     def all_of(self, method: str) -> list[CapturedRequest]:
         """Every answered request of a method, in the order of the capture."""
@@ -158,9 +159,7 @@ class CapturedAnswers:
         For the second subscription that of the second one in the capture, and so on.
         """
         feeds = self._feeds.get(uri)
-        if not feeds:
-            return []
-        return feeds[self._turn(("updates", uri), len(feeds))]
+        return self._turn(("updates", uri), feeds) if feeds else []
 
 
 def _problem_of(captured: CapturedRequest) -> str | None:
@@ -172,10 +171,6 @@ def _problem_of(captured: CapturedRequest) -> str | None:
     if captured.cancelled and isinstance(captured.answer, ErrorReply):
         return "an error because it was taken back"
     return f"a request that is {captured.problem}" if captured.problem == METADATA else None
-
-
-def _whole(params: Fields) -> bytes:
-    return canonical(values_of(params))
 
 
 def _about(params: Fields) -> bytes:

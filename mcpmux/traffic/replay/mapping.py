@@ -152,18 +152,20 @@ class Questions:
         """Modern questions: the result that asks, and the request with the responses that follows it."""
         asking: dict[str, tuple[int, dict[str, str]]] = {}
         for captured in dialogue.requests():
-            asked = asking.get(_round_of(captured, captured.params)) if RESPONSES in captured.params else None
-            if asked is not None:
+            method, params = captured.method, captured.params
+            asked = asking.get(_round(method, params, text_of(params.get(STATE))))
+            if RESPONSES in params and asked is not None:
                 position, methods = asked
                 self._rounds[captured.position] = position
                 self._unused += [
                     CapturedQuestion(position, methods[key], position, Reply(0, response))
-                    for key, response in members_of(captured.params[RESPONSES]).items()
+                    for key, response in members_of(params[RESPONSES]).items()
                     if key in methods and captured.problem is None
                 ]
-            result = _asking_result(captured)
-            if result is not None:
-                asking[_round_of(captured, result)] = captured.position, _asked_in(result)
+            wishes = asked_in(captured)
+            if wishes is not None:
+                state = text_of(_result_of(captured).get(STATE))
+                asking[_round(method, params, state)] = captured.position, wishes
 
     def asked_by(self, captured: CapturedRequest) -> int | None:
         """The position of the request whose result asked for what this one brings, if any."""
@@ -194,28 +196,14 @@ def nothing_to_give(method: str) -> Reply | None:
     return None if result is None else Reply(0, raw(result))
 
 
-def is_asking(captured: CapturedRequest) -> bool:
-    """Whether the captured answer of a modern request is a question."""
-    return _asking_result(captured) is not None
-
-
-def asked_then(captured: CapturedRequest) -> frozenset[str]:
-    """The methods that the captured answer of a modern request asks for."""
-    return frozenset(_asked_in(_asking_result(captured) or {}).values())
-
-
-def _asking_result(captured: CapturedRequest) -> Fields | None:
-    if not captured.modern or not isinstance(captured.answer, Reply):
+def asked_in(captured: CapturedRequest) -> dict[str, str] | None:
+    """The methods that the captured answer of a modern request asks for, by key; None if it asks nothing."""
+    result = _result_of(captured)
+    if not captured.modern or text_of(result.get("resultType")) != INPUT_REQUIRED:
         return None
-    result = members_of(captured.answer.result)
-    return result if text_of(result.get("resultType")) == INPUT_REQUIRED else None
-
-
-def _asked_in(result: Fields) -> dict[str, str]:
     wishes = members_of(result.get("inputRequests"))
     return {key: text_of(members_of(wish).get("method")) or "" for key, wish in wishes.items()}
 
 
-def _round_of(captured: CapturedRequest, carrier: Fields) -> str:
-    """`_round` of a request. `carrier` has the state: its parameters, or its result that asks."""
-    return _round(captured.method, captured.params, text_of(carrier.get(STATE)))
+def _result_of(captured: CapturedRequest) -> Fields:
+    return members_of(captured.answer.result) if isinstance(captured.answer, Reply) else {}

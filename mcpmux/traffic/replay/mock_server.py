@@ -29,7 +29,16 @@ from mcpmux.protocol.call import (
 )
 from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content, downgrade_question, upgrade_answer
-from mcpmux.protocol.envelope import Notification, Reply, Request, decode_fields, raw, text_of, value_of
+from mcpmux.protocol.envelope import (
+    Notification,
+    Reply,
+    Request,
+    decode_fields,
+    raw,
+    text_of,
+    value_at,
+    value_of,
+)
 from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_error
 from mcpmux.protocol.input_requests import Wish, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -55,8 +64,8 @@ class Mock:
     def __init__(self, answers: CapturedAnswers, nursery: trio.Nursery, *, latency: bool) -> None:
         """`latency`: whether everything takes as long as it did."""
         self.answers = answers
-        self.latency = latency
-        self._nursery = nursery
+        self.nursery = nursery
+        self._latency = latency
         self._closing = trio.Event()
 
     def __repr__(self) -> str:
@@ -78,9 +87,9 @@ class Mock:
         if call.method == m.LISTEN:
             return await self._listen(request_id, call, notify)
         captured = self.find(call, NEWEST)
-        if captured is None and call.method == m.DISCOVER:
-            return make_discover(self.answers)
         if captured is None:
+            if call.method == m.DISCOVER:
+                return make_discover(self.answers)
             raise self.refuse(call)
         try:
             result = await self.play(captured, call, notify, None)
@@ -97,8 +106,7 @@ class Mock:
             result = make_initialize(self.answers, call.text(_REQUESTED) or "")
         else:
             result = await self.play(captured, call, unheard, None)
-        session = MockSession(self, result, self._nursery)
-        session.principal = principal
+        session = MockSession(self, result, principal)
         session.follow(captured)
         return session, result
 
@@ -113,24 +121,28 @@ class Mock:
         return error
 
     async def play(self, captured: CapturedRequest, call: Call, notify: Notify, ask: Ask | None) -> Fields:
-        """Send what came before a captured answer, then return the answer. `ask` asks the client back.
+        """Send what came before a captured answer, then return the answer. Raises RpcError.
 
-        Raises RpcError.
+        Progress comes under this call's token, or not without one. `ask` asks the client back.
         """
         began = trio.current_time()
         for sent in captured.before_answer:
             await self.wait(began, sent.after)
-            if not sent.question:
-                await _tell(sent, call, notify)
-            elif ask is not None:
-                with suppress(RpcError):
-                    await ask(sent.method, sent.params)
+            params = sent.params
+            if sent.question:
+                if ask is not None:
+                    with suppress(RpcError):
+                        await ask(sent.method, params)
+            elif sent.method != m.PROGRESS:
+                await notify(Event(sent.method, params))
+            elif call.wants_progress:
+                await notify(Event(sent.method, {**params, PROGRESS_TOKEN: call.meta[PROGRESS_TOKEN]}))
         await self.wait(began, (captured.ms or 0.0) / 1000)
         return answer_of(captured)
 
     async def wait(self, began: float, after: float) -> None:
         """Until what came `after` seconds is due."""
-        if self.latency:
+        if self._latency:
             await trio.sleep_until(began + after)
 
     async def _listen(self, request_id: Id, call: Call, notify: Notify) -> Fields:
@@ -152,16 +164,6 @@ class Mock:
         agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
         updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
         return [agreed, *sorted(updates, key=lambda sent: sent.after)]
-
-
-async def _tell(sent: ServerMessage, call: Call, notify: Notify) -> None:
-    """A notification of a call, with this call's progress token; no progress for a call without one."""
-    params = sent.params
-    if sent.method == m.PROGRESS:
-        if not call.wants_progress:
-            return
-        params = {**params, PROGRESS_TOKEN: call.meta[PROGRESS_TOKEN]}
-    await notify(Event(sent.method, params))
 
 
 @asynccontextmanager
@@ -191,14 +193,13 @@ class MockSession:
     come after the answer they followed in the capture; updates of a resource come once it has subscribed.
     """
 
-    def __init__(self, mock: Mock, result: Fields, nursery: trio.Nursery) -> None:
-        """`result` answered its `initialize`; `nursery` is the mock's."""
+    def __init__(self, mock: Mock, result: Fields, principal: Principal) -> None:
+        """`result` answered its `initialize`."""
         self.revision = negotiate_legacy(text_of(result.get("protocolVersion")) or "")
         self.outbox = ClientOutbox(frozenset())
         self.ask_unasked: Ask | None = None
-        self.principal = ANYONE
+        self.principal = principal
         self._mock = mock
-        self._nursery = nursery
         self._feeds: dict[object, trio.CancelScope] = {}  # of a subscription by its URI
 
     def __repr__(self) -> str:
@@ -222,7 +223,7 @@ class MockSession:
 
     def _start_feed(self, key: object, messages: Sequence[ServerMessage]) -> None:
         self._feeds[key] = trio.CancelScope()
-        self._nursery.start_soon(self._feed, messages, self._feeds[key])
+        self._mock.nursery.start_soon(self._feed, messages, self._feeds[key])
 
     async def _feed(self, messages: Sequence[ServerMessage], until: trio.CancelScope) -> None:
         began = trio.current_time()
@@ -306,49 +307,33 @@ _OFFERED_BY = {
 def find_initialize(answers: CapturedAnswers, params: Fields) -> CapturedRequest | None:
     """A captured `initialize`: the same, or one in which the same revision was asked for."""
     wanted = text_of(params.get(_REQUESTED)) or ""
-    exact = answers.find_exact(m.INITIALIZE, params, wanted)
-    if exact is not None:
-        return exact
-    asked = [t for t in answers.all_of(m.INITIALIZE) if text_of(t.params.get(_REQUESTED)) == wanted]
-    return answers.find_exact(m.INITIALIZE, asked[0].params, wanted) if asked else None
+    asked = (each.params for each in answers.all_of(m.INITIALIZE))
+    same = [each for each in asked if text_of(each.get(_REQUESTED)) == wanted]
+    found = (answers.find_exact(m.INITIALIZE, each, wanted) for each in (params, *same))
+    return next((captured for captured in found if captured is not None), None)
 
 
 def make_discover(answers: CapturedAnswers) -> Fields:
     """A DiscoverResult out of what else is known."""
-    capabilities, info, instructions = _known(answers)
-    return _result(
-        resultType="complete",
-        supportedVersions=SUPPORTED,
-        capabilities=capabilities,
-        ttlMs=0,
-        cacheScope="private",
-        instructions=instructions,
-        **{META: {SERVER_INFO: info}},
-    )
+    known, info = _known(answers)
+    more = {"resultType": "complete", "supportedVersions": SUPPORTED, "ttlMs": 0, "cacheScope": "private"}
+    return {key: raw(value) for key, value in {**known, **more, META: {SERVER_INFO: info}}.items()}
 
 
 def make_initialize(answers: CapturedAnswers, requested: str) -> Fields:
     """An InitializeResult out of what else is known."""
-    capabilities, info, instructions = _known(answers)
-    return _result(
-        capabilities=capabilities,
-        serverInfo=info,
-        instructions=instructions,
-        protocolVersion=negotiate_legacy(requested),
-    )
+    known, info = _known(answers)
+    more = {"serverInfo": info, _REQUESTED: negotiate_legacy(requested)}
+    return {key: raw(value) for key, value in {**known, **more}.items()}
 
 
-def _result(**members: Any) -> Fields:
-    return {key: raw(value) for key, value in members.items() if value is not None}
-
-
-def _known(answers: CapturedAnswers) -> tuple[dict[str, Any], Any, Any]:
-    """Capabilities, server info and instructions from one of the captured handshakes."""
+def _known(answers: CapturedAnswers) -> tuple[dict[str, Any], Any]:
+    """Capabilities with instructions, and server info, from one of the captured handshakes."""
     for captured in (*answers.all_of(m.INITIALIZE), *answers.all_of(m.DISCOVER)):
         result = value_of(captured.answer.result) if isinstance(captured.answer, Reply) else None
         if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
-            meta = result.get(META)
-            info = result.get("serverInfo") or (meta.get(SERVER_INFO) if isinstance(meta, dict) else None)
-            return result["capabilities"], info or _INFO, result.get("instructions")
+            facts = {key: result.get(key) for key in ("capabilities", "instructions")}
+            info = result.get("serverInfo") or value_at(result, (META, SERVER_INFO)) or _INFO
+            return {key: value for key, value in facts.items() if value is not None}, info
     offered = {_OFFERED_BY[method] for method in answers.methods if method in _OFFERED_BY}
-    return {name: {} for name in sorted(offered)}, _INFO, None
+    return {"capabilities": {name: {} for name in sorted(offered)}}, _INFO

@@ -32,15 +32,13 @@ from mcpmux.traffic.replay.mapping import (
     Questions,
     Unmapped,
     ValueMapping,
-    asked_then,
-    is_asking,
+    asked_in,
     nothing_to_give,
 )
 from mcpmux.traffic.replay.report import Outcome, Report
 from mcpmux.traffic.replay.settings import (
-    Clock,
     OpenChannel,
-    Reachability,
+    Pace,
     Settings,
     initialize,
     is_legacy,
@@ -66,8 +64,7 @@ class SessionReplay:
     _settings: Settings
     _report: Report
     _in_flight: trio.CapacityLimiter
-    _clock: Clock
-    _reachability: Reachability
+    _pace: Pace
     _channel: Channel = field(init=False)
     _mapping: ValueMapping = field(init=False, factory=ValueMapping)
     _questions: Questions = field(init=False)
@@ -90,20 +87,17 @@ class SessionReplay:
         if all(self._why_not(captured) for captured in self._dialogue.requests()):
             self._give_up("nothing of its client is sent again", "skipped")
             return
-        await self._reachability.wait_until(self._clock.due(self._dialogue.at))
-        async with sessions:
-            trouble = [self._reachability.trouble] if self._reachability.trouble else await self._attempt()
-        self._give_up("; ".join(trouble) or self._reachability.trouble or "the session has ended", "failed")
-        self._report.add_questions(self._questions.deviations)
-
-    async def _attempt(self) -> list[str]:
-        """Run the session. Returns what went wrong with it as a whole."""
+        await self._pace.wait(self._dialogue.at)
         trouble: list[BaseException] = []
-        await walled(self._run(), McpmuxError, trouble.extend)
-        for error in trouble:
-            if isinstance(error, TransportError):
-                self._reachability.failed(str(error))
-        return [str(error) for error in trouble]
+        async with sessions:
+            if self._pace.trouble is None:
+                await walled(self._run(), McpmuxError, trouble.extend)
+            for error in trouble:
+                if isinstance(error, TransportError):
+                    self._pace.failed(str(error))
+        reason = "; ".join(map(str, trouble)) or self._pace.trouble or "the session has ended"
+        self._give_up(reason, "failed")
+        self._report.add_questions(self._questions.deviations)
 
     def _why_not(self, captured: CapturedRequest) -> str | None:
         return why_not(captured, with_tools=self._settings.with_tools)
@@ -137,9 +131,9 @@ class SessionReplay:
                 for step in self._dialogue.steps:
                     if step.position in self._reported:  # it has opened the session
                         continue
-                    await self._reachability.wait_until(self._clock.due(step.at))
+                    await self._pace.wait(step.at)
                     await self._wait_for_answers(before=step.position)
-                    if self._reachability.trouble is not None:
+                    if self._pace.trouble is not None:
                         break
                     if isinstance(step, CapturedRequest):
                         await self._replay_request(step, nursery)
@@ -165,7 +159,7 @@ class SessionReplay:
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
         self._channel, result = await initialize(self._channel, call, self._settings.timeout)
-        self._reachability.succeeded()
+        self._pace.succeeded()
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
         self._channel.settle(facts)
@@ -220,17 +214,17 @@ class SessionReplay:
                 except McpmuxError as error:
                     reason = str(error)
                     if isinstance(error, TransportError):
-                        self._reachability.failed(reason)
+                        self._pace.failed(reason)
             if now is None:
                 self._report_outcome(captured, "failed", reason)
                 return
-            self._reachability.succeeded()
+            self._pace.succeeded()
             self._compare_early(captured, now, _ms_since(began))
 
     def _compare_early(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         """Compare an answer. It may have come without the question that came before it in the capture."""
-        result = now.get("result")
-        if is_asking(captured) and result is not None and result.get("resultType") != INPUT_REQUIRED:
+        kind = now["result"].get("resultType") if "result" in now else INPUT_REQUIRED
+        if asked_in(captured) is not None and kind != INPUT_REQUIRED:
             self._early[captured.position] = (now, ms)
             self._report_outcome(captured, "unasked", ms=ms)
         else:
@@ -247,7 +241,7 @@ class SessionReplay:
     async def _ask_server(self, captured: CapturedRequest, call: Call) -> Fields:
         """The result; questions that the server asks on the way, and did not then, get captured answers."""
         go_on = self._channel.exchange if captured.modern else self._channel.resume
-        expected = asked_then(captured)
+        expected = set((asked_in(captured) or {}).values())
         result = await self._channel.exchange(call, unheard)
         for _ in range(ROUNDS):
             wishes = wishes_in(result) if captured.modern or STATE in result else None
@@ -341,9 +335,8 @@ async def run_replay(
         return
     most = settings.sessions if math.isinf(settings.speed) else len(dialogues)
     sessions, in_flight = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
-    clock = Clock(dialogues[0].at, trio.current_time(), settings.speed)
-    reachability = Reachability()
+    pace = Pace(dialogues[0].at, settings.speed)
     async with trio.open_nursery() as nursery:
         for dialogue in dialogues:
-            replay = SessionReplay(dialogue, open_channel, settings, report, in_flight, clock, reachability)
+            replay = SessionReplay(dialogue, open_channel, settings, report, in_flight, pace)
             nursery.start_soon(replay.run_within, sessions, name=f"replay {dialogue.name}")

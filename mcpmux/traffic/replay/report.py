@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -68,8 +69,11 @@ class Report:
     def add(self, outcome: Outcome) -> None:
         """One more request."""
         if outcome.differences:
-            method = outcome.captured.method
-            redacted = [self._redacted(method, found) for found in outcome.differences]
+            redact = partial(self._redact, outcome.captured.method)
+            redacted = [
+                Difference(path, kind, redact(path, captured), redact(path, now))
+                for path, kind, captured, now in outcome.differences
+            ]
             outcome = outcome._replace(differences=redacted)
         if outcome.reason is not None:
             outcome = outcome._replace(reason=self._redactor.clean(outcome.reason))
@@ -80,13 +84,11 @@ class Report:
         for (kind, method), count in deviations.items():
             self.questions[kind, self._redactor.clean(method)] += count
 
-    def _redacted(self, method: str, found: Difference) -> Difference:
-        """Values of this run were never captured, so they have not been redacted."""
-        captured, now = (self._redact(method, found.path, value) for value in (found.captured, found.now))
-        return found._replace(captured=captured, now=now)
-
     def _redact(self, method: str, path: Path, value: Any) -> Any:
-        """A value without secrets: looked at where it stands in its message, as rules may go by that."""
+        """A value without secrets: looked at where it stands in its message, as rules may go by that.
+
+        Values of this run were never captured, so they have not been redacted.
+        """
         data, count = self._redactor.redact(method, msgspec.json.encode(_placed(path, value)))
         return _at(path, msgspec.json.decode(data)) if count else value
 

@@ -41,18 +41,6 @@ class Settings(NamedTuple):
     ignore: Sequence[Pattern] = ()
 
 
-class Clock(NamedTuple):
-    """When what was captured is due."""
-
-    first: float
-    began: float
-    speed: float
-
-    def due(self, at: float) -> float:
-        """When `at` of the capture, in seconds since 1970, is due, on the event loop's clock."""
-        return self.began + max(0.0, at - self.first) / self.speed
-
-
 # Which of a capture's requests are sent again.
 
 READING = {m.INITIALIZE, m.DISCOVER, m.PING, *m.LISTS, m.RESOURCES_READ, m.PROMPTS_GET, m.COMPLETE}
@@ -82,20 +70,24 @@ def is_legacy(dialogue: Dialogue) -> bool:
     return any(not captured.modern and captured.method != m.PING for captured in dialogue.requests())
 
 
-class Reachability:
-    """Whether the server can be reached at all, as the sessions of a replay know it together.
+class Pace:
+    """When what was captured is due, and whether the server can be reached at all, for all sessions together.
 
     When the first session fails as there is no connection, later ones are not waited for. A server that has
     answered once is reachable: a connection that is lost afterwards costs one session.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: float, speed: float) -> None:
+        """`first`: when the capture began, in seconds since 1970; it is repeated from now on."""
         self.trouble: str | None = None
+        self._first = first
+        self._began = trio.current_time()
+        self._speed = speed
         self._reached = False
         self._failed = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Reachability reached={self._reached} trouble={self.trouble!r}>"
+        return f"<Pace reached={self._reached} trouble={self.trouble!r}>"
 
     def succeeded(self) -> None:
         """The server has answered something."""
@@ -107,9 +99,9 @@ class Reachability:
             self.trouble = trouble
             self._failed.set()
 
-    async def wait_until(self, due: float) -> None:
-        """Until that time of the event loop, or until the server is known to be unreachable."""
-        with trio.move_on_at(due):
+    async def wait(self, at: float) -> None:
+        """Until what was captured `at` is due, or until the server is known to be unreachable."""
+        with trio.move_on_at(self._began + max(0.0, at - self._first) / self._speed):
             await self._failed.wait()
 
 
