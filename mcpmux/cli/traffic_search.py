@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
@@ -29,7 +30,7 @@ from mcpmux.cli.traffic_source import (
     where_argument,
 )
 from mcpmux.printable import printable
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.envelope import members_of, raw
 from mcpmux.traffic.reading.summary import Passage, Summarizer, passages
 from mcpmux.traffic.record import Record
 
@@ -57,20 +58,20 @@ def grep(
       mcpmux traffic grep -F 'file:///a.md' --by exchange
     """
     source = FilteredCapture(where)
-    expression = compile_pattern(pattern, ignore_case=ignore_case, fixed=fixed)
+    expression = compile_pattern(re.escape(pattern) if fixed else pattern, ignore_case)
     lines = Lines(source.filter, by, as_json, expression=expression).of_all(source.records())
     number = sum(1 for _ in lines) if count else stream_lines(lines)
     if count:
-        click.echo(str(number))
+        click.echo(number)
     source.check_read()
     if not number:
         raise click.exceptions.Exit(1)
 
 
-def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> re.Pattern[str]:
+def compile_pattern(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     """The regular expression of a pattern. Raises Mistake that shows the wrong place."""
     try:
-        return re.compile(re.escape(pattern) if fixed else pattern, re.IGNORECASE if ignore_case else 0)
+        return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
         place = " " * len(printable(pattern[: error.pos or 0])) + "^"
         hint = "-F looks for the text as it is"
@@ -109,44 +110,36 @@ def show(
       mcpmux traffic show 17 captures/ --full
       mcpmux traffic show --message 102 captures/
     """
-    if seq is not None and number is not None:
-        where = (number, *where)  # with --message the first argument is a file
-    elif seq is None and number is None:
+    digits = (number or "").removeprefix("#")
+    if seq is not None:
+        where = where if number is None else (number, *where)  # with --message the first argument is a file
+    elif number is None:
         raise Mistake("name an exchange by its number, or a message by --message SEQ")
-    exchange = _exchange_number(number or "") if seq is None else 0
+    elif not re.fullmatch(r"\d{1,15}", digits, re.ASCII):
+        raise Mistake(f"expected the number of an exchange, such as 17, got {printable(number)!r}")
     source = FilteredCapture(where)
     if source.filter:
         raise Mistake("show takes files and folders only; `mcpmux traffic grep` knows filters")
-    found = find_exchange(source, exchange, run) if seq is None else [find_message(source, seq, run)]
+    found = find_exchange(source, int(digits), run) if seq is None else find_message(source, seq, run)
+    if not found:
+        wanted = f"exchange {int(digits)}" if seq is None else f"message {seq}"
+        where_in = "" if run is None else f" of run {printable(run)}"
+        raise click.ClickException(f"there is no {wanted}{where_in} in what was read")
     if as_json:
         show_lines([json_line(record) for record in found])
-    elif seq is not None:
-        show_lines([*message_lines(found[0])])
     else:
-        show_lines([*exchange_lines(found, full=full)])
+        show_lines([*(exchange_lines(found, full=full) if seq is None else message_lines(found[0]))])
     source.check_read()
 
 
-def _exchange_number(text: str) -> int:
-    digits = text.removeprefix("#")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 15:
-        raise Mistake(f"expected the number of an exchange, such as 17, got {printable(text)!r}")
-    return int(digits)
-
-
-def find_message(source: FilteredCapture, seq: int, run: str | None) -> Record:
-    """The newest message of that number. Raises ClickException."""
-    found = None
-    for record in source.everything():
-        if record.seq == seq and record.kind != "start" and run in (None, record.run):
-            found = record
-    if found is None:
-        raise click.ClickException(f"there is no message {seq}{_of_run(run)} in what was read")
-    return found
+def find_message(source: FilteredCapture, seq: int, run: str | None) -> list[Record]:
+    """The newest message of that number, if there is one."""
+    fits = (r for r in source.everything() if r.seq == seq and r.kind != "start" and run in (None, r.run))
+    return list(deque(fits, maxlen=1))
 
 
 def find_exchange(source: FilteredCapture, number: int, run: str | None) -> list[Record]:
-    """The messages of an exchange of one run, in order. Raises ClickException."""
+    """The messages of an exchange of one run, in order."""
     found: list[Record] = []
     others: set[str] = set()
     left_out = size = 0
@@ -161,17 +154,11 @@ def find_exchange(source: FilteredCapture, number: int, run: str | None) -> list
             continue
         size += record.size
         found.append(record)
-    if not found:
-        raise click.ClickException(f"there is no exchange {number}{_of_run(run)} in what was read")
     if left_out:
         tell(f"{left_out} more messages of this exchange are left out; grep exchange={number} shows them")
     if others:
         tell(f"other runs have an exchange {number}, too: --run {', '.join(sorted(others))}")
     return found
-
-
-def _of_run(run: str | None) -> str:
-    return "" if run is None else f" of run {printable(run)}"
 
 
 def exchange_lines(records: list[Record], *, full: bool) -> Iterator[str]:
@@ -207,7 +194,7 @@ def passage_lines(passage: Passage, *, full: bool) -> Iterator[str]:
     if before.size == after.size and body_of(before) == body_of(after):
         yield "  not changed" if body_of(before) is not None else "  without bodies"
         return
-    came, went = _body_lines(_ordered(before), full), _body_lines(_ordered(after), full)
+    came, went = (_body_lines(_ordered(body_of(record)), full) for record in (before, after))
     lines = difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm="")
     shown = False
     for line in islice(lines, 2, None):
@@ -222,17 +209,11 @@ def passage_lines(passage: Passage, *, full: bool) -> Iterator[str]:
         yield f"  the same but for order and spelling ({format_size(before.size)}, {format_size(after.size)})"
 
 
-def _ordered(record: Record) -> Record:
-    """The message with the members of its envelope in a fixed order: their order is no change."""
-    if record.message is None:
-        return record
-    try:
-        members = msgspec.json.decode(record.message, type=Fields)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return record
+def _ordered(body: bytes | str | None) -> bytes | str | None:
+    """A message with the members of its envelope in a fixed order: their order is no change."""
+    members = members_of(body)
     ordered = {name: members[name] for name in ENVELOPE if name in members}
-    message = Raw(msgspec.json.encode(ordered | members))
-    return msgspec.structs.replace(record, message=message)
+    return bytes(raw(ordered | members)) if members else body
 
 
 def message_lines(record: Record) -> Iterator[str]:
@@ -240,7 +221,7 @@ def message_lines(record: Record) -> Iterator[str]:
     yield message_line(record)
     yield paint(f"run {printable(record.run)}, message {record.seq}", dim=True)
     yield ""
-    yield from _body_lines(record, full=True)
+    yield from _body_lines(body_of(record), full=True)
 
 
 def body_of(record: Record) -> bytes | str | None:
@@ -248,13 +229,10 @@ def body_of(record: Record) -> bytes | str | None:
     return bytes(record.message) if record.message is not None else record.text
 
 
-def _body_lines(record: Record, full: bool) -> list[str]:
+def _body_lines(body: bytes | str | None, full: bool) -> list[str]:
     """The body with a line for each member, or as text if it is no JSON."""
-    body = body_of(record)
     if body is None:
         return ["(the body was not captured)"]
     pretty = body if isinstance(body, str) else msgspec.json.format(body, indent=2).decode("utf-8", "replace")
     lines = [printable(line) for line in pretty.split("\n")]
-    if not full and len(lines) > BODY_LINES:
-        return [*lines[:BODY_LINES], "… more; --full shows it"]
-    return lines
+    return lines if full or len(lines) <= BODY_LINES else [*lines[:BODY_LINES], "… more; --full shows it"]
