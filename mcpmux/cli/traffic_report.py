@@ -196,7 +196,10 @@ def export(
     chosen = [(name, convert) for name, convert in formats if name is not None]
     if not chosen:
         raise Mistake("choose at least one of --har FILE, --csv FILE and --jsonl FILE")
-    _check_apart([name for name, _ in chosen])
+    places = Counter(name if name == STDOUT else os.path.realpath(name) for name, _ in chosen)
+    place, count = places.most_common(1)[0]
+    if count > 1:
+        raise Mistake(f"{place}: two formats cannot go to the same place")
     redactor = read_redactor(redact)
     source = FilteredCapture(where, change=lambda record: redact_record(record, redactor))
     counts: Counter[str] = Counter()
@@ -228,23 +231,18 @@ def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int
         if path.exists() and not path.is_file():
             with path.open("wb", TOGETHER_BYTES) as file:
                 return _write(file, pieces)
-        return _replace(path.resolve(), pieces)
+        path = path.resolve()
+        part, name_of_part = tempfile.mkstemp(".part", f".{path.name[:100]}.", path.parent)
+        try:
+            with os.fdopen(part, "wb", TOGETHER_BYTES) as file:
+                size = _write(file, pieces)
+            Path(name_of_part).replace(path)
+            return size
+        except BaseException:
+            Path(name_of_part).unlink()
+            raise
     except OSError as error:
         raise click.ClickException(f"{name}: cannot write: {reason_of(error)}") from None
-
-
-def _replace(path: Path, pieces: Iterable[str]) -> int:
-    with tempfile.NamedTemporaryFile(
-        buffering=TOGETHER_BYTES, dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part", delete=False
-    ) as file:
-        try:
-            size = _write(file, pieces)
-            file.close()
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
-    return size
 
 
 def _write(file: IO[bytes], pieces: Iterable[str]) -> int:
@@ -257,14 +255,6 @@ def _write(file: IO[bytes], pieces: Iterable[str]) -> int:
             file.flush()
     file.flush()
     return size
-
-
-def _check_apart(names: Sequence[str]) -> None:
-    """Raises Mistake when two formats would go to one place."""
-    places = [name if name == STDOUT else os.path.realpath(name) for name in names]
-    for name, place in zip(names, places, strict=True):
-        if places.count(place) > 1:
-            raise Mistake(f"{name}: two formats cannot go to the same place")
 
 
 def _counted(records: Iterable[Record], counts: Counter[str], name: str) -> Iterator[Record]:
