@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,13 @@ from mcpmux.config.traffic import parse_path
 from mcpmux.logs import configure_logs
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.traffic.reading.dialogue import Dialogue, Reading, SideName
+from mcpmux.traffic.reading.dialogue import Reading, SideName
 from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.replay.captured_answers import CapturedAnswers
 from mcpmux.traffic.replay.difference import Difference, show_path
 from mcpmux.traffic.replay.mapping import KINDS
-from mcpmux.traffic.replay.mock_server import open_mock
+from mcpmux.traffic.replay.mock_server import Mock, open_mock
 from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, count_text
 from mcpmux.traffic.replay.settings import Settings, why_not
@@ -105,28 +106,22 @@ def show_report(report: Report) -> None:
         cells = (Text(str(counts[s] or "-"), style=_STYLES.get(s, "") if counts[s] else "") for s in columns)
         table.add_row(printable(method), *cells)
     show_table(table)
-    _show_latency(report)
-    _show_reasons(report)
+    if latency := report.latency():
+        headings = ["METHOD", *(f"P{percent} {when}" for percent in PERCENTILES for when in ("THEN", "NOW"))]
+        table = make_table(headings, frozenset(headings[1:]))
+        for method, both in latency.items():
+            pairs = zip(*(histogram.percentiles(PERCENTILES) for histogram in both), strict=True)
+            table.add_row(printable(method), *(format_seconds(value) for pair in pairs for value in pair))
+        click.echo()
+        show_heading("Latency")
+        show_table(table)
+    _tell_reasons(report)
     _show_differences(report.different())
     click.echo()
     click.echo(count_text((status, total[status]) for status in STATUSES if total[status]))
 
 
-def _show_latency(report: Report) -> None:
-    latency = report.latency()
-    if not latency:
-        return
-    headings = ["METHOD", *(f"P{percent} {when}" for percent in PERCENTILES for when in ("THEN", "NOW"))]
-    table = make_table(headings, frozenset(headings[1:]))
-    for method, both in latency.items():
-        columns = zip(*(histogram.percentiles(PERCENTILES) for histogram in both), strict=True)
-        table.add_row(printable(method), *(format_seconds(value) for pair in columns for value in pair))
-    click.echo()
-    show_heading("Latency")
-    show_table(table)
-
-
-def _show_reasons(report: Report) -> None:
+def _tell_reasons(report: Report) -> None:
     for status in NOT_COMPARED:
         reasons = report.reasons(status).most_common()
         for reason, count in reasons[:REASONS_SHOWN]:
@@ -154,33 +149,25 @@ def _show_differences(outcomes: Sequence[Outcome]) -> None:
 
 
 def _line(difference: Difference) -> str:
-    path = show_path(difference.path)
-    if difference.kind == "added":
-        return f"{path}: new: {_short(difference.now)}"
-    if difference.kind == "removed":
-        return f"{path}: gone: {_short(difference.captured)}"
-    word = "order: " if difference.kind == "moved" else ""
-    return f"{path}: {word}{_short(difference.captured)} → {_short(difference.now)}"
-
-
-def _short(value: object) -> str:
-    return cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH)
+    then, now = (
+        cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH)
+        for value in (difference.captured, difference.now)
+    )
+    changes = {"added": f"new: {now}", "removed": f"gone: {then}", "moved": f"order: {then} → {now}"}
+    return f"{show_path(difference.path)}: {changes.get(difference.kind, f'{then} → {now}')}"
 
 
 DIFFERENT = 1  # exit code
+TOLD_SECONDS = 30  # from here on it is told how long a replay takes
 
 
 def read_speed(text: str) -> float:
     """A factor, or `max`, which is infinite. Raises InvalidValue."""
-    if text == "max":
-        return math.inf
-    try:
-        speed = float(text.removesuffix("x"))
-    except ValueError:
-        speed = 0.0
-    if not 0.001 <= speed <= 1_000_000:
-        raise InvalidValue("expected a factor such as 1, 0.5 or 10, or `max`")
-    return speed
+    with suppress(ValueError):
+        speed = math.inf if text == "max" else float(text.removesuffix("x"))
+        if text == "max" or 0.001 <= speed <= 1_000_000:
+            return speed
+    raise InvalidValue("expected a factor such as 1, 0.5 or 10, or `max`")
 
 
 SERVER = Parsed("URL|COMMAND", parse_upstream_argument)
@@ -260,8 +247,15 @@ def replay(
         raise Mistake("--upstream goes with --leg upstream")
     reading = read_capture(files, side, upstream)
     dialogues = reading.dialogues()
-    _check_replayable(dialogues, settings.with_tools)
-    _tell_duration(dialogues, settings.speed)
+    requests = (request for dialogue in dialogues for request in dialogue.requests())
+    reasons = Counter(why_not(request, with_tools=settings.with_tools) for request in requests)
+    if None not in reasons:
+        text = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+        raise Mistake(f"nothing in this capture can be replayed ({text})")
+    last = max(step.at for dialogue in dialogues for step in dialogue.steps)
+    seconds = (last - dialogues[0].at) / settings.speed
+    if seconds > TOLD_SECONDS:
+        tell(f"this takes {seconds / 60:.1f} minutes, as it did; --speed max does not wait")
     report = Report(reading.left_out, redactor)
     limits = Limits()
     opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
@@ -279,21 +273,6 @@ def _is_local(target: Target) -> bool:
     if isinstance(target, Http | WebSocket):
         return is_loopback(urlsplit(target.url).hostname or "")
     return is_loopback(target.host) if isinstance(target, Tcp) else True
-
-
-def _check_replayable(dialogues: Sequence[Dialogue], with_tools: bool) -> None:
-    turns = [turn for dialogue in dialogues for turn in dialogue.requests()]
-    reasons = Counter(why_not(turn, with_tools=with_tools) for turn in turns)
-    if None not in reasons:
-        text = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
-        raise Mistake(f"nothing in this capture can be replayed ({text})")
-
-
-def _tell_duration(dialogues: Sequence[Dialogue], speed: float) -> None:
-    last = max(step.at for dialogue in dialogues for step in dialogue.steps)
-    seconds = (last - dialogues[0].at) / speed
-    if seconds > 30:
-        tell(f"this takes {seconds / 60:.1f} minutes, as it did; --speed max does not wait")
 
 
 DRAIN_SECONDS = 2.0  # to finish responses when asked to stop
@@ -347,12 +326,6 @@ def mock(
     listeners = choose_listeners(Listeners(), stdio, [] if stdio else [listen])
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
     dialogues = reading.dialogues()
-    _check_servable(dialogues)
-    trio.run(_serve_mock, listeners, dialogues, latency, cycle)
-
-
-def _check_servable(dialogues: Sequence[Dialogue]) -> None:
-    """Say what cannot be served. Raises Mistake if nothing can."""
     answers = CapturedAnswers(dialogues)
     reasons = count_text(answers.unusable.items())
     if not answers.size:
@@ -361,14 +334,13 @@ def _check_servable(dialogues: Sequence[Dialogue]) -> None:
         tell(f"not served: {reasons}")
     if answers.redacted:
         tell(f"{answers.redacted} answers are served with redacted values in them")
+    trio.run(_serve_mock, listeners, open_mock(dialogues, latency=latency, cycle=cycle))
 
 
-async def _serve_mock(
-    listeners: Listeners, dialogues: Sequence[Dialogue], latency: bool, cycle: bool
-) -> None:
+async def _serve_mock(listeners: Listeners, opening: AbstractAsyncContextManager[Mock]) -> None:
     stopping = trio.Event()
     on_stderr = listeners.stdio  # stdout then belongs to the protocol
-    async with open_mock(dialogues, latency=latency, cycle=cycle) as server, trio.open_nursery() as signals:
+    async with opening as server, trio.open_nursery() as signals:
         serving = Serving(Limits(), server, stopping, lambda url: click.echo(url, err=on_stderr))
         signals.start_soon(watch_signals, stopping, signals.cancel_scope)
         async with trio.open_nursery() as clients:
