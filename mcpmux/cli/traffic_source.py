@@ -6,6 +6,7 @@ import difflib
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -147,30 +148,23 @@ class FilteredCapture(CaptureFiles):
 
 def _is_path(word: str) -> bool:
     """Whether a word is a file or folder: it exists, or its name looks like that of a file."""
-    if word.endswith((SUFFIX, COMPRESSED)) or _exists(word):
-        return True
+    with suppress(OSError, ValueError):  # too long, or with a NUL
+        if word.endswith((SUFFIX, COMPRESSED)) or (word and Path(word).exists()):
+            return True
     if any(operator in word for operator in OPERATORS) or " " in word or hint_for(word) is not None:
         return False
     return not difflib.get_close_matches(word.lstrip("!").lower(), NAMES, n=1)
 
 
-def _exists(word: str) -> bool:
-    try:
-        return bool(word) and Path(word).exists()
-    except (OSError, ValueError):  # too long, or with a NUL
-        return False
-
-
 def no_files(folder: Path) -> str:
     """The message about a folder without a capture."""
-    found = f"{folder}: there are no capture files in this folder"
     others = sorted(path for path in folder.iterdir() if path.name.endswith((SUFFIX, COMPRESSED)))
-    if not others:
-        return found
+    hint = ""
     if any(number_of(path) is not None for path in others):
-        return f"{found}, but an audit log: `mcpmux audit show` reads that"
-    hint = f"name files of other names one by one, such as {others[0]}"
-    return f"{found}: they are called mcpmux-….jsonl; {hint}"
+        hint = ", but an audit log: `mcpmux audit show` reads that"
+    elif others:
+        hint = f": they are called mcpmux-….jsonl; name files of other names one by one, such as {others[0]}"
+    return f"{folder}: there are no capture files in this folder{hint}"
 
 
 def read_filter(text: str, words: Sequence[str] = ()) -> Filter:
@@ -210,11 +204,9 @@ def show_lines(lines: Collection[str]) -> None:
 
 def stream_lines(lines: Iterable[str]) -> int:
     """Write lines as they come. Returns how many there were."""
-    number = 0
+    number, last = 0, 0.0
     waiting: list[str] = []
-    last = 0.0
-    for line in lines:
-        number += 1
+    for number, line in enumerate(lines, 1):  # noqa: B007 - it is what is returned
         waiting.append(line)
         now = time.monotonic()
         if len(waiting) >= TOGETHER_LINES or now - last >= TOGETHER_SECONDS:
@@ -242,7 +234,7 @@ class Lines:
         """Raises Mistake when `by` and `as_json` do not go together."""
         if as_json and by == "exchange":
             raise Mistake("--json shows messages; leave out --by exchange")
-        self.own = own
+        self._own = own
         self._wanted = wanted
         self._by = by
         self._as_json = as_json
@@ -257,7 +249,13 @@ class Lines:
 
     def of(self, records: Iterable[Record]) -> Iterator[str]:
         """The lines for the next messages."""
-        return (line for record in records for line in self._of_one(record))
+        for record in map(self._targets.fill, records):
+            if self._by == "exchange":
+                yield from self._exchanges(self._summarizer.add(record))
+            elif record.kind != "start" and (self._own or not record.own) and self._wanted.matches(record):
+                hit = search(record, self._expression) if self._expression is not None else None
+                if self._expression is None or hit is not None:
+                    yield json_line(record) if self._as_json else message_line(record) + excerpt(hit)
 
     def of_all(self, records: Iterable[Record]) -> Iterator[str]:
         """The lines for messages and, after them, for exchanges without a response."""
@@ -268,15 +266,6 @@ class Lines:
         for summary in ended:
             if self._searched <= summary.passed_tests and self._wanted.matches(summary):
                 yield summary_line(summary)
-
-    def _of_one(self, record: Record) -> Iterator[str]:
-        record = self._targets.fill(record)
-        if self._by == "exchange":
-            yield from self._exchanges(self._summarizer.add(record))
-        elif record.kind != "start" and (self.own or not record.own) and self._wanted.matches(record):
-            hit = search(record, self._expression) if self._expression is not None else None
-            if self._expression is None or hit is not None:
-                yield json_line(record) if self._as_json else message_line(record) + excerpt(hit)
 
 
 def search(record: Record, expression: re.Pattern[str]) -> re.Match[str] | None:
@@ -293,7 +282,7 @@ def excerpt(found: re.Match[str] | None) -> str:
     if found is None or start == end:
         return ""
     before, after = found.string[max(0, start - AROUND) : start], found.string[end : end + AROUND]
-    middle = paint(printable(found.string[start : min(end, start + 10 * AROUND)]), fg="red", bold=True)
+    middle = paint(printable(found.string[start:end][: 10 * AROUND]), fg="red", bold=True)
     return f"  {paint('|', dim=True)} {printable(before)}{middle}{printable(after)}"
 
 
