@@ -128,15 +128,10 @@ async def serve_admin(
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, listeners, endpoint.handle, name=f"admin {config.host}:{port}")
-        announce(_url(config, port, token))
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        url = f"{'http' if config.tls is None else 'https'}://{host}:{port}/"
+        announce(url if config.token is not None else f"{url}?token={token.reveal()}")
         task_status.started()
-
-
-def _url(config: Admin, port: int, token: Secret) -> str:
-    """Where the inspector is. A token of the user's own is not shown."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    url = f"{'http' if config.tls is None else 'https'}://{host}:{port}/"
-    return url if config.token is not None else f"{url}?token={token.reveal()}"
 
 
 def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:

@@ -13,18 +13,28 @@ from typing import Any
 import trio
 from attrs import define, field
 
+from mcpmux import __version__
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
 from mcpmux.protocol.codes import INVALID_REQUEST
-from mcpmux.protocol.envelope import EMPTY_OBJECT, ErrorReply, Notification, Reply, decode_fields, value_of
-from mcpmux.protocol.handshake import read_initialize_result
+from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
+    ErrorReply,
+    Notification,
+    Reply,
+    decode_fields,
+    raw,
+    value_of,
+)
+from mcpmux.protocol.handshake import initialize_call, read_initialize_result
 from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY, V_2025_11_25
 from mcpmux.runtime.calls import Question, unheard
 from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
 from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, ClientNotification, Dialogue, values_of
 from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value
 from mcpmux.traffic.replay.mapping import (
@@ -36,19 +46,12 @@ from mcpmux.traffic.replay.mapping import (
     nothing_to_give,
 )
 from mcpmux.traffic.replay.report import Outcome, Report
-from mcpmux.traffic.replay.settings import (
-    OpenChannel,
-    Pace,
-    Settings,
-    initialize,
-    is_legacy,
-    opening,
-    opening_call,
-    why_not,
-)
+from mcpmux.traffic.replay.settings import OpenChannel, Pace, Settings, why_not
 from mcpmux.transports.wall import walled
 
 ROUNDS = 100  # of questions in one call; more are a circle
+
+_CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
 
 @define(eq=False, repr=False, slots=False)
@@ -125,7 +128,7 @@ class SessionReplay:
     async def _run(self) -> None:
         async with self._open_channel(_unheard) as self._channel:
             self._channel.ask_clients_by(self._who_is_asked)
-            if is_legacy(self._dialogue):
+            if any(not each.modern and each.method != m.PING for each in self._dialogue.requests()):
                 await self._begin()
             async with trio.open_nursery() as nursery:
                 for step in self._dialogue.steps:
@@ -155,10 +158,23 @@ class SessionReplay:
 
     async def _begin(self) -> None:
         """Open a legacy session, as the capture has it or as well as can be. Raises McpmuxError."""
-        first, call = opening(self._dialogue), opening_call(self._dialogue)
+        openings = (each for each in self._dialogue.requests() if each.opens_session and each.problem is None)
+        first = next(openings, None)
+        call = Call(m.INITIALIZE, first.params, first.meta) if first is not None else self._make_opening()
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
-        self._channel, result = await initialize(self._channel, call, self._settings.timeout)
+        result = None
+        with trio.move_on_after(self._settings.timeout):
+            try:
+                result = await self._channel.exchange(call, unheard)
+            except (RpcError, HttpStatusError):
+                older = await self._channel.older()  # the transport of 2024-11-05
+                if older is None:
+                    raise
+                self._channel = older
+                result = await older.exchange(call, unheard)
+        if result is None:
+            raise TransportError(f"no answer to `initialize` within {self._settings.timeout:g} s")
         self._pace.succeeded()
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
@@ -167,6 +183,14 @@ class SessionReplay:
         await self._channel.listen()
         if first is not None:
             self._check(first, {"result": values_of(result)}, _ms_since(began))
+
+    def _make_opening(self) -> Call:
+        """An `initialize` that is not in the capture, made of what its client did."""
+        info = raw({"name": self._dialogue.client or "mcpmux replay", "version": __version__})
+        asked = {question.method for question in self._dialogue.questions}
+        offered = raw({_CAPABILITY[method]: {} for method in asked if method in _CAPABILITY})
+        revisions = (each.revision for each in self._dialogue.requests() if each.revision in LEGACY)
+        return initialize_call(info, offered, next(revisions, None) or NEWEST_LEGACY)
 
     async def _repeat_notification(self, note: ClientNotification) -> None:
         """Repeat a notification of the client; cancelling is done by leaving the request."""

@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
-from mcpmux import __version__
-from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.handshake import initialize_call
-from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY
-from mcpmux.runtime.calls import Hear, unheard
+from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
-from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue
+from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.replay.difference import Pattern
 
 OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
@@ -65,11 +57,6 @@ def why_not(captured: CapturedRequest, *, with_tools: bool) -> str | None:
     return UNANSWERED if captured.answered_position is None else None
 
 
-def is_legacy(dialogue: Dialogue) -> bool:
-    """Whether it needs a session that is opened with `initialize`."""
-    return any(not captured.modern and captured.method != m.PING for captured in dialogue.requests())
-
-
 class Pace:
     """When what was captured is due, and whether the server can be reached at all, for all sessions together.
 
@@ -103,43 +90,3 @@ class Pace:
         """Until what was captured `at` is due, or until the server is known to be unreachable."""
         with trio.move_on_at(self._began + max(0.0, at - self._first) / self._speed):
             await self._failed.wait()
-
-
-# How a replay opens a legacy session: as its client did, or as well as can be.
-
-_CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
-
-
-def opening(dialogue: Dialogue) -> CapturedRequest | None:
-    """The request that opened its legacy session, if it is in the capture."""
-    return next((each for each in dialogue.requests() if each.opens_session and each.problem is None), None)
-
-
-def opening_call(dialogue: Dialogue) -> Call:
-    """That request as a call. When it is not in the capture, one is made of what its client did."""
-    first = opening(dialogue)
-    if first is not None:
-        return Call(m.INITIALIZE, first.params, first.meta)
-    info = raw({"name": dialogue.client or "mcpmux replay", "version": __version__})
-    asked = {question.method for question in dialogue.questions}
-    offered: dict[str, Any] = {_CAPABILITY[method]: {} for method in asked if method in _CAPABILITY}
-    call = initialize_call(info, raw(offered))
-    revision = next((t.revision for t in dialogue.requests() if t.revision in LEGACY), NEWEST_LEGACY)
-    call.params["protocolVersion"] = raw(revision)
-    return call
-
-
-async def initialize(channel: Channel, call: Call, timeout: float) -> tuple[Channel, Fields]:
-    """What carries the session, maybe the transport of 2024-11-05, and the answer to `initialize`.
-
-    Raises McpmuxError, also when there is no answer within `timeout` seconds.
-    """
-    with trio.move_on_after(timeout):
-        try:
-            return channel, await channel.exchange(call, unheard)
-        except (RpcError, HttpStatusError):
-            older = await channel.older()
-            if older is None:
-                raise
-            return older, await older.exchange(call, unheard)
-    raise TransportError(f"no answer to `initialize` within {timeout:g} s")
