@@ -293,7 +293,7 @@ async def test_the_filter_language_finds_rows(text, expected):
     traffic.exchange(answer={"result": {"isError": True, "content": [{"type": "text", "text": "a NEEDLE"}]}})
     traffic.message_passed(traffic.upstreams["docs"], "in", {"method": "notifications/tools/list_changed"})
     found, _ = await traffic.view.find(parse_filter(text, NOW), LAST, 100)
-    assert sorted(row.row for row in found) == expected
+    assert sorted(row["row"] for row in found) == expected
 
 
 async def test_a_filter_finds_no_secret():
@@ -310,7 +310,7 @@ async def test_walking_the_pages_shows_every_row_once():
     seen, before = [], LAST
     while before is not None:
         found, before = await traffic.view.find(everything, before, 7)
-        seen += [row.row for row in found]
+        seen += [row["row"] for row in found]
     assert seen == list(range(25, 0, -1))
     assert (await traffic.view.find(everything, 1, 7))[1] is None
 

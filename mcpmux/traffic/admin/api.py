@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 import trio
@@ -34,7 +35,7 @@ from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
 from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
-from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView, RowSummary
+from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
 from mcpmux.traffic.reading.filter_language import FilterError
 from mcpmux.traffic.reading.filters import Filter, parse_filter
 from mcpmux.traffic.record import encode_record
@@ -202,7 +203,7 @@ class Api:
             if at < since or row.first.method == m.LISTEN:  # a listen lasts for days: no measure of speed
                 continue
             if row.ms is not None and row.exchange:
-                method = view.summary(row).method or ""
+                method = view.summary(row).get("method", "")
                 found.append(TimedCall(at, OWN, method, row.ms, row.status != "ok"))
             for seen in (stored.observed for stored in row.messages):
                 if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
@@ -238,7 +239,7 @@ def is_ready(when: str, states: Collection[str]) -> bool:
 
 
 def _rows_event(
-    ring: LiveRing, rows: Sequence[RowSummary] = (), gone: Sequence[int] = (), skipped: int = 0
+    ring: LiveRing, rows: Sequence[dict[str, Any]] = (), gone: Sequence[int] = (), skipped: int = 0
 ) -> bytes:
     counts = {"first": ring.first, "last": ring.last, "messages": ring.seq}
     data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}

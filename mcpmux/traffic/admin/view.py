@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import msgspec
 import trio
@@ -28,30 +29,6 @@ BODY_BYTES = 256 * 2**10  # of one message beside others; the whole of it is had
 CUT_BYTES = 16 * 2**10  # what is shown of a longer one
 DETAIL_BYTES = 8 * 2**20  # of all messages in one answer; of the later ones their beginning is shown
 LARGE = 64 * 2**10  # bytes; from here on a message is redacted in a thread
-
-
-class RowSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A row as the list shows it; see `ring.Row`. `leg`: where it began. `left_out`: messages not kept."""
-
-    row: int
-    at: float
-    leg: str
-    peer: str
-    transport: str
-    status: str
-    kind: str
-    exchange: int | None = None
-    client: str | None = None
-    revision: str | None = None
-    method: str | None = None
-    target: str | None = None
-    upstreams: tuple[str, ...] = ()
-    code: int | None = None
-    http: int | None = None
-    ms: float | None = None
-    messages: int = 0
-    left_out: int = 0
-    size: int = 0
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -79,32 +56,36 @@ class LiveView:
         """A reading of the recorder's clock as milliseconds since 1970."""
         return round((self._run.wall + clock - self._run.clock) * 1000, 3)
 
-    def summary(self, row: Row) -> RowSummary:
-        """The row, redacted. Its texts are redacted once."""
-        if row.shown is None:
+    def summary(self, row: Row) -> dict[str, Any]:
+        """The row as the list shows it, redacted. What it does not have is left out.
+
+        `leg`, `peer`, `transport`: where it began. `messages`: how many it had, `left_out` of them not kept.
+        """
+        if row.shown is None:  # redacted once
             row.shown = self._shown(row)
         leg = row.first.leg
-        return RowSummary(
-            row=row.number,
-            at=self.when(row.first.at),
-            leg=leg.side,
-            peer=leg.peer,
-            transport=leg.transport,
-            status=row.status,
-            kind=row.first.kind,
-            exchange=row.exchange or None,
-            client=self.redactor.redact_name(leg.name) if leg.side == "client" else None,
-            revision=self.redactor.redact_name(leg.revision),
-            method=row.shown[0],
-            target=row.shown[1],
-            upstreams=row.upstreams,
-            code=row.code,
-            http=row.http,
-            ms=round(row.ms, 3) if row.ms is not None else None,
-            messages=row.count,
-            left_out=row.left_out,
-            size=row.size,
-        )
+        members = {
+            "row": row.number,
+            "at": self.when(row.first.at),
+            "leg": leg.side,
+            "peer": leg.peer,
+            "transport": leg.transport,
+            "status": row.status,
+            "kind": row.first.kind,
+            "exchange": row.exchange or None,
+            "client": self.redactor.redact_name(leg.name) if leg.side == "client" else None,
+            "revision": self.redactor.redact_name(leg.revision),
+            "method": row.shown[0],
+            "target": row.shown[1],
+            "upstreams": row.upstreams or None,
+            "code": row.code,
+            "http": row.http,
+            "ms": round(row.ms, 3) if row.ms is not None else None,
+            "messages": row.count,
+            "left_out": row.left_out or None,
+            "size": row.size or None,
+        }
+        return {name: value for name, value in members.items() if value is not None}
 
     def _shown(self, row: Row) -> tuple[str | None, str | None]:
         """Method and target; read from the redacted message when it had a secret, which may be in them."""
@@ -116,13 +97,13 @@ class LiveView:
         method, _, target = method_id_target(body) if count else (None, None, first.target)
         return self.redactor.redact_name(method or first.method), target
 
-    async def find(self, wanted: Filter, position: int, most: int) -> tuple[list[RowSummary], int | None]:
+    async def find(self, wanted: Filter, position: int, most: int) -> tuple[list[dict[str, Any]], int | None]:
         """The wanted rows before a row number, the newest first, and where to go on, or None.
 
         Looks for a bounded time only.
         """
         ring = self.ring
-        rows: list[RowSummary] = []
+        rows: list[dict[str, Any]] = []
         until = trio.current_time() + SCAN_SECONDS
         while position > ring.first and len(rows) < most and trio.current_time() < until:
             breath = time.perf_counter() + BREATH_SECONDS
@@ -201,11 +182,11 @@ class LiveView:
             time=self._run.time_of(row.first.at),
             at=row.first.at,
             kind="exchange" if row.exchange else row.first.kind,
-            method=shown.method,
-            client=shown.client,
-            revision=shown.revision,
+            method=shown.get("method"),
+            client=shown.get("client"),
+            revision=shown.get("revision"),
             id=row.first.id,
-            target=(shown.target,) if shown.target is not None else (),
+            target=(shown["target"],) if "target" in shown else (),
             upstream=row.upstreams,
             leg=tuple({each.leg.side: None for each in seen}),
             direction=tuple({each.direction: None for each in seen}),
