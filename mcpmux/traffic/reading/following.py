@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 from mcpmux.traffic.capture.files import BadLine, OnBad, expand_paths, find_files, read_files
 from mcpmux.traffic.record import BadRecord, Record, decode_record
@@ -26,9 +25,9 @@ _MAGIC = b"\x1f\x8b"
 class _GrowingFile:
     """One file that grows. What stands behind its last newline waits for the rest."""
 
-    def __init__(self, path: Path, stream: IO[bytes], on_bad: OnBad) -> None:
+    def __init__(self, path: Path, on_bad: OnBad) -> None:
         self.path = path
-        self._stream = stream
+        self._stream = path.open("rb")
         self._on_bad = on_bad
         self._partial_line: list[bytes] = []
 
@@ -67,7 +66,6 @@ class _GrowingFile:
         return []
 
     def close(self) -> None:
-        """Done with it."""
         self._stream.close()
 
 
@@ -85,7 +83,7 @@ class Follower:
         for path in self._start:
             self._known.add(_plain(path))
             if not _is_compressed(path):
-                self._growing[path] = self._open(path)
+                self._growing[path] = _GrowingFile(path, on_bad)
 
     def __repr__(self) -> str:
         return f"<Follower of {len(self._growing)} files>"
@@ -99,32 +97,27 @@ class Follower:
 
     def recent(self) -> Iterator[Record]:
         """The ends of the newest files, oldest record first; `read` goes on behind them."""
-        newest: list[Path] = []
-        size = 0
-        for path in reversed(self._start):
-            if size >= LOOK_BACK_BYTES:
-                break
-            newest.insert(0, path)
+        size, place = 0, len(self._start)
+        while place > 0 and size < LOOK_BACK_BYTES:
+            place -= 1
+            path = self._start[place]
             size += path.stat().st_size * (GZIP_GROWTH if path.suffix == _GZIP else 1)
-        for path, growing in self._growing.items():
-            if path not in newest:
-                growing.skip_all()
-        for path in newest:
-            yield from self._end_of(path)
+        for path in self._start[:place]:
+            if path in self._growing:
+                self._growing[path].skip_all()
+        for path in self._start[place:]:
+            growing = self._growing.get(path)
+            if growing is None:
+                yield from read_files([path], self._on_bad)
+                continue
+            growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
+            while records := growing.read():
+                yield from records
 
     def skip(self) -> None:
         """Leave out all that is there already."""
         for growing in self._growing.values():
             growing.skip_all()
-
-    def _end_of(self, path: Path) -> Iterator[Record]:
-        growing = self._growing.get(path)
-        if growing is None:
-            yield from read_files([path], self._on_bad)
-        else:
-            growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
-            while records := growing.read():
-                yield from records
 
     def read(self) -> list[Record]:
         """What has come since the last look; nothing when there is nothing."""
@@ -151,12 +144,9 @@ class Follower:
                 if path.suffix == _GZIP:
                     found += read_files([path], self._on_bad)
                 else:
-                    growing = self._growing[path] = self._open(path)
+                    growing = self._growing[path] = _GrowingFile(path, self._on_bad)
                     found += growing.read()
         return found
-
-    def _open(self, path: Path) -> _GrowingFile:
-        return _GrowingFile(path, path.open("rb"), self._on_bad)
 
 
 def _is_compressed(path: Path) -> bool:

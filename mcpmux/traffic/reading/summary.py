@@ -54,9 +54,7 @@ def statuses_of(record: Record) -> tuple[str, ...]:
 
 def http_words(status: int | None, least: int = BAD_HTTP) -> tuple[str, ...]:
     """The words for an HTTP status of `least` or more."""
-    if status is None or status < least:
-        return ()
-    return (f"http-{status}", f"http-{status // 100}xx")
+    return () if status is None or status < least else (f"http-{status}", f"http-{status // 100}xx")
 
 
 OPEN_LIMIT = 20_000  # exchanges; some 20 MB
@@ -107,13 +105,6 @@ class ExchangeSummary:
     withdrawn_at: float = 0.0
     _unanswered: set[tuple[object, object]] = field(factory=set)
     _withdrawn: int = 0
-
-    @classmethod
-    def begin(cls, asked: Record) -> ExchangeSummary:
-        """One that begins with a client's request."""
-        summary = cls(**{name: getattr(asked, name) for name in _OF_REQUEST})
-        summary.add(asked)
-        return summary
 
     def __repr__(self) -> str:
         return f"<ExchangeSummary {self.exchange} {self.method} {self.statuses}>"
@@ -189,7 +180,9 @@ class Summarizer:
         if known is None:
             if record.kind != "request" or record.leg != "client" or record.direction != "in":
                 return
-            known = self._open[key] = ExchangeSummary.begin(record)
+            facts = {name: getattr(record, name) for name in _OF_REQUEST}
+            known = self._open[key] = ExchangeSummary(**facts)
+            known.add(record)
         elif record.kind in ANSWERS and record.leg == "client" and record.direction == "out":
             known.end(record)  # what mcpmux asks, the client answers: that answer comes in
             del self._open[key]
@@ -315,12 +308,11 @@ def passages(records: Sequence[Record]) -> list[Passage]:
             arrived.append(record)
         elif record.direction == "out":
             before = [each for each in arrived if _fits(each, record)]
-            if record.kind == "notification":
-                before = before[:1]
-            elif record.kind == "request":
+            if record.kind == "request":
                 before = before[-1:]  # more may go out for it
-            if record.kind != "request":
-                taken = {id(each) for each in before}
+            else:
+                before = before[:1] if record.kind == "notification" else before
+                taken = set(map(id, before))
                 arrived = [each for each in arrived if id(each) not in taken]
             if before:
                 found.append(Passage(tuple(before), record))
