@@ -46,14 +46,12 @@ def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
 def har_entry(pair: Pair) -> dict[str, Any]:
     """A request with its answer, or another message, as an entry."""
     first, answer = pair
-    outcome = statuses_of(answer or first)
     own = {f"_{name}": getattr(first, name) for name in _OWN}
-    own["_outcome"] = outcome[0] if outcome else None
+    own["_outcome"] = next(iter(statuses_of(answer or first)), None)
     own["_redacted"] = sum(record.redacted or 0 for record in pair if record is not None) or None
-    if answer is not None:
-        own |= {"_answerSeq": answer.seq, "_code": answer.code}
     took: float = 0  # where nothing was waited for
     if answer is not None:
+        own |= {"_answerSeq": answer.seq, "_code": answer.code}
         took = answer.ms if answer.ms is not None else round(max(0.0, answer.at - first.at) * 1000, 3)
     entry = {
         "startedDateTime": first.time,
@@ -81,11 +79,9 @@ def _har_request(first: Record) -> dict[str, Any]:
 
 def _har_response(answer: Record | None, first: Record) -> dict[str, Any]:
     """Status 0 says that there was none; other transports than HTTP have 200 for an answer."""
-    status = first.status or 0
-    content = {"size": 0, "mimeType": "x-unknown", "text": ""}
+    status, content = first.status or 0, {"size": 0, "mimeType": "x-unknown", "text": ""}
     if answer is not None:
-        status = answer.status or 200
-        content = {"size": answer.size, **_body_of(answer)}
+        status, content = answer.status or 200, {"size": answer.size, **_body_of(answer)}
     return {
         "status": status,
         "statusText": _PHRASES.get(status, ""),
@@ -102,10 +98,9 @@ def _head_of(record: Record) -> dict[str, Any]:
 
 
 def _body_of(record: Record) -> dict[str, Any]:
+    text = record.text or ""
     if record.message is not None:
         text = bytes(record.message).decode("utf-8", "replace")
-    else:
-        text = record.text or ""
     return {"mimeType": "text/plain" if record.text is not None else "application/json", "text": text}
 
 

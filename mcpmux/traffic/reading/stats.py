@@ -92,11 +92,6 @@ class Group:
         return f"<Group {self.upstream} {self.method} {self.answers}>"
 
     @property
-    def count(self) -> int:
-        """What it is sorted by."""
-        return self.answers + self.notifications + self.open
-
-    @property
     def open(self) -> int:
         """Requests whose answer was not read."""
         return max(0, self.requests - self.answers)
@@ -190,13 +185,12 @@ class Stats:
             return
         self.messages += 1
         self.bytes += record.size
-        self.first = record.time if self.first is None else min(self.first, record.time)
-        self.last = record.time if self.last is None else max(self.last, record.time)
-        failed = False
-        if record.kind in ("request", "result", "error", "notification"):
-            failed = self._group(record).add(record)
-        else:
+        self.first = min(self.first or record.time, record.time)
+        self.last = max(self.last or record.time, record.time)
+        if record.kind not in ("request", "result", "error", "notification"):
             self.invalid += 1
+            return
+        failed = self._group(record).add(record)
         if record.kind in ANSWERS and (at := seconds_of(record)) is not None:
             timeline = self._asked if record.leg == "client" else self._forwarded
             timeline.add(at, failed)
@@ -205,7 +199,12 @@ class Stats:
         """The clients' first, then those of each upstream; the busiest first."""
         return sorted(
             self._groups.values(),
-            key=lambda group: (group.upstream != CLIENTS, group.upstream, -group.count, group.method),
+            key=lambda group: (
+                group.upstream != CLIENTS,
+                group.upstream,
+                -(group.answers + group.notifications + group.open),
+                group.method,
+            ),
         )
 
     @property
@@ -239,9 +238,7 @@ class Stats:
     def _group(self, record: Record) -> Group:
         upstream = CLIENTS if record.leg == "client" else record.upstream or record.peer or OTHERS
         key = (upstream, record.method or "(unknown)")
-        group = self._groups.get(key)
-        if group is None:
-            if len(self._groups) >= GROUPS_LIMIT:
-                key = (OTHERS, OTHERS)
-            group = self._groups.setdefault(key, Group(*key))
-        return group
+        if key not in self._groups:
+            key = key if len(self._groups) < GROUPS_LIMIT else (OTHERS, OTHERS)
+            self._groups.setdefault(key, Group(*key))
+        return self._groups[key]
