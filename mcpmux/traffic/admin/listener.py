@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import resources
-from typing import NamedTuple
 
 import structlog
 import trio
@@ -69,8 +68,9 @@ class AdminEndpoint:
             except BadRequest as problem:
                 await http.send({"error": str(problem)}, problem.status)
         elif found:
-            allowed = ("Allow", self._routes.allowed(request.path))
-            await _say(reply, 405, f"{request.method} is not for {request.path}", (allowed,))
+            allowed = ("GET, HEAD" if each.method == "GET" else each.method for each, _ in found)
+            fields = (("Allow", ", ".join(dict.fromkeys(allowed))),)
+            await _say(reply, 405, f"{request.method} is not for {request.path}", fields)
         else:
             await _say(reply, 404, "there is nothing here")
 
@@ -152,12 +152,8 @@ KEY_HEADER = "x-mcpmux-key"
 FOLLOWED_LINK = ("navigate", "document")  # Sec-Fetch-Mode and -Dest of what a person does
 
 
-class Refusal(NamedTuple):
-    """How a request is answered that may not go on, or not yet."""
-
-    status: int
-    sentence: str
-    fields: Fields = ()
+Refusal = tuple[int, str, Fields]
+"""How a request is answered that may not go on, or not yet: status, sentence, header fields."""
 
 
 class AccessCheck:
@@ -181,7 +177,7 @@ class AccessCheck:
         """None for a request that may go on. `changes`: it is one that changes something."""
         problem = self._foreign(headers)
         if problem is not None:
-            return Refusal(403, problem)
+            return 403, problem, ()
         if self._shows_token(headers):
             return None
         has_pass = self._has_pass(headers.get("cookie", ""))
@@ -189,11 +185,11 @@ class AccessCheck:
         if token is not None and (has_pass or _is_same(token, self._token)):
             # It gets the cookie, and a URL without the token.
             cookie = f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"
-            return Refusal(303, "", (("Location", "/"), ("Set-Cookie", cookie)))
+            return 303, "", (("Location", "/"), ("Set-Cookie", cookie))
         if not has_pass:
-            return Refusal(401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),))
+            return 401, UNKNOWN, (("WWW-Authenticate", 'Bearer realm="mcpmux admin"'),)
         if changes and not _is_same(headers.get(KEY_HEADER, ""), self.key):
-            return Refusal(403, NOT_DELIBERATE)
+            return 403, NOT_DELIBERATE, ()
         return None
 
     def _foreign(self, headers: dict[str, str]) -> str | None:

@@ -95,11 +95,6 @@ class Routes:
             if (match := pattern.fullmatch(path)) is not None
         ]
 
-    def allowed(self, path: str) -> str:
-        """The methods that a path is for, as the header `Allow` has them."""
-        methods = dict.fromkeys(route.method for route, _ in self.find(path))
-        return ", ".join("GET, HEAD" if method == "GET" else method for method in methods)
-
 
 def read_query(query: str) -> dict[str, str]:
     """The first value of each name."""

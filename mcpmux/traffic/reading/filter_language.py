@@ -13,10 +13,10 @@ without an upstream, `upstream!=` of one that has one.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from operator import ge, gt, le, lt
 from typing import Any, NamedTuple, TypeAlias
 
 from mcpmux.errors import McpmuxError
@@ -128,12 +128,7 @@ def _read_value(text: str, at: int) -> tuple[Glob, int]:
 
 Subject: TypeAlias = Record | ExchangeSummary
 
-ORDERED: Mapping[str, Callable[[Any, Any], Any]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
+ORDERED: Mapping[str, Callable[[Any, Any], Any]] = {">": gt, ">=": ge, "<": lt, "<=": le}
 TIME_LENGTH = len("2026-11-21T12:00:00.000000")
 
 _MILLISECONDS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6}
@@ -255,6 +250,7 @@ def _time(subject: Subject) -> str:
     return subject.time[:TIME_LENGTH]
 
 
+_KINDS = ("request", "notification", "result", "error", "invalid")
 _TABLE = (
     Key("method", (), "text", "the method; an answer has that of its request", lambda s: s.method),
     Key("upstream", ("server",), "text", "name of the upstream", lambda s: s.upstream),
@@ -273,14 +269,7 @@ _TABLE = (
     Key("text", ("body", "message"), "body", "what is in the message", lambda _: None),
     Key("leg", ("side",), "word", "client, upstream", lambda s: s.leg, ("client", "upstream")),
     Key("direction", ("dir",), "word", "in (to mcpmux), out", lambda s: s.direction, ("in", "out")),
-    Key(
-        "kind",
-        ("type",),
-        "word",
-        "request, notification, result, error, invalid",
-        lambda s: s.kind,
-        ("request", "notification", "result", "error", "invalid"),
-    ),
+    Key("kind", ("type",), "word", ", ".join(_KINDS), lambda s: s.kind, _KINDS),
     Key("redacted", (), "flag", "a flag: something was redacted", lambda s: bool(s.redacted)),
     Key("transport", (), "text", "http, stdio, sse, websocket, tcp, unix", lambda s: s.transport),
     Key("revision", (), "text", "protocol revision", lambda s: s.revision),
