@@ -18,7 +18,8 @@ from collections import Counter
 from typing import Any, Literal
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Reply, members_of, raw, text_of, value_of
+from mcpmux.protocol.codes import INVALID_REQUEST
+from mcpmux.protocol.envelope import ErrorReply, Reply, members_of, raw, text_of, value_of
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
@@ -117,7 +118,7 @@ def _round(method: str, params: Fields, state: Any) -> str:
 # | there is none | `new` |
 #
 # A question that has no answer is refused; in the modern era, where nobody can refuse, it gets one that gives
-# nothing away (`nothing_to_give`). A captured question that does not come is reported as `missing`. None of
+# nothing away (`_NOTHING_TO_GIVE`). A captured question that does not come is reported as `missing`. None of
 # this is a difference of results.
 
 INPUT_REQUIRED = "input_required"
@@ -130,7 +131,6 @@ KINDS: dict[Kind, str] = {
     "new": "asked, and not asked then",
     "missing": "not asked this time",
 }
-
 
 _NOTHING_TO_GIVE = {m.ROOTS_LIST: {"roots": []}, m.ELICIT: {"action": "cancel"}}
 
@@ -171,29 +171,30 @@ class Questions:
         """The position of the request whose result asked for what this one brings, if any."""
         return self._rounds.get(captured.position)
 
-    def take(self, method: str, position: int | None) -> Answer | None:
+    def answer(self, method: str, position: int | None, *, modern: bool = False) -> Answer:
         """The answer to a question that comes now, during the request at `position` of the capture."""
+        answer = self._take(method, position)
+        if modern and not isinstance(answer, Reply):
+            nothing = _NOTHING_TO_GIVE.get(method)
+            answer = Reply(0, raw(nothing)) if nothing is not None else None
+        return answer or ErrorReply(None, INVALID_REQUEST, f"the capture has no answer to {method}")
+
+    def _take(self, method: str, position: int | None) -> Answer | None:
         mine = [kept for kept in self._unused if kept.method == method]
+        if not mine:
+            self.deviations["again" if method in self._last else "new", method] += 1
+            return self._last.get(method)
         found = next((kept for kept in mine if kept.during == position), None)
-        if found is None and mine:
+        if found is None:
             found = mine[0]
             self.deviations["elsewhere", method] += 1
-        if found is not None:
-            self._unused.remove(found)
-            return found.answer
-        self.deviations["again" if method in self._last else "new", method] += 1
-        return self._last.get(method)
+        self._unused.remove(found)
+        return found.answer
 
     def finish(self) -> None:
         """Nothing is asked any more: what is left was not asked."""
         self.deviations.update(("missing", kept.method) for kept in self._unused)
         self._unused.clear()
-
-
-def nothing_to_give(method: str) -> Reply | None:
-    """The result of a client without roots and without a user; None for other methods."""
-    result = _NOTHING_TO_GIVE.get(method)
-    return None if result is None else Reply(0, raw(result))
 
 
 def asked_in(captured: CapturedRequest) -> dict[str, str] | None:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import trio
-from attrs import define, field
+from attrs import Factory, define, field
 
 from mcpmux import __version__
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
-from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
     ErrorReply,
@@ -35,16 +34,9 @@ from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY, V_2025_11_25
 from mcpmux.runtime.calls import Question, unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
-from mcpmux.traffic.reading.dialogue import Answer, CapturedRequest, ClientNotification, Dialogue, values_of
+from mcpmux.traffic.reading.dialogue import CapturedRequest, ClientNotification, Dialogue, values_of
 from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value
-from mcpmux.traffic.replay.mapping import (
-    INPUT_REQUIRED,
-    Questions,
-    Unmapped,
-    ValueMapping,
-    asked_in,
-    nothing_to_give,
-)
+from mcpmux.traffic.replay.mapping import INPUT_REQUIRED, Questions, Unmapped, ValueMapping, asked_in
 from mcpmux.traffic.replay.report import Outcome, Report
 from mcpmux.traffic.replay.settings import OpenChannel, Pace, Settings, why_not
 from mcpmux.transports.wall import walled
@@ -70,7 +62,9 @@ class SessionReplay:
     _pace: Pace
     _channel: Channel = field(init=False)
     _mapping: ValueMapping = field(init=False, factory=ValueMapping)
-    _questions: Questions = field(init=False)
+    _questions: Questions = field(
+        init=False, default=Factory(lambda self: Questions(self._dialogue), takes_self=True)
+    )
     _early: dict[int, tuple[Any, float]] = field(init=False, factory=dict)  # see `_compare_early`
     _pending: dict[int, tuple[CapturedRequest, trio.Event]] = field(init=False, factory=dict)
     _listens: dict[int, trio.CancelScope] = field(init=False, factory=dict)
@@ -78,9 +72,6 @@ class SessionReplay:
     capabilities: Raw = EMPTY_OBJECT
     knows_tasks: bool = False
     principal: Principal = ANYONE
-
-    def __attrs_post_init__(self) -> None:
-        self._questions = Questions(self._dialogue)
 
     def __repr__(self) -> str:
         return f"<SessionReplay {self._dialogue!r} {len(self._reported)} reported>"
@@ -211,13 +202,16 @@ class SessionReplay:
         if reason is None and origin in self._early:
             self._compare_early(captured, *self._early.pop(origin))
             return
+        params, meta, succeeded = captured.params, captured.meta, isinstance(captured.answer, Reply)
         try:
-            call = self._call_of(captured)
+            params, meta = self._mapping.apply(captured.method, params, meta, succeeded=succeeded)
         except Unmapped as error:
             reason = reason or str(error)
         if reason is not None:
             self._report_outcome(captured, "skipped", reason)
             return
+        capabilities = meta.get(CLIENT_CAPABILITIES, self.capabilities)
+        call = Call(captured.method, params, meta, self, capabilities, not captured.modern)
         self._pending[captured.position] = (captured, trio.Event())
         await nursery.start(self._listen if captured.method == m.LISTEN else self._perform, captured, call)
 
@@ -241,9 +235,9 @@ class SessionReplay:
                         self._pace.failed(reason)
             if now is None:
                 self._report_outcome(captured, "failed", reason)
-                return
-            self._pace.succeeded()
-            self._compare_early(captured, now, _ms_since(began))
+            else:
+                self._pace.succeeded()
+                self._compare_early(captured, now, _ms_since(began))
 
     def _compare_early(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         """Compare an answer. It may have come without the question that came before it in the capture."""
@@ -254,14 +248,6 @@ class SessionReplay:
         else:
             self._check(captured, now, ms)
 
-    def _call_of(self, captured: CapturedRequest) -> Call:
-        """Raises Unmapped."""
-        succeeded = isinstance(captured.answer, Reply)
-        method, params, meta = captured.method, captured.params, captured.meta
-        params, meta = self._mapping.apply(method, params, meta, succeeded=succeeded)
-        capabilities = meta.get(CLIENT_CAPABILITIES, self.capabilities)
-        return Call(captured.method, params, meta, self, capabilities, not captured.modern)
-
     async def _ask_server(self, captured: CapturedRequest, call: Call) -> Fields:
         """The result; questions that the server asks on the way, and did not then, get captured answers."""
         go_on = self._channel.exchange if captured.modern else self._channel.resume
@@ -271,24 +257,25 @@ class SessionReplay:
             wishes = wishes_in(result) if captured.modern or STATE in result else None
             if wishes is None:
                 break
-            answers = {key: self._answer_to(wish.method, captured) for key, wish in wishes.items()}
+            answers = {
+                key: self._questions.answer(wish.method, captured.position, modern=captured.modern)
+                for key, wish in wishes.items()
+            }
             if not expected.isdisjoint(wish.method for wish in wishes.values()):
                 break  # the next request of the capture answers
             if captured.modern and not all(isinstance(answer, Reply) for answer in answers.values()):
                 break  # a modern client cannot refuse
-            responses = {key: _response(wishes[key].method, answer) for key, answer in answers.items()}
+            responses = {
+                key: answer.result if isinstance(answer, Reply) else error_response(answer.as_error())
+                for key, answer in answers.items()
+            }
             call = repeated(call, result, responses)
             result = await go_on(call, unheard)
         return result
 
-    def _answer_to(self, method: str, captured: CapturedRequest) -> Answer | None:
-        """The answer to a question that came in the result of a request."""
-        answer = self._questions.take(method, captured.position)
-        return answer if isinstance(answer, Reply) or not captured.modern else nothing_to_give(method)
-
     async def ask(self, method: str, _params: Fields) -> Fields:
         """See runtime.calls.Client."""
-        answer = self._questions.take(method, None) or _no_answer(method)
+        answer = self._questions.answer(method, None)
         if isinstance(answer, ErrorReply):
             raise answer.as_error()
         return decode_fields(answer.result)
@@ -329,15 +316,6 @@ class SessionReplay:
         differences = compare(then, now, self._settings.ignore)
         status = "different" if differences else "same"
         self._report_outcome(captured, status, differences=differences, ms=ms)
-
-
-def _response(method: str, answer: Answer | None) -> Raw:
-    answer = answer or _no_answer(method)
-    return answer.result if isinstance(answer, Reply) else error_response(answer.as_error())
-
-
-def _no_answer(method: str) -> ErrorReply:
-    return ErrorReply(None, INVALID_REQUEST, f"the capture has no answer to {method}")
 
 
 def _ms_since(began: float) -> float:
