@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 
@@ -40,39 +40,29 @@ TOKEN_BYTES = 32
 log = structlog.get_logger()
 
 
-class AdminEndpoint:
-    """Handles the requests of one admin listener."""
-
-    def __init__(self, access: AccessCheck, routes: Iterable[Route]) -> None:
-        self._access = access
-        self._routes = Routes(routes)
-
-    def __repr__(self) -> str:
-        return f"<AdminEndpoint {self._access!r} {self._routes!r}>"
-
-    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer one request."""
-        found = self._routes.find(request.path)
-        method = "GET" if request.method == "HEAD" else request.method
-        route, arguments = next((each for each in found if each[0].method == method), (None, {}))
-        if route is None or not route.open:
-            changes = route is not None and route.method != "GET"
-            refusal = self._access.refusal(request.path, request.query, request.headers, changes=changes)
-            if refusal is not None:
-                await _say(reply, *refusal)
-                return
-        if route is not None:
-            http = HttpExchange(request, reply, arguments, read_query(request.query))
-            try:
-                await route.handle(http)
-            except BadRequest as problem:
-                await http.send({"error": str(problem)}, problem.status)
-        elif found:
-            allowed = ("GET, HEAD" if each.method == "GET" else each.method for each, _ in found)
-            fields = (("Allow", ", ".join(dict.fromkeys(allowed))),)
-            await _say(reply, 405, f"{request.method} is not for {request.path}", fields)
-        else:
-            await _say(reply, 404, "there is nothing here")
+async def handle(access: AccessCheck, routes: Routes, request: HttpRequest, reply: HttpReply) -> None:
+    """Answer one request."""
+    found = routes.find(request.path)
+    method = "GET" if request.method == "HEAD" else request.method
+    route, arguments = next((each for each in found if each[0].method == method), (None, {}))
+    if route is None or not route.open:
+        changes = route is not None and route.method != "GET"
+        refusal = access.refusal(request.path, request.query, request.headers, changes=changes)
+        if refusal is not None:
+            await _say(reply, *refusal)
+            return
+    if route is not None:
+        http = HttpExchange(request, reply, arguments, read_query(request.query))
+        try:
+            await route.handle(http)
+        except BadRequest as problem:
+            await http.send({"error": str(problem)}, problem.status)
+    elif found:
+        allowed = ("GET, HEAD" if each.method == "GET" else each.method for each, _ in found)
+        fields = (("Allow", ", ".join(dict.fromkeys(allowed))),)
+        await _say(reply, 405, f"{request.method} is not for {request.path}", fields)
+    else:
+        await _say(reply, 404, "there is nothing here")
 
 
 async def _say(reply: HttpReply, status: int, sentence: str, fields: Fields = ()) -> None:
@@ -123,11 +113,11 @@ async def serve_admin(
     api = Api(view, upstreams, stopping, config.ready)
     actions = control_routes(control, access.key) if control is not None else ()
     pages = await trio.to_thread.run_sync(page_routes)
-    endpoint = AdminEndpoint(access, (*api.routes, *actions, *more, *pages))
+    answer = partial(handle, access, Routes((*api.routes, *actions, *more, *pages)))
     limits = HttpLimits(body_bytes=BODY_BYTES, connections=CONNECTIONS)
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, listeners, endpoint.handle, name=f"admin {config.host}:{port}")
+        await nursery.start(serve, listeners, answer, name=f"admin {config.host}:{port}")
         host = f"[{config.host}]" if ":" in config.host else config.host
         url = f"{'http' if config.tls is None else 'https'}://{host}:{port}/"
         announce(url if config.token is not None else f"{url}?token={token.reveal()}")
@@ -178,9 +168,11 @@ class AccessCheck:
         problem = self._foreign(headers)
         if problem is not None:
             return 403, problem, ()
-        if self._shows_token(headers):
+        scheme, _, shown = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _is_same(shown.strip(), self._token):
             return None
-        has_pass = self._has_pass(headers.get("cookie", ""))
+        cookies = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
+        has_pass = any(name == self._name and _is_same(value, self._pass) for name, _, value in cookies)
         token = read_query(query).get("token") if path == "/" else None
         if token is not None and (has_pass or _is_same(token, self._token)):
             # It gets the cookie, and a URL without the token.
@@ -203,14 +195,6 @@ class AccessCheck:
         if foreign and (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) != FOLLOWED_LINK:
             return "a page of another site may not ask this; only the listener's own pages may"
         return None
-
-    def _shows_token(self, headers: Mapping[str, str]) -> bool:
-        scheme, _, shown = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and _is_same(shown.strip(), self._token)
-
-    def _has_pass(self, cookies: str) -> bool:
-        pairs = (each.strip().partition("=") for each in cookies.split(";"))
-        return any(name == self._name and _is_same(value, self._pass) for name, _, value in pairs)
 
 
 def _is_same(shown: str, secret: str) -> bool:
