@@ -73,10 +73,8 @@ class CaptureFiles:
         self._unread: dict[Path, None] = {}  # files of which nothing could be read
         for path in self.paths:
             if not path.exists():
-                hint = "`capture.level` in the configuration makes mcpmux write them"
-                raise Mistake(
-                    f"{path}: there is no such file or folder; name a capture file or folder; {hint}"
-                )
+                hint = "name a capture file or folder; `capture.level` in the configuration makes mcpmux write them"
+                raise Mistake(f"{path}: there is no such file or folder; {hint}")
 
     def __repr__(self) -> str:
         return f"<CaptureFiles {self.paths}>"
@@ -206,7 +204,8 @@ def stream_lines(lines: Iterable[str]) -> int:
     """Write lines as they come. Returns how many there were."""
     number, last = 0, 0.0
     waiting: list[str] = []
-    for number, line in enumerate(lines, 1):  # noqa: B007 - it is what is returned
+    for line in lines:
+        number += 1
         waiting.append(line)
         now = time.monotonic()
         if len(waiting) >= TOGETHER_LINES or now - last >= TOGETHER_SECONDS:
@@ -242,7 +241,7 @@ class Lines:
         self._targets = Targets()
         tests = [lambda record: search(record, expression) is not None] if expression is not None else []
         self._summarizer = Summarizer([*wanted.body_tests, *tests])
-        self._searched = frozenset(range(len(wanted.body_tests), len(wanted.body_tests) + len(tests)))
+        self._searched = {len(wanted.body_tests)} if tests else set()
 
     def __repr__(self) -> str:
         return f"<Lines {self._wanted} by {self._by}>"

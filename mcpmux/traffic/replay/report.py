@@ -68,15 +68,14 @@ class Report:
 
     def add(self, outcome: Outcome) -> None:
         """One more request."""
-        if outcome.differences:
-            redact = partial(self._redact, outcome.captured.method)
-            redacted = [
+        redact = partial(self._redact, outcome.captured.method)
+        outcome = outcome._replace(
+            reason=self._redactor.redact_name(outcome.reason),
+            differences=[
                 Difference(path, kind, redact(path, captured), redact(path, now))
                 for path, kind, captured, now in outcome.differences
-            ]
-            outcome = outcome._replace(differences=redacted)
-        if outcome.reason is not None:
-            outcome = outcome._replace(reason=self._redactor.clean(outcome.reason))
+            ],
+        )
         bisect.insort(self.outcomes, outcome, key=lambda each: each.captured.position)
 
     def add_questions(self, deviations: Counter[tuple[Kind, str]]) -> None:
@@ -99,8 +98,7 @@ class Report:
     @property
     def clean(self) -> bool:
         """Whether nothing was different or failed."""
-        counts = self.counts()
-        return counts["different"] == 0 and counts["failed"] == 0
+        return not any(outcome.status in ("different", "failed") for outcome in self.outcomes)
 
     def by_method(self) -> dict[str, Counter[str]]:
         """The same for each method, in the order of the capture."""
@@ -109,9 +107,9 @@ class Report:
             found.setdefault(outcome.captured.method, Counter())[outcome.status] += 1
         return found
 
-    def reasons(self, *statuses: Status) -> Counter[str]:
-        """Why requests were skipped, or have another of `statuses`."""
-        return Counter(o.reason or "?" for o in self.outcomes if o.status in statuses)
+    def reasons(self, status: Status) -> Counter[str]:
+        """Why requests have this status."""
+        return Counter(o.reason or "?" for o in self.outcomes if o.status == status)
 
     def latency(self) -> dict[str, Latency]:
         """By method, of requests that were answered both times."""
