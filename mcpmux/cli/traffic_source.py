@@ -73,8 +73,9 @@ class CaptureFiles:
         self._unread: dict[Path, None] = {}  # files of which nothing could be read
         for path in self.paths:
             if not path.exists():
-                hint = "name a capture file or folder; `capture.level` in the configuration makes mcpmux write them"
-                raise Mistake(f"{path}: there is no such file or folder; {hint}")
+                hint = "`capture.level` in the configuration makes mcpmux write them"
+                problem = f"{path}: there is no such file or folder; name a capture file or folder; {hint}"
+                raise Mistake(problem)
 
     def __repr__(self) -> str:
         return f"<CaptureFiles {self.paths}>"

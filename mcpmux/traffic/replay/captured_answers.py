@@ -64,7 +64,8 @@ class CapturedAnswers:
         self._cycle = cycle
         self._groups: dict[tuple[str, bytes], list[CapturedRequest]] = {}
         self._asked: Counter[tuple[object, ...]] = Counter()
-        self._requests: dict[str, list[CapturedRequest]] = {}
+        self.requests: dict[str, list[CapturedRequest]] = {}
+        """Every answered request by its method, in the order of the capture."""
         self._feeds: dict[str, list[list[ServerMessage]]] = {}
         for dialogue in dialogues:
             for captured in dialogue.requests():
@@ -81,7 +82,7 @@ class CapturedAnswers:
             return
         self.size += 1
         self.redacted += captured.answer_problem == REDACTED
-        self._requests.setdefault(captured.method, []).append(captured)
+        self.requests.setdefault(captured.method, []).append(captured)
         keys = [canonical(values_of(captured.params))] if captured.problem is None else []
         keys += [_about(captured.params)] if captured.method != m.LISTEN else []
         for key in keys:
@@ -110,25 +111,16 @@ class CapturedAnswers:
         self._asked[key] += 1
         return pool[number % len(pool) if self._cycle else min(number, len(pool) - 1)]
 
-    def all_of(self, method: str) -> list[CapturedRequest]:
-        """Every answered request of a method, in the order of the capture."""
-        return self._requests.get(method, [])
-
-    @property
-    def methods(self) -> list[str]:
-        """What was asked, in the order of the capture."""
-        return list(self._requests)
-
     def unknown(self, method: str, params: Fields) -> RpcError:
         """The error for a request without a captured answer; it names the nearest one."""
-        if method not in self._requests:
-            near = _hint(method, self.methods)
+        if method not in self.requests:
+            near = _hint(method, self.requests)
             return RpcError(METHOD_NOT_FOUND, f"Method not found: {method} is not in the capture{near}")
         asked = target_in(params)
         if asked is None or "cursor" in params or STATE in params:
             which = next((key for key in ("cursor", STATE) if key in params), "request like this")
             return RpcError(INVALID_PARAMS, f"Invalid params: no {which} of {method} is in the capture")
-        near = _hint(asked, {each.target for each in self._requests[method] if each.target is not None})
+        near = _hint(asked, {each.target for each in self.requests[method] if each.target is not None})
         problem = f"Invalid params: {method} {asked[:SHOWN]} is not in the capture{near}"
         return RpcError(INVALID_PARAMS, problem, {"uri": asked} if "uri" in params else None)
 
@@ -141,7 +133,14 @@ class CapturedAnswers:
         for captured in dialogue.requests():
             if captured.method == m.RESOURCES_SUBSCRIBE and isinstance(captured.answer, Reply):
                 uri = text_of(captured.params.get("uri")) or ""
-                began, end = captured.answered_at or captured.at, _end_of(captured, dialogue, uri)
+                began = captured.answered_at or captured.at
+                ends = (
+                    each.answered_at
+                    for each in dialogue.requests()
+                    if each.method == m.RESOURCES_UNSUBSCRIBE and each.position > captured.position
+                    if each.answered_at is not None and text_of(each.params.get("uri")) == uri
+                )
+                end = next(ends, math.inf)
                 updates = [
                     ServerMessage(max(0.0, at - began), sent.method, sent.params)
                     for at, sent in told
@@ -194,15 +193,6 @@ def _is_update_of(sent: ServerMessage, uri: str) -> bool:
     subscriptions: Subscriptions[str] = Subscriptions()
     subscriptions.add("one", "any", uri)
     return bool(subscriptions.audience("any", text_of(sent.params.get("uri")) or ""))
-
-
-def _end_of(subscribed: CapturedRequest, dialogue: Dialogue, uri: str) -> float:
-    """When a legacy client was not subscribed any more."""
-    for captured in dialogue.requests():
-        is_later = captured.position > subscribed.position and captured.method == m.RESOURCES_UNSUBSCRIBE
-        if is_later and captured.answered_at is not None and text_of(captured.params.get("uri")) == uri:
-            return captured.answered_at
-    return math.inf
 
 
 def answer_of(captured: CapturedRequest) -> Fields:

@@ -307,7 +307,7 @@ _OFFERED_BY = {
 def find_initialize(answers: CapturedAnswers, params: Fields) -> CapturedRequest | None:
     """A captured `initialize`: the same, or one in which the same revision was asked for."""
     wanted = text_of(params.get(_REQUESTED)) or ""
-    asked = (each.params for each in answers.all_of(m.INITIALIZE))
+    asked = (each.params for each in answers.requests.get(m.INITIALIZE, ()))
     same = [each for each in asked if text_of(each.get(_REQUESTED)) == wanted]
     found = (answers.find_exact(m.INITIALIZE, each, wanted) for each in (params, *same))
     return next((captured for captured in found if captured is not None), None)
@@ -329,11 +329,12 @@ def make_initialize(answers: CapturedAnswers, requested: str) -> Fields:
 
 def _known(answers: CapturedAnswers) -> tuple[dict[str, Any], Any]:
     """Capabilities with instructions, and server info, from one of the captured handshakes."""
-    for captured in (*answers.all_of(m.INITIALIZE), *answers.all_of(m.DISCOVER)):
+    requests = answers.requests
+    for captured in (*requests.get(m.INITIALIZE, ()), *requests.get(m.DISCOVER, ())):
         result = value_of(captured.answer.result) if isinstance(captured.answer, Reply) else None
         if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
             facts = {key: result.get(key) for key in ("capabilities", "instructions")}
             info = result.get("serverInfo") or value_at(result, (META, SERVER_INFO)) or _INFO
             return {key: value for key, value in facts.items() if value is not None}, info
-    offered = {_OFFERED_BY[method] for method in answers.methods if method in _OFFERED_BY}
+    offered = {_OFFERED_BY[method] for method in requests if method in _OFFERED_BY}
     return {"capabilities": {name: {} for name in sorted(offered)}}, _INFO
