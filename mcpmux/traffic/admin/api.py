@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
@@ -280,10 +281,8 @@ def control_routes(control: Control, key: str) -> tuple[Route, ...]:
             raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
         try:
             await control.act(action, name)
-        except NoSuchUpstream as error:
-            raise BadRequest(str(error), 404) from None
-        except NotPossible as error:
-            raise BadRequest(str(error), 409) from None
+        except (NoSuchUpstream, NotPossible) as error:
+            raise BadRequest(str(error), 404 if isinstance(error, NoSuchUpstream) else 409) from None
         await http.send({"upstream": name, "action": action})
 
     return (
@@ -298,9 +297,7 @@ def _check_body(http: HttpExchange) -> None:
     content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise BadRequest("send `Content-Type: application/json`")
-    try:
-        plain = not decode_fields(http.request.body)
-    except ValueError:
-        plain = False
-    if not plain:
-        raise BadRequest("send {} as the body, there is nothing more to say")
+    with suppress(ValueError):
+        if not decode_fields(http.request.body):
+            return
+    raise BadRequest("send {} as the body, there is nothing more to say")

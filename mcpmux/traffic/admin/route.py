@@ -35,7 +35,7 @@ JSON: Fields = (("Content-Type", "application/json"), NO_STORE, *SECURITY)
 TEXT: Fields = (("Content-Type", "text/plain; charset=utf-8"), NO_STORE, *SECURITY)
 
 _encoder = msgspec.json.Encoder()
-_ARGUMENT = re.compile(r"\{(\w+)\}")
+_ARGUMENT = re.compile(r"\\\{(\w+)\\\}")  # with backslashes before both braces
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +74,18 @@ class Routes:
     """Finds the route for a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._exact: dict[str, list[Route]] = {}
-        self._patterns: list[tuple[re.Pattern[str], Route]] = []
-        for route in routes:
-            if "{" in route.path:
-                self._patterns.append((re.compile(_ARGUMENT.sub(r"(?P<\1>[^/]*)", route.path)), route))
-            else:
-                self._exact.setdefault(route.path, []).append(route)
+        """Where several fit, the first one comes first."""
+        patterns = ((_ARGUMENT.sub(r"(?P<\1>[^/]*)", re.escape(route.path)), route) for route in routes)
+        self._routes = [(re.compile(pattern), route) for pattern, route in patterns]
 
     def __repr__(self) -> str:
-        return f"<Routes {sorted(self._exact)}, {len(self._patterns)} patterns>"
+        return f"<Routes {[route.path for _, route in self._routes]}>"
 
     def find(self, path: str) -> list[tuple[Route, dict[str, str]]]:
         """The routes for a path, one for each method, with the arguments in the path."""
-        if path in self._exact:
-            return [(route, {}) for route in self._exact[path]]
         return [
             (route, {name: unquote(value) for name, value in match.groupdict().items()})
-            for pattern, route in self._patterns
+            for pattern, route in self._routes
             if (match := pattern.fullmatch(path)) is not None
         ]
 
