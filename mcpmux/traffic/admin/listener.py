@@ -128,14 +128,11 @@ def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
     return TEXT, f"{sentence}\n".encode()
 
 
-# Who may use the admin listener.
-#
-# With the token: as `Authorization: Bearer …`, or a browser once as `?token=…`, which gives it
-# a cookie that no script reads and no other site sends. The cookie is made of the token by a one-way function
-# with a secret of this run, so it ends with the run. A request that changes something needs more than a
-# cookie, which browsers send by themselves: the token, or the key that the pages ask for. Every request must
-# be for a Host of ours, and one that a web page makes must come from a page of ours: the same name and port,
-# for cookies know no ports.
+# Who may use the admin listener: whoever has the token, as `Authorization: Bearer …`, or a browser once as
+# `?token=…`, which gives it a cookie that no script reads and no other site sends. The cookie is made of the
+# token by a one-way function with a secret of this run, so it ends with the run. A request that changes
+# something needs more than a cookie, which browsers send by themselves: the token, or the key that the pages
+# ask for. Every request must be for a Host of ours, and a web page's must come from a page of ours.
 
 COOKIE = "mcpmux-admin"
 KEY_HEADER = "x-mcpmux-key"

@@ -4,13 +4,10 @@ Promises: bounded in rows and in bytes; taking a message costs the same few step
 not; a message is decoded only when it is read. Messages are kept as they were on the wire: they may be shown
 only through `view`, which redacts.
 
-A row is one line of the inspector's list: an exchange with all its messages on both legs, or what belongs to
-no exchange, which is a notification, or a request of mcpmux's own with its answer. Rows have consecutive
-numbers; so have messages (`seq`). A reader keeps the number up to which it has read, and misses what is gone
-by then.
-
-What mcpmux asks by itself, every half a minute of each idle server, is in a ring of its own, with numbers of
-its own, so that it takes no room from the exchanges of clients.
+A row is one line of the inspector's list: an exchange with all its messages on both legs, or what belongs
+to none, such as a notification. Rows have consecutive numbers; so have messages (`seq`). A reader keeps the
+number up to which it has read, and misses what is gone by then. What mcpmux asks by itself is in a ring of
+its own, with numbers of its own, so that it takes no room from the exchanges of clients.
 """
 
 from __future__ import annotations
@@ -249,13 +246,12 @@ class LiveRing:
             del self._unanswered[key]
 
 
-# How long calls took lately: per upstream and method, and over time.
-#
-# Durations are in milliseconds; percentiles are nearest ranks of the durations themselves, so exact.
-# Histograms have one bucket for each factor of the square root of ten, from 0.1 ms up; the last has no
-# upper end.
+# How long calls took lately, in milliseconds: per upstream and method, and over time. Percentiles are nearest
+# ranks of the durations themselves, so exact.
 
-EDGES = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))  # 0.1 ms to 100 s
+EDGES = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))
+"""Upper ends of the buckets of a histogram, from 0.1 ms to 100 s; one more bucket has no upper end."""
+
 GROUPS = 200  # more pairs of upstream and method than a person reads
 REST = "(others)"
 

@@ -1,10 +1,8 @@
 """Dialogues out of a capture: each client's requests with all that belongs to them. Pure.
 
 A dialogue is one conversation as the side saw it that asks: a client with mcpmux (leg `client`), or mcpmux
-with a server (leg `upstream`).
-
-A second `initialize` that was answered with a result begins another dialogue. Modern requests over HTTP may
-take any connection, so those of clients with one name are one dialogue.
+with a server (leg `upstream`). A second `initialize` that was answered with a result begins another dialogue.
+Modern requests over HTTP may take any connection, so those of clients with one name are one dialogue.
 
 | from the other side | belongs to |
 | --- | --- |

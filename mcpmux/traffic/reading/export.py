@@ -1,11 +1,9 @@
 """Captured messages for other programs: HAR and CSV. Pure; pieces of text come as the messages go in.
 
-HAR: one entry for each request on each leg with its answer, and one for each other message, so nothing is
-left out. What HAR has no words for is in members that begin with `_`. Hosts are names that can be nobody's
-(RFC 6761). Source: "HTTP BatchObserver (HAR) format" of the W3C Web Performance group, version 1.2.
-
-CSV: RFC 4180, a row for each message, without bodies. Text that a spreadsheet would take for a formula has a
-`'` in front.
+HAR ("HTTP BatchObserver (HAR) format" of the W3C Web Performance group, version 1.2): an entry for each
+request on each leg with its answer, and for each other message. What HAR has no words for is in members
+that begin with `_`. Hosts are names that can be nobody's (RFC 6761). CSV (RFC 4180): a row for each
+message, without bodies. Text that a spreadsheet would take for a formula has a `'` in front.
 """
 
 from __future__ import annotations

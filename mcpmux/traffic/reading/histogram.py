@@ -5,11 +5,8 @@ the least, the most and the count are exact; merging two is recording their valu
 or longer counts as the nearest bound.
 
 A bucket's number follows from the binary form of the value, `value = m * 2**e` with 0.5 <= m < 1:
-`(e + 19) * 1024 + floor(m * 2048) - 1024`. So 1024 buckets of the same width share each doubling, and a
-histogram has at most MOST_BUCKETS.
-
-Why not the `hdrhistogram` package: recording takes 2.1 µs instead of 0.55, an empty histogram takes 190 kB
-of memory (a run may have a thousand), and it needs setuptools at run time.
+`(e + 19) * 1024 + floor(m * 2048) - 1024`. So 1024 buckets of the same width share each doubling. The package
+`hdrhistogram` takes 2.1 µs for a value instead of 0.55, and 190 kB for an empty histogram.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Which captured answer a new request gets. Pure.
 
-1. The one to a request with the same method and parameters (whatever the order of their members; `_meta` is
-   not compared).
-2. The one to a request about the same: tool or prompt, resource, what is to be completed, task; never another
-   page of a list or another round of questions.
-
-Of several the one in the same revision, else of the same era. When it was asked several times, the answers
-come in their order in the capture; after the last comes the last again, or the first (`cycle`).
+The one to a request with the same method and parameters, in any order and without `_meta`; else to one about
+the same tool, prompt, resource, completion or task, but never another page or another round of questions. Of
+several the one in the same revision, else of the same era. When it was asked several times, the answers come
+in their order in the capture; after the last comes the last again, or the first (`cycle`).
 """
 
 from __future__ import annotations

@@ -108,18 +108,10 @@ def _round(method: str, params: Fields, state: Any) -> str:
 
 
 # Servers ask when they like, and a modern client gets the question as the answer to its next request. So a
-# question gets the captured answer to one of the same method:
-#
-# | which | reported as |
-# | --- | --- |
-# | of the same request, or like it of no request, the first that was not used yet | nothing |
-# | of any other place, the first that was not used yet | `elsewhere` |
-# | all are used: the last one again | `again` |
-# | there is none | `new` |
-#
-# A question that has no answer is refused; in the modern era, where nobody can refuse, it gets one that gives
-# nothing away (`_NOTHING_TO_GIVE`). A captured question that does not come is reported as `missing`. None of
-# this is a difference of results.
+# question gets the first captured answer to one of the same method that was not used yet, of the same
+# request if there is one; when all are used, the last one again. One that has no answer is refused; in the
+# modern era, where nobody can refuse, it gets one that gives nothing away (`_NOTHING_TO_GIVE`). What is not
+# as captured is reported by its Kind, and is no difference of results.
 
 INPUT_REQUIRED = "input_required"
 
