@@ -130,19 +130,14 @@ class LiveRing:
             self.own = LiveRing(*part, recent, is_own=True)
         self._most_rows = most_rows
         self._most_bytes = most_bytes
-        self._most_of_row = most_bytes // SHARE
-        self._most_of_message = self._most_of_row // 2
         self._rows: dict[int, Row] = {}
         self._by_exchange: dict[int, Row] = {}
         self._unanswered: dict[Key, Row] = {}  # requests that belong to no exchange
         self._recent: deque[Row] = deque(maxlen=recent)  # the row of each of the last messages
         self._bytes = 0
-        self.first = 1
-        """Number of the oldest row; above `last` when there is none."""
-        self.last = 0
-        """Number of the newest row."""
-        self.seq = 0
-        """Number of the newest message."""
+        self.first = 1  # number of the oldest row; above `last` when there is none
+        self.last = 0  # number of the newest row
+        self.seq = 0  # number of the newest message
 
     def __repr__(self) -> str:
         return f"<LiveRing {len(self._rows)} rows, {self._bytes} bytes, {self.seq} messages seen>"
@@ -154,12 +149,12 @@ class LiveRing:
             return
         self.seq += 1
         size = len(observed.data) if size is None else size
-        if size > self._most_of_message:
+        if size > self._most_bytes // SHARE // 2:
             observed = msgspec.structs.replace(observed, data=b"")
         row = self._row_of(observed)
         self._bytes += row.add(StoredMessage(self.seq, size, observed))
         self._recent.append(row)
-        if len(row.messages) > ROW_MESSAGES or row.weight > self._most_of_row:
+        if len(row.messages) > ROW_MESSAGES or row.weight > self._most_bytes // SHARE:
             self._bytes -= row.shorten()
         while len(self._rows) > self._most_rows or (self._bytes > self._most_bytes and len(self._rows) > 1):
             self._forget_oldest()

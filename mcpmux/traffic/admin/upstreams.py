@@ -173,11 +173,9 @@ class Upstreams(Protocol):
 
     async def read_all(self) -> list[UpstreamState]:
         """All of them."""
-        ...
 
     async def read_states(self) -> Mapping[str, str]:
         """The state of each that is enabled."""
-        ...
 
 
 ACTIONS = ("enable", "disable", "drain", "restart")
@@ -198,12 +196,9 @@ class Control(Protocol):
     @property
     def pending(self) -> tuple[str, ...]:
         """Settings in the file that take effect when mcpmux is started again."""
-        ...
 
     async def act(self, action: str, name: str) -> None:
         """Raises NoSuchUpstream, NotPossible."""
-        ...
 
     async def reload(self) -> Mapping[str, Any]:
         """What has changed. Raises ConfigError, and nothing has changed then."""
-        ...

@@ -229,11 +229,8 @@ _Key: TypeAlias = tuple[str, str | None, str | None, str | None, int | str | Non
 _OTHER_WAY = {"in": "out", "out": "in"}
 
 
-class Pair(NamedTuple):
-    """A request and what answered it, or a message that is alone: a notification, an answer to nothing."""
-
-    first: Record
-    answer: Record | None
+Pair: TypeAlias = tuple[Record, Record | None]
+"""A request and what answered it, or a message that is alone: a notification, an answer to nothing."""
 
 
 def _request_key(record: Record) -> _Key:
@@ -248,15 +245,15 @@ def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
         key = _request_key(record)
         if record.kind == "request":
             if key in waiting:  # the id was used again
-                yield Pair(waiting.pop(key), None)
+                yield waiting.pop(key), None
             waiting[key] = record
             if len(waiting) > OPEN_LIMIT:
-                yield Pair(waiting.popitem(last=False)[1], None)
+                yield waiting.popitem(last=False)[1], None
         elif record.kind in ANSWERS and key in waiting:
-            yield Pair(waiting.pop(key), record)
+            yield waiting.pop(key), record
         elif record.kind != "start":
-            yield Pair(record, None)
-    yield from (Pair(request, None) for request in waiting.values())
+            yield record, None
+    yield from ((request, None) for request in waiting.values())
 
 
 class Targets:
