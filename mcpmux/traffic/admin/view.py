@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import trio
 
-from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.envelope import decode_any
 from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.message import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
@@ -105,17 +105,18 @@ class LiveView:
         ring = self.ring
         rows: list[dict[str, Any]] = []
         until = trio.current_time() + SCAN_SECONDS
-        while position > ring.first and len(rows) < most and trio.current_time() < until:
-            breath = time.perf_counter() + BREATH_SECONDS
-            for row in ring.before(position):
-                position = row.number
-                if self.matches(wanted, row):
-                    rows.append(self.summary(row))
-                if len(rows) >= most or time.perf_counter() > breath:
-                    break
-            else:
-                position = ring.first
-            await trio.lowlevel.checkpoint()
+        breath = time.perf_counter() + BREATH_SECONDS
+        for row in ring.before(position):
+            position = row.number
+            if self.matches(wanted, row):
+                rows.append(self.summary(row))
+            if len(rows) >= most or trio.current_time() > until:
+                break
+            if time.perf_counter() > breath:
+                await trio.lowlevel.checkpoint()
+                breath = time.perf_counter() + BREATH_SECONDS
+        else:
+            position = ring.first
         return rows, position if position > ring.first else None
 
     async def messages(self, row: Row) -> list[Message]:
@@ -152,9 +153,11 @@ class LiveView:
         record = to_record(stored.observed, self._run, stored.seq, self.redactor)
         if stored.too_large:
             return msgspec.structs.replace(record, message=None, text=None, size=stored.size)
-        if record.message is not None and not _is_json(record.message):
-            text = bytes(record.message).decode("utf-8", "replace")
-            return msgspec.structs.replace(record, message=None, text=text)
+        try:  # whether it can stand inside of other JSON: the envelope's decoder does not look into payloads
+            decode_any(record.message or b"null")
+        except ValueError:
+            text = bytes(record.message or b"").decode("utf-8", "replace")
+            record = msgspec.structs.replace(record, message=None, text=text)
         return record
 
     def matches(self, wanted: Filter, row: Row) -> bool:
@@ -202,12 +205,3 @@ class LiveView:
             size=row.messages[0].size if row.messages else 0,
             messages=row.count,
         )
-
-
-def _is_json(data: Raw) -> bool:
-    """Whether it can stand inside of other JSON: the envelope's decoder does not look into payloads."""
-    try:
-        msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
