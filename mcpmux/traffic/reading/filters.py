@@ -176,20 +176,11 @@ def _text_fits(key: Key, term: Term) -> Callable[[str], bool]:
     if key.words and not all("*".join(glob) in key.words for glob in globs):
         raise Unreadable(f"expected one of {', '.join(key.words)}")
     if term.operator in ("~", "!~"):
-        return _alike(globs)
+        folded = [(casefold(glob), is_inside if len(glob) == 1 else matches) for glob in globs]
+        return lambda text: any(is_like(glob, text.casefold()) for glob, is_like in folded)
     if all(len(glob) == 1 for glob in globs):
         return frozenset(glob[0] for glob in globs).__contains__
     return lambda text: any(matches(glob, text) for glob in globs)
-
-
-def _alike(globs: Sequence[Glob]) -> Callable[[str], bool]:
-    folded = [casefold(glob) for glob in globs]
-
-    def fits(text: str) -> bool:
-        text = text.casefold()
-        return any(is_inside(glob, text) if len(glob) == 1 else matches(glob, text) for glob in folded)
-
-    return fits
 
 
 def _body_test(term: Term) -> Test:

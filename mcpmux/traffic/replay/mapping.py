@@ -49,25 +49,23 @@ class ValueMapping:
         """
         if not isinstance(captured, dict):
             return
-        now = now if isinstance(now, dict) else {}
+        now = members_of(now)
         self._put(f"{CURSOR} of {method}", "nextCursor", captured, now)
         self._put(STATE, STATE, captured, now)
-        self._put(TASK_ID, TASK_ID, captured, now)
-        self._put(TASK_ID, TASK_ID, captured.get("task"), now.get("task"))
-        tasks, others = captured.get("tasks"), now.get("tasks")
-        if isinstance(tasks, list) and isinstance(others, list):
-            for task, other in zip(tasks, others, strict=False):
-                self._put(TASK_ID, TASK_ID, task, other)
-        wishes, others = captured.get("inputRequests"), now.get("inputRequests")
+        tasks, others = (each if isinstance(each := of.get("tasks"), list) else [] for of in (captured, now))
+        pairs = [(captured, now), (captured.get("task"), now.get("task")), *zip(tasks, others, strict=False)]
+        for task, other in pairs:
+            self._put(TASK_ID, TASK_ID, task, other)
+        wishes = captured.get("inputRequests")
         if isinstance(wishes, dict):
-            names = dict(zip(wishes, others if isinstance(others, dict) else (), strict=False))
+            names = dict(zip(wishes, members_of(now.get("inputRequests")), strict=False))
             self._wishes[_round(method, params, captured.get(STATE))] = names
 
     def _put(self, kind: str, name: str, captured: Any, now: Any) -> None:
         """Learn the member `name` of two objects."""
-        value = captured.get(name) if isinstance(captured, dict) else None
+        value = members_of(captured).get(name)
         if isinstance(value, str):
-            new = now.get(name) if isinstance(now, dict) else None
+            new = members_of(now).get(name)
             self._known[kind, value] = new if isinstance(new, str) else self._known.get((kind, value))
 
     def apply(self, method: str, params: Fields, meta: Fields, *, succeeded: bool) -> tuple[Fields, Fields]:
@@ -83,8 +81,8 @@ class ValueMapping:
                 changed[key] = raw(self._find(kind, value, succeeded))
         if RESPONSES in params:
             names = self._wishes.get(_round(method, params, text_of(params.get(STATE))), {})
-            responses = members_of(params[RESPONSES])
-            changed[RESPONSES] = raw({names.get(name, name): value for name, value in responses.items()})
+            responses = members_of(params[RESPONSES]).items()
+            changed[RESPONSES] = raw({names.get(name, name): value for name, value in responses})
         task = text_of(members_of(meta.get(RELATED_TASK)).get(TASK_ID))
         if task is not None:
             related = {**members_of(meta[RELATED_TASK]), TASK_ID: raw(self._find(TASK_ID, task, succeeded))}
