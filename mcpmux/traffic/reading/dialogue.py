@@ -118,18 +118,15 @@ class CapturedQuestion(msgspec.Struct, frozen=True):
 Step: TypeAlias = CapturedRequest | ClientNotification
 
 
-@define(eq=False, repr=False)
+@define(eq=False)
 class Dialogue:
     """One conversation. `questions`: what the other side asked in requests of its own, in order."""
 
     name: str
     client: str | None
     transport: str | None = None
-    steps: list[Step] = field(factory=list)
-    questions: list[CapturedQuestion] = field(factory=list)
-
-    def __repr__(self) -> str:
-        return f"<Dialogue {self.name} {len(self.steps)} steps>"
+    steps: list[Step] = field(factory=list, repr=False)
+    questions: list[CapturedQuestion] = field(factory=list, repr=False)
 
     def requests(self) -> Iterator[CapturedRequest]:
         """Its requests."""

@@ -72,7 +72,7 @@ CLIENTS = "(clients)"
 PERCENTILES = (50, 90, 99)
 
 
-@define(eq=False, repr=False)
+@define(eq=False)
 class Group:
     """What passed of one method on one leg. `upstream` is CLIENTS on that of the clients."""
 
@@ -87,9 +87,6 @@ class Group:
     asked_bytes: int = 0
     bytes: int = 0
     latency: Histogram = field(factory=Histogram)
-
-    def __repr__(self) -> str:
-        return f"<Group {self.upstream} {self.method} {self.answers}>"
 
     @property
     def open(self) -> int:

@@ -66,7 +66,7 @@ _OF_REQUEST = ("run", "seq", "exchange", "time", "at", "method", "id", "size", "
 Test: TypeAlias = Callable[[Record], bool]
 
 
-@define(eq=False, repr=False, kw_only=True)
+@define(eq=False, kw_only=True)
 class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
@@ -105,9 +105,6 @@ class ExchangeSummary:
     withdrawn_at: float = 0.0
     _unanswered: set[tuple[object, object]] = field(factory=set)
     _withdrawn: int = 0
-
-    def __repr__(self) -> str:
-        return f"<ExchangeSummary {self.exchange} {self.method} {self.statuses}>"
 
     def add(self, record: Record) -> None:
         """One more of its messages."""
