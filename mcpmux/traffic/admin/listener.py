@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 
-import structlog
 import trio
 
 from mcpmux.config.expansion import Secret
@@ -36,8 +35,6 @@ from mcpmux.transports.tls.context import TlsContexts
 CONNECTIONS = 64  # people, and collectors of metrics
 BODY_BYTES = 64 * 2**10  # of a request
 TOKEN_BYTES = 32
-
-log = structlog.get_logger()
 
 
 async def handle(access: AccessCheck, routes: Routes, request: HttpRequest, reply: HttpReply) -> None:

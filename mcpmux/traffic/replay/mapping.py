@@ -131,7 +131,7 @@ class Questions:
     def __init__(self, dialogue: Dialogue) -> None:
         self.deviations: Counter[tuple[Kind, str]] = Counter()
         self._unused = dialogue.questions.copy()
-        self._rounds: dict[int, int] = {}  # by the request that brings answers: the one that was asked
+        self.rounds: dict[int, int] = {}  # by the request that brings answers: the one that was asked
         self._take_rounds(dialogue)
         self._last = {kept.method: kept.answer for kept in self._unused}
 
@@ -146,7 +146,7 @@ class Questions:
             asked = asking.get(_round(method, params, text_of(params.get(STATE))))
             if RESPONSES in params and asked is not None:
                 position, methods = asked
-                self._rounds[captured.position] = position
+                self.rounds[captured.position] = position
                 self._unused += [
                     CapturedQuestion(position, methods[key], position, Reply(0, response))
                     for key, response in members_of(params[RESPONSES]).items()
@@ -156,10 +156,6 @@ class Questions:
             if wishes is not None:
                 state = text_of(_result_of(captured).get(STATE))
                 asking[_round(method, params, state)] = captured.position, wishes
-
-    def asked_by(self, captured: CapturedRequest) -> int | None:
-        """The position of the request whose result asked for what this one brings, if any."""
-        return self._rounds.get(captured.position)
 
     def answer(self, method: str, position: int | None, *, modern: bool = False) -> Answer:
         """The answer to a question that comes now, during the request at `position` of the capture."""

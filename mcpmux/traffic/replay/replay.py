@@ -198,7 +198,7 @@ class SessionReplay:
         reason = self._why_not(captured)
         if reason is None and captured.method == m.INITIALIZE:
             reason = "a session was open already"
-        origin = self._questions.asked_by(captured)
+        origin = self._questions.rounds.get(captured.position)
         if reason is None and origin in self._early:
             self._compare_early(captured, *self._early.pop(origin))
             return
