@@ -21,8 +21,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from attrs import define, field
 
+from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
+from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -30,6 +32,7 @@ from mcpmux.protocol.envelope import (
     Notification,
     Reply,
     Request,
+    decode_fields,
     decode_message,
     id_of,
     members_of,
@@ -334,3 +337,13 @@ def _message_of(record: Record) -> tuple[str | None, Message | None]:
 def values_of(fields: Fields) -> dict[str, Any]:
     """The Python values of raw members."""
     return {key: value_of(value) for key, value in fields.items()}
+
+
+def result_of(answer: Answer) -> Fields:
+    """A captured result. Raises RpcError: it was an error, or is no object."""
+    if isinstance(answer, ErrorReply):
+        raise answer.as_error()
+    try:
+        return decode_fields(answer.result)
+    except ValueError:
+        raise RpcError(INVALID_PARAMS, "the captured result is no object") from None

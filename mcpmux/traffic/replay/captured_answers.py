@@ -20,7 +20,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import ErrorReply, Reply, decode_fields, members_of, text_of, value_of
+from mcpmux.protocol.envelope import ErrorReply, Reply, members_of, text_of, value_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
@@ -190,14 +190,3 @@ def _is_update_of(sent: ServerMessage, uri: str) -> bool:
     subscriptions: Subscriptions[str] = Subscriptions()
     subscriptions.add("one", "any", uri)
     return bool(subscriptions.audience("any", text_of(sent.params.get("uri")) or ""))
-
-
-def answer_of(captured: CapturedRequest) -> Fields:
-    """A captured result. Raises RpcError: it was an error, or is no object."""
-    if isinstance(captured.answer, ErrorReply):
-        raise captured.answer.as_error()
-    assert captured.answer is not None
-    try:
-        return decode_fields(captured.answer.result)
-    except ValueError:
-        raise RpcError(INVALID_PARAMS, "the captured result is no object") from None

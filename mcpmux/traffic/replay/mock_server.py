@@ -49,8 +49,8 @@ from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.tap import Tap
-from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage
-from mcpmux.traffic.replay.captured_answers import CapturedAnswers, answer_of
+from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage, result_of
+from mcpmux.traffic.replay.captured_answers import CapturedAnswers
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
@@ -138,7 +138,8 @@ class Mock:
             elif call.wants_progress:
                 await notify(Event(sent.method, {**params, PROGRESS_TOKEN: call.meta[PROGRESS_TOKEN]}))
         await self.wait(began, (captured.ms or 0.0) / 1000)
-        return answer_of(captured)
+        assert captured.answer is not None
+        return result_of(captured.answer)
 
     async def wait(self, began: float, after: float) -> None:
         """Until what came `after` seconds is due."""
@@ -150,7 +151,7 @@ class Mock:
         wish = read_filter(call)
         captured = self.answers.find(m.LISTEN, call.params, NEWEST)
         if captured is not None and captured.answer is not None and not captured.before_answer:
-            return answer_of(captured)
+            return result_of(captured.answer)
         began = trio.current_time()
         for sent in captured.before_answer if captured is not None else self._events_for(wish, call):
             await self.wait(began, sent.after)

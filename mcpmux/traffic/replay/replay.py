@@ -17,15 +17,7 @@ from mcpmux import __version__
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
-from mcpmux.protocol.envelope import (
-    EMPTY_OBJECT,
-    ErrorReply,
-    Notification,
-    Reply,
-    decode_fields,
-    raw,
-    value_of,
-)
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, Reply, raw, value_of
 from mcpmux.protocol.handshake import initialize_call, read_initialize_result
 from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -34,7 +26,13 @@ from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY, V_2025_11_25
 from mcpmux.runtime.calls import Question, unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
-from mcpmux.traffic.reading.dialogue import CapturedRequest, ClientNotification, Dialogue, values_of
+from mcpmux.traffic.reading.dialogue import (
+    CapturedRequest,
+    ClientNotification,
+    Dialogue,
+    result_of,
+    values_of,
+)
 from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value
 from mcpmux.traffic.replay.mapping import INPUT_REQUIRED, Questions, Unmapped, ValueMapping, asked_in
 from mcpmux.traffic.replay.report import Outcome, Report
@@ -275,10 +273,7 @@ class SessionReplay:
 
     async def ask(self, method: str, _params: Fields) -> Fields:
         """See runtime.calls.Client."""
-        answer = self._questions.answer(method, None)
-        if isinstance(answer, ErrorReply):
-            raise answer.as_error()
-        return decode_fields(answer.result)
+        return result_of(self._questions.answer(method, None))
 
     async def _listen(
         self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
