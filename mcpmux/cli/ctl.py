@@ -150,10 +150,7 @@ def reload(admin: AdminClient) -> None:
 
 ACTIONS = {
     "enable": ("enabled", "Enable an upstream that was disabled, drained or switched off in the file."),
-    "disable": (
-        "disabled",
-        "Disable an upstream, as if it were not configured. Work in flight is finished.",
-    ),
+    "disable": ("disabled", "Disable an upstream, as if it were not configured. Work in flight is finished."),
     "drain": ("drained", "Send an upstream nothing more. It stays connected until `enable` or `restart`."),
     "restart": ("restarted", "Restart an upstream. Work in flight is finished in the old session."),
 }
