@@ -281,6 +281,4 @@ def redact_record(record: Record, redactor: Redactor) -> Record:
             changes["message"] = Raw(body)
             if record.kind in ("request", "notification"):
                 changes["target"] = method_id_target(body)[2]
-    if all(getattr(record, name) == value for name, value in changes.items()):
-        return record
     return msgspec.structs.replace(record, **changes)
