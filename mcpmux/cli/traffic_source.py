@@ -305,12 +305,7 @@ _STYLES = {"ok": "green", "open": "yellow", "cancelled": "yellow"}
 def message_line(record: Record) -> str:
     """One message."""
     parts = [_what(record.method or record.kind, record.target)]
-    statuses = statuses_of(record)
-    if statuses:
-        parts.append(_status(statuses, record.code))
-    if record.ms is not None:
-        parts.append(format_ms(record.ms))
-    parts.append(paint(format_size(record.size), dim=True))
+    parts += _outcome(record, statuses_of(record), format_size(record.size))
     peer = printable((record.peer or "?")[:NAME_LIMIT])
     is_client = record.leg == "client"
     client, upstream = (peer, "") if is_client else ("", peer)
@@ -321,18 +316,18 @@ def message_line(record: Record) -> str:
 def summary_line(summary: ExchangeSummary) -> str:
     """One exchange."""
     who = printable((summary.client or "")[:NAME_LIMIT]) or ", ".join(map(printable, summary.peer[:1]))
-    what = _what(summary.method or "?", summary.target[0] if summary.target else None)
-    parts = [f"{who}  {what}"]
+    parts = [who, _what(summary.method or "?", summary.target[0] if summary.target else None)]
     if summary.upstream:
         parts.append(paint(f"→ {printable(', '.join(summary.upstream))}", dim=True))
-    parts.append(_status(summary.statuses, summary.code))
-    if summary.ms is not None:
-        parts.append(format_ms(summary.ms))
-    sizes = format_size(summary.size)
-    if summary.answer_size is not None:
-        sizes += f" / {format_size(summary.answer_size)}"
-    parts.append(paint(sizes, dim=True))
+    answer_size = "" if summary.answer_size is None else f" / {format_size(summary.answer_size)}"
+    parts += _outcome(summary, summary.statuses, format_size(summary.size) + answer_size)
     return f"{_head(summary)}  {'  '.join(parts)}"
+
+
+def _outcome(subject: Record | ExchangeSummary, statuses: tuple[str, ...], sizes: str) -> list[str]:
+    parts = [_status(statuses, subject.code)] if statuses else []
+    parts += [format_ms(subject.ms)] if subject.ms is not None else []
+    return [*parts, paint(sizes, dim=True)]
 
 
 def _head(subject: Record | ExchangeSummary) -> str:
