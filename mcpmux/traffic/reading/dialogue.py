@@ -176,9 +176,11 @@ class Reading:
         key = (record.run, record.peer or "")
         conversation = self._conversations.get(key)
         if conversation is None:
-            dialogue = Dialogue(record.peer or "?", record.client, record.transport)
-            conversation = self._conversations[key] = _Conversation(dialogue, self.side)
-        conversation.dialogue.client = conversation.dialogue.client or record.client
+            direction = "in" if self.side == "client" else "out"
+            name = record.peer or "?"
+            conversation = _Conversation(name, record.client, record.transport, request_direction=direction)
+            self._conversations[key] = conversation
+        conversation.client = conversation.client or record.client
         reason = conversation.take(record, self._position)
         if reason is not None:
             self.left_out[reason] += 1
@@ -187,8 +189,7 @@ class Reading:
         """All of them, by their beginning; those without a request are left out."""
         stateless: dict[tuple[str, str | None], Dialogue] = {}
         found: list[Dialogue] = []
-        for (run, _), conversation in self._conversations.items():
-            dialogue = conversation.dialogue
+        for (run, _), dialogue in self._conversations.items():
             if self.side == "client" and dialogue.stateless:
                 whole = stateless.setdefault((run, dialogue.client), Dialogue(dialogue.name, dialogue.client))
                 whole.steps += dialogue.steps
@@ -200,22 +201,21 @@ class Reading:
         return sorted((part for part in found if any(part.requests())), key=lambda part: part.at)
 
 
-class _Conversation:
+@define(eq=False)
+class _Conversation(Dialogue):
     """One conversation while it is being read."""
 
-    def __init__(self, dialogue: Dialogue, side: SideName) -> None:
-        self.dialogue = dialogue
-        self._request_direction = "in" if side == "client" else "out"
-        self._open: dict[Id | None, CapturedRequest] = {}
-        self._questions: dict[Id | None, tuple[int, str, int | None]] = {}  # not answered: CapturedQuestion
-        self._last: CapturedRequest | None = None
+    request_direction: str = "in"
+    _open: dict[Id | None, CapturedRequest] = field(factory=dict, repr=False)
+    _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict, repr=False)  # not answered
+    _last: CapturedRequest | None = field(default=None, repr=False)
 
     def take(self, record: Record, position: int) -> str | None:
         """Put a message where it belongs. Returns why it belongs nowhere."""
         problem, message = _message_of(record)
         at = seconds_of(record)
         at = record.at if at is None else at
-        is_from_client = record.direction == self._request_direction
+        is_from_client = record.direction == self.request_direction
         if record.kind == "request" and is_from_client:
             asked = message if isinstance(message, Request) else None
             self._take_request(record, position, at, problem, asked)
@@ -232,7 +232,7 @@ class _Conversation:
             cancelled = self._open.get(id_of(note.params.get("requestId")))
             if note.method == m.CANCELLED and cancelled is not None:
                 cancelled.cancelled = True
-            self.dialogue.steps.append(note)
+            self.steps.append(note)
         elif isinstance(message, Notification | Request):
             self._take_server_message(record, position, at, message)
         return None
@@ -253,7 +253,7 @@ class _Conversation:
             revision=record.revision,
             problem=problem if asked is not None else problem or UNREADABLE,
         )
-        self.dialogue.steps.append(request)
+        self.steps.append(request)
         if record.id is not None:
             self._open[record.id] = request
 
@@ -272,12 +272,12 @@ class _Conversation:
     def _take_client_answer(
         self, request_id: Id | None, problem: str | None, answer: Answer | None
     ) -> str | None:
-        asked = self._questions.pop(request_id, None)
+        asked = self._asked.pop(request_id, None)
         if asked is None:
             return NO_REQUEST
         if problem is not None or answer is None:
             return f"an answer to {asked[1]} that is {problem}"
-        self.dialogue.questions.append(CapturedQuestion(*asked, answer))
+        self.questions.append(CapturedQuestion(*asked, answer))
         return None
 
     def _take_server_message(
@@ -287,7 +287,7 @@ class _Conversation:
         request = self._request_of(record.exchange, message.method, params)
         if isinstance(message, Request):
             during = request.position if request is not None else None
-            self._questions[message.id] = (position, message.method, during)
+            self._asked[message.id] = (position, message.method, during)
         if request is not None:
             sent = ServerMessage(max(0.0, at - request.at), message.method, params, is_question)
             request.before_answer.append(sent)
