@@ -21,7 +21,7 @@ from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.filter_language import KEYS, NAMES, OPERATORS, SORTS, FilterError, hint_for
 from mcpmux.traffic.reading.filters import Filter, body_texts, parse_filter
-from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets, statuses_of
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets, Test, statuses_of
 from mcpmux.traffic.record import Record, encode_record, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -240,9 +240,10 @@ class Lines:
         self._as_json = as_json
         self._expression = expression
         self._targets = Targets()
-        tests = [lambda record: search(record, expression) is not None] if expression is not None else []
-        self._summarizer = Summarizer([*wanted.body_tests, *tests])
-        self._searched = {len(wanted.body_tests)} if tests else set()
+        self._searched: set[Test] = set()
+        if expression is not None:
+            self._searched = {lambda record: search(record, expression) is not None}
+        self._summarizer = Summarizer([*wanted.body_tests, *self._searched])
 
     def __repr__(self) -> str:
         return f"<Lines {self._wanted} by {self._by}>"

@@ -74,7 +74,7 @@ def parse_filter(text: str, now: datetime) -> Filter:
         _check(key, placed)
         if key.sort == "body":
             body_tests.append(_body_test(placed.term))
-            test: Test = partial(_passes_body_test, body_tests[-1], len(body_tests) - 1)
+            test: Test = partial(_passes_body_test, body_tests[-1])
         else:
             test = _test_of(key, placed, now)
         tests.append(partial(_fails, test) if placed.term.opposite else test)
@@ -85,9 +85,9 @@ def _fails(test: Test, subject: Subject) -> bool:
     return not test(subject)
 
 
-def _passes_body_test(test: Test, number: int, subject: Subject) -> bool:
-    """A Summarizer has run the test `number` on the messages of an exchange."""
-    return number in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
+def _passes_body_test(test: Test, subject: Subject) -> bool:
+    """A Summarizer has run the test on the messages of an exchange."""
+    return test in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
 
 
 def _key_of(placed: Placed) -> Key:

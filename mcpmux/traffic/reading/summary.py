@@ -101,7 +101,7 @@ class ExchangeSummary:
     answer_size: int | None = None
     messages: int = 0
     statuses: tuple[str, ...] = (OPEN,)
-    passed_tests: frozenset[int] = frozenset()
+    passed_tests: set[Test] = field(factory=set, repr=False)
     withdrawn_at: float = 0.0
     _unanswered: set[tuple[object, object]] = field(factory=set)
     _withdrawn: int = 0
@@ -137,9 +137,7 @@ class ExchangeSummary:
 
     def run_tests(self, body_tests: Sequence[Test], record: Record) -> None:
         """Look which of the tests that have not passed yet one of its messages passes."""
-        for number, test in enumerate(body_tests):
-            if number not in self.passed_tests and test(record):
-                self.passed_tests |= {number}
+        self.passed_tests.update(test for test in {*body_tests} - self.passed_tests if test(record))
 
     def end(self, answer: Record) -> None:
         """What the client got."""
