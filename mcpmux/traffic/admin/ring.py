@@ -25,7 +25,6 @@ import trio
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.record import ANSWERS
 
@@ -35,8 +34,6 @@ OWN_SHARE = 8  # mcpmux's own may take as much again as a part of this
 SHARE = 8  # one row may take a part of this much of the memory, one message half of that
 ROW_MESSAGES = 2000  # of one row; a listen lasts for days
 RECENT = 16_384  # messages; some seconds of a flood
-
-Key = tuple[Leg, str, object]
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -131,8 +128,8 @@ class LiveRing:
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._rows: dict[int, Row] = {}
-        self._by_exchange: dict[int, Row] = {}
-        self._unanswered: dict[Key, Row] = {}  # requests that belong to no exchange
+        # By exchange, or by leg, direction and id for a request that belongs to none and has no answer.
+        self._growing: dict[object, Row] = {}
         self._recent: deque[Row] = deque(maxlen=recent)  # the row of each of the last messages
         self._bytes = 0
         self.first = 1  # number of the oldest row; above `last` when there is none
@@ -169,7 +166,7 @@ class LiveRing:
 
     def cut_off(self, exchange: int) -> None:
         """An exchange has ended without an answer, so it has no last message."""
-        row = self._by_exchange.get(exchange)
+        row = self._growing.get(exchange)
         if row is not None and row.status == "open":
             row.status = "cancelled"
             self.seq += 1  # readers are to look at it again
@@ -208,24 +205,20 @@ class LiveRing:
 
     def _row_of(self, observed: Observation) -> Row:
         """The row that a message belongs to, a new one if need be."""
+        leg, direction, request_id = observed.leg, observed.direction, observed.id
         if observed.exchange:
-            row = self._by_exchange.get(observed.exchange)
-            if row is None:
-                row = self._by_exchange[observed.exchange] = self._new_row(observed)
-            return row
+            return self._growing.get(observed.exchange) or self._new_row(observed, observed.exchange)
         if observed.kind in ANSWERS:
-            asked = "in" if observed.direction == "out" else "out"
-            row = self._unanswered.pop((observed.leg, asked, observed.id), None)
-            return row or self._new_row(observed)
-        row = self._new_row(observed)
-        if observed.kind == "request":
-            self._unanswered[observed.leg, observed.direction, observed.id] = row
-        return row
+            asked = "in" if direction == "out" else "out"
+            return self._growing.pop((leg, asked, request_id), None) or self._new_row(observed, None)
+        return self._new_row(observed, (leg, direction, request_id) if observed.kind == "request" else None)
 
-    def _new_row(self, observed: Observation) -> Row:
+    def _new_row(self, observed: Observation, key: object) -> Row:
         self.last += 1
         row = self._rows[self.last] = Row(self.last, observed.exchange, observed, [])
         self._bytes += row.weight
+        if key is not None:
+            self._growing[key] = row
         return row
 
     def _forget_oldest(self) -> None:
@@ -233,12 +226,9 @@ class LiveRing:
         self.first += 1
         self._bytes -= row.weight
         row.messages.clear()
-        if row.exchange:
-            del self._by_exchange[row.exchange]
-            return
-        key = (row.first.leg, row.first.direction, row.first.id)
-        if self._unanswered.get(key) is row:
-            del self._unanswered[key]
+        key = row.exchange or (row.first.leg, row.first.direction, row.first.id)
+        if self._growing.get(key) is row:
+            del self._growing[key]
 
 
 # How long calls took lately, in milliseconds: per upstream and method, and over time. Percentiles are nearest
