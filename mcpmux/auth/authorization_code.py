@@ -14,20 +14,21 @@ import hmac
 import html
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 from urllib.parse import parse_qsl
 
 import trio
 from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2 import WebApplicationClient
 
-from mcpmux.auth.bearer import Challenge, read_challenge
+from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import Clock
 from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
 from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
+from mcpmux.config.auth import OAuth
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.limits import HttpLimits
@@ -57,82 +58,79 @@ PAGE: Fields = (
 Show = Callable[[str], Awaitable[None]]
 """Has a person open a URL."""
 
+Answers: TypeAlias = trio.MemoryReceiveChannel[dict[str, str]]
+"""The members of what the browser brings."""
 
-class LoginFlow:
-    """One login."""
 
-    def __init__(self, name: str, discovery: Discovery, store: TokenStore, clock: Clock) -> None:
-        self._name = name
-        self._discovery = discovery
-        self._url, self._config, self._http = discovery.url, discovery.config, discovery.http
-        self._store = store
-        self._clock = clock
+async def log_in(
+    name: str,
+    discovery: Discovery,
+    store: TokenStore,
+    clock: Clock,
+    show: Show,
+    more: Sequence[str] = (),
+    seconds: float = 300.0,
+) -> Login:
+    """Log in at the upstream `name` and keep the login in `store`.
 
-    def __repr__(self) -> str:
-        return f"<LoginFlow {self._name}>"
+    `more`: other scopes to ask for; `seconds`: for a person. Raises McpmuxError.
+    """
+    url, config, http = discovery.url, discovery.config, discovery.http
+    probe = await http.ask(as_http(url), PROBE_FIELDS, PROBE)
+    challenge = read_challenge(probe.headers.get("www-authenticate", "") if probe.status == 401 else "")
+    found = await discovery.find(challenge)
+    server, endpoint = found.server, found.server.check_login()
+    try:
+        kept = await trio.to_thread.run_sync(store.load, name, url)
+    except StoreTrouble:
+        kept = None  # a new one takes its place
+    scopes = _choose_scopes(found, config, kept, more)
+    state = secrets.token_urlsafe(STATE_BYTES)
+    ports = [config.redirect_port] if config.redirect_port else [_port_of(kept), 0]
+    async with open_loopback(ports, state) as (redirect_uri, answers):
+        client = known_client(config, server, redirect_uri, kept)
+        if client is None:
+            client = await register(http, server, redirect_uri, scopes)
+        pkce = WebApplicationClient(client.id)
+        verifier: str = pkce.create_code_verifier(VERIFIER_CHARACTERS)
+        asked = {
+            "response_type": "code",
+            "client_id": client.id,
+            "redirect_uri": redirect_uri,
+            "state": state,
+            "code_challenge": pkce.create_code_challenge(verifier, "S256"),
+            "code_challenge_method": "S256",
+            "resource": found.resource,
+        }
+        if scopes:
+            asked["scope"] = " ".join(scopes)
+        http.policy.origin_of(endpoint)  # nobody is sent elsewhere
+        await show(add_params_to_uri(endpoint, list(asked.items())))
+        said = None
+        with trio.move_on_after(seconds):
+            said = await answers.receive()
+        if said is None:
+            raise TransportError(f"nobody came back from the browser within {seconds:g} s")
+        form = {
+            "grant_type": "authorization_code",
+            "code": read_code(said, server),
+            "redirect_uri": redirect_uri,
+            "code_verifier": verifier,
+            "resource": found.resource,
+        }
+        tokens = await request_tokens(http, server, client, form, scopes, clock())
+    login = Login(name, url, server.issuer, found.resource, client, tokens)
+    await trio.to_thread.run_sync(store.save, login)
+    return login
 
-    async def run(self, show: Show, more: Sequence[str] = (), seconds: float = 300.0) -> Login:
-        """Log in and keep the login. `more`: other scopes; `seconds`: for a person. Raises McpmuxError."""
-        found = await self._discovery.find(await self._probe())
-        endpoint = found.server.check_login()
-        kept = await self._load()
-        scopes = self._scopes(found, kept, more)
-        state = secrets.token_urlsafe(STATE_BYTES)
-        ports = [self._config.redirect_port] if self._config.redirect_port else [_port_of(kept), 0]
-        async with open_loopback(ports, state) as loopback:
-            client = known_client(self._config, found.server, loopback.uri, kept)
-            if client is None:
-                client = await register(self._http, found.server, loopback.uri, scopes)
-            pkce = WebApplicationClient(client.id)
-            verifier: str = pkce.create_code_verifier(VERIFIER_CHARACTERS)
-            asked = {
-                "response_type": "code",
-                "client_id": client.id,
-                "redirect_uri": loopback.uri,
-                "state": state,
-                "code_challenge": pkce.create_code_challenge(verifier, "S256"),
-                "code_challenge_method": "S256",
-                "resource": found.resource,
-            }
-            if scopes:
-                asked["scope"] = " ".join(scopes)
-            self._http.check(endpoint)
-            await show(add_params_to_uri(endpoint, list(asked.items())))
-            said = None
-            with trio.move_on_after(seconds):
-                said = await loopback.answers.receive()
-            if said is None:
-                raise TransportError(f"nobody came back from the browser within {seconds:g} s")
-            form = {
-                "grant_type": "authorization_code",
-                "code": read_code(said, found.server),
-                "redirect_uri": loopback.uri,
-                "code_verifier": verifier,
-                "resource": found.resource,
-            }
-            tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
-        login = Login(self._name, self._url, found.server.issuer, found.resource, client, tokens)
-        await trio.to_thread.run_sync(self._store.save, login)
-        return login
 
-    async def _probe(self) -> Challenge:
-        """What the upstream says to whom it does not know."""
-        answer = await self._http.post(as_http(self._url), PROBE_FIELDS, PROBE)
-        return read_challenge(answer.headers.get("www-authenticate", "") if answer.status == 401 else "")
-
-    async def _load(self) -> Login | None:
-        try:
-            return await trio.to_thread.run_sync(self._store.load, self._name, self._url)
-        except StoreTrouble:
-            return None  # a new one takes its place
-
-    def _scopes(self, found: Found, kept: Login | None, more: Sequence[str]) -> tuple[str, ...]:
-        wanted = [*(self._config.scopes or found.scopes), *more]
-        if kept is not None and kept.issuer == found.server.issuer:
-            wanted += kept.wanted  # what was refused for want of a scope, "Step-Up Authorization Flow"
-        if OFFLINE in (found.server.scopes_supported or ()):
-            wanted.append(OFFLINE)
-        return tuple(dict.fromkeys(wanted))
+def _choose_scopes(found: Found, config: OAuth, kept: Login | None, more: Sequence[str]) -> tuple[str, ...]:
+    wanted = [*(config.scopes or found.scopes), *more]
+    if kept is not None and kept.issuer == found.server.issuer:
+        wanted += kept.wanted  # what was refused for want of a scope, "Step-Up Authorization Flow"
+    if OFFLINE in (found.server.scopes_supported or ()):
+        wanted.append(OFFLINE)
+    return tuple(dict.fromkeys(wanted))
 
 
 def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
@@ -155,26 +153,19 @@ def _port_of(kept: Login | None) -> int:
     return int(uri.rpartition(":")[2].partition("/")[0]) if uri is not None else 0
 
 
-class Loopback(NamedTuple):
-    """`uri`: where the browser is to come back to; `answers` gets the members of what it brings."""
-
-    uri: str
-    answers: trio.MemoryReceiveChannel[dict[str, str]]
-
-
 @asynccontextmanager
-async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[Loopback]:
-    """Listen on the first of these loopback ports that can be had, 0 for any. Raises TransportError."""
+async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[tuple[str, Answers]]:
+    """Listen on the first of these loopback ports that can be had, 0 for any.
+
+    Yields the URL that the browser has to come back to, and what it brings. Raises TransportError.
+    """
     listeners = await _listen(ports)
     bound = listeners[0].socket.getsockname()[1]
     send, receive = trio.open_memory_channel[dict[str, str]](1)
 
     async def handle(request: HttpRequest, reply: HttpReply) -> None:
-        if (
-            request.path != PATH
-            or request.method != "GET"
-            or request.headers.get("host") != f"{HOST}:{bound}"
-        ):
+        asked = request.method, request.headers.get("host"), request.path
+        if asked != ("GET", f"{HOST}:{bound}", PATH):
             await _say(reply, 404, "There is nothing here.")
             return
         said = _members(request.query)
@@ -182,10 +173,8 @@ async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[Loopb
             await _say(reply, 400, "This does not belong to the login that mcpmux waits for.")
             return
         await _say(reply, 200, "mcpmux has its answer. You can close this page and go back to the terminal.")
-        try:
+        with suppress(trio.WouldBlock):  # for the same page, loaded again
             send.send_nowait(said)
-        except trio.WouldBlock:
-            return  # the same page was loaded again
 
     failure: McpmuxError | None = None
     async with trio.open_nursery() as nursery:
@@ -193,7 +182,7 @@ async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[Loopb
         serve = partial(serve_http, refuse=_refuse, stopping=trio.Event(), limits=limits)
         await nursery.start(serve, listeners, handle, name="login callback")
         try:
-            yield Loopback(f"http://{HOST}:{bound}{PATH}", receive)
+            yield f"http://{HOST}:{bound}{PATH}", receive
         except McpmuxError as error:
             failure = error  # raised outside, where no group is made of it
         nursery.cancel_scope.cancel(reason="the login is over")

@@ -245,7 +245,7 @@ class Discovery:
             raise RemoteProtocolError("its authorization server has no usable URL") from None
         missing = True
         for url in places:
-            answer = await self.http.get(url)
+            answer = await self.http.ask(url)
             if answer.status == 200:
                 return read_server(answer.body, issuer)
             missing = missing and answer.status == 404
@@ -258,7 +258,7 @@ class Discovery:
         if challenge.metadata_url is not None:
             places = [challenge.metadata_url]
         for url in places:
-            answer = await self.http.get(url)
+            answer = await self.http.ask(url)
             # Many servers answer every path with the page of an application.
             kind = answer.headers.get("content-type", "").partition(";")[0].lower()
             if answer.status == 200 and "json" in kind:

@@ -20,6 +20,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import msgspec
 import trio
 
 from mcpmux.config import ClientTls, Secret
@@ -130,61 +131,45 @@ async def _resolve(host: str, port: int) -> list[Address]:
     return [ip_address(text) for text in texts]
 
 
-class OAuthHttp:
-    """For the upstream at `own`, which is spoken to by `own_tls`; all others with the authorities in `ca`."""
+class OAuthHttp(msgspec.Struct, frozen=True):
+    """For the upstream at `own`, which is spoken to by `own_tls`; all others with the authorities in `ca`.
 
-    def __init__(
-        self, policy: AddressPolicy, own: HttpOrigin, own_tls: ClientTls, ca: str | None, proxy: Secret | None
-    ) -> None:
-        """`ca`: a file in place of the system's; `proxy` as of an upstream."""
-        self._policy = policy
-        self._own = own
-        self._own_tls = own_tls
-        self._other_tls = ClientTls(ca=ca)
-        self._proxy = proxy
+    `ca`: a file in place of the system's; `proxy` as of an upstream.
+    """
 
-    def __repr__(self) -> str:
-        return f"<OAuthHttp {self._policy!r}>"
+    policy: AddressPolicy
+    own: HttpOrigin
+    own_tls: ClientTls
+    ca: str | None
+    proxy: Secret | None
 
-    def check(self, url: str) -> None:
-        """Raises RemoteProtocolError when nobody may be sent to `url`."""
-        self._policy.origin_of(url)
-
-    async def get(self, url: str) -> WebAnswer:
-        """Raises TransportError, RemoteProtocolError."""
-        return await self._ask("GET", url, ACCEPT, b"")
-
-    async def post(self, url: str, fields: Fields, body: bytes) -> WebAnswer:
-        """Raises TransportError, RemoteProtocolError."""
-        return await self._ask("POST", url, fields, body)
-
-    async def _ask(self, method: str, url: str, fields: Fields, body: bytes) -> WebAnswer:
-        origin = self._policy.origin_of(url)
+    async def ask(self, url: str, fields: Fields = ACCEPT, body: bytes | None = None) -> WebAnswer:
+        """GET, or POST when there is a body. Raises TransportError, RemoteProtocolError."""
+        origin = self.policy.origin_of(url)
         try:
-            proxy = choose_proxy(origin, self._proxy)
+            proxy = choose_proxy(origin, self.proxy)
         except ConfigError as error:
             raise TransportError(str(error)) from None
-        tls = self._own_tls if origin == self._own else self._other_tls
-        client = (await _client())._replace(tls=tls, proxy=proxy, find=self._policy.find)
-        return await _ask(client, origin, method, url, fields, body)
+        tls = self.own_tls if origin == self.own else ClientTls(ca=self.ca)
+        client = (await _client())._replace(tls=tls, proxy=proxy, find=self.policy.find)
+        return await _ask(client, origin, url, fields, body)
 
 
 async def fetch_json(url: str, ca: str | None) -> bytes:
     """The body of a 200 answer of a trusted server, without a proxy; `ca` as above. Raises McpmuxError."""
     origin = HttpOrigin.from_url(url)
-    client = (await _client())._replace(tls=ClientTls(ca=ca))
-    answer = await _ask(client, origin, "GET", url, ACCEPT, b"")
+    answer = await _ask((await _client())._replace(tls=ClientTls(ca=ca)), origin, url)
     if answer.status != 200:
         raise RemoteProtocolError(f"{origin.authority} answered with status {answer.status}")
     return answer.body
 
 
 async def _ask(
-    client: WebClient, origin: HttpOrigin, method: str, url: str, fields: Fields, body: bytes
+    client: WebClient, origin: HttpOrigin, url: str, fields: Fields = ACCEPT, body: bytes | None = None
 ) -> WebAnswer:
     try:
         with trio.move_on_after(FETCH_SECONDS):
-            return await client.ask(method, url, fields, body)
+            return await client.ask("GET" if body is None else "POST", url, fields, body or b"")
     except ConfigError as error:
         raise TransportError(str(error)) from None
     raise TransportError(f"{origin.authority} did not answer within {FETCH_SECONDS:g} s")

@@ -86,7 +86,7 @@ async def register(
         )
     wish = client_metadata(server, redirect_uri, scopes)
     fields = (*ACCEPT, ("Content-Type", "application/json"))
-    answer = await http.post(server.registration_endpoint, fields, msgspec.json.encode(wish))
+    answer = await http.ask(server.registration_endpoint, fields, msgspec.json.encode(wish))
     try:
         members = msgspec.json.decode(answer.body, type=dict[str, Any])
         if answer.status not in (200, 201):
@@ -146,7 +146,7 @@ async def request_tokens(
         form = {**form, "client_id": client.id}
         if client.secret is not None:
             form["client_secret"] = client.secret
-    answer = await http.post(server.token_endpoint, fields, prepare_token_request(**form).encode())
+    answer = await http.ask(server.token_endpoint, fields, prepare_token_request(**form).encode())
     return _read_tokens(answer, server.issuer, scopes, now)
 
 

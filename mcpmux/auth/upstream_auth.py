@@ -19,7 +19,6 @@ import msgspec
 import structlog
 import trio
 
-from mcpmux.auth.authorization_code import LoginFlow
 from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Clock, Credential
 from mcpmux.auth.discovery import Discovery, Found, IssuerChanged, as_http, is_same_issuer
@@ -42,18 +41,14 @@ def make_credential(
     """What gets the tokens of an upstream; None when it is not configured for any."""
     if target.oauth is None:
         return None
+    discovery = discovery_of(target, target.oauth)
     if target.oauth.grant == CLIENT_CREDENTIALS:
-        return ClientCredentials(name, _discovery_for(target, target.oauth), clock)
-    return UserLogin(name, _discovery_for(target, target.oauth), store or default_store(), clock)
+        return ClientCredentials(name, discovery, clock)
+    return UserLogin(name, discovery, store or default_store(), clock)
 
 
-def make_login(name: str, target: Http | WebSocket, store: TokenStore, clock: Clock = time.time) -> LoginFlow:
-    """A login for an upstream that is configured for one."""
-    assert target.oauth is not None
-    return LoginFlow(name, _discovery_for(target, target.oauth), store, clock)
-
-
-def _discovery_for(target: Http | WebSocket, config: OAuth) -> Discovery:
+def discovery_of(target: Http | WebSocket, config: OAuth) -> Discovery:
+    """Finds the authorization server of an upstream, with the upstream's own TLS and proxy."""
     own = as_http(target.url)
     trusted = [own] if config.issuer is None else [own, config.issuer]
     proxy = target.proxy if isinstance(target, Http) else None

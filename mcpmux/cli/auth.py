@@ -78,9 +78,10 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
     assert target.oauth is not None
     if target.oauth.grant == CLIENT_CREDENTIALS:
         raise ConfigError([f"upstreams.{upstream}: no login needed: it uses client credentials"])
-    from mcpmux.auth.upstream_auth import make_login  # oauthlib is large
+    from mcpmux.auth.authorization_code import log_in  # oauthlib is large
+    from mcpmux.auth.upstream_auth import discovery_of
 
-    flow = make_login(upstream, target, default_store())
+    discovery = discovery_of(target, target.oauth)
 
     async def show(url: str) -> None:
         tell("Open this URL to log in:")
@@ -88,7 +89,7 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
         if not no_browser and has_screen():
             await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
 
-    done = run(flow.run, show, scopes, timeout)
+    done = run(log_in, upstream, discovery, default_store(), time.time, show, scopes, timeout)
     tell(f"Logged in at {printable(done.issuer)}{_duration(done)}.")
 
 

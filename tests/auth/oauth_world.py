@@ -10,7 +10,7 @@ import hashlib
 import json
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,10 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import trio
 
 from mcpmux import app
-from mcpmux.auth.authorization_code import LoginFlow
+from mcpmux.auth.authorization_code import log_in
 from mcpmux.auth.credential import Credential
 from mcpmux.auth.token_store import Login, TokenStore
-from mcpmux.auth.upstream_auth import make_credential, make_login
+from mcpmux.auth.upstream_auth import discovery_of, make_credential
 from mcpmux.config import Config, Http, OAuth, Secret, Upstream
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.server import serve_http
@@ -184,11 +184,16 @@ class World(Web):
         assert made is not None
         return made
 
-    def flow(self, target: Http) -> LoginFlow:
-        return make_login("web", target, self.store, self.clock)
-
-    async def log_in(self, target: Http, *more: str) -> Login:
-        return await self.flow(target).run(browse, more, 5)
+    async def log_in(
+        self,
+        target: Http,
+        *more: str,
+        show: Callable[[str], Awaitable[None]] | None = None,
+        seconds: float = 5,
+    ) -> Login:
+        assert target.oauth is not None
+        discovery = discovery_of(target, target.oauth)
+        return await log_in("web", discovery, self.store, self.clock, show or browse, more, seconds)
 
     @property
     def grants(self) -> list[str]:

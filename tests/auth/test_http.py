@@ -65,10 +65,10 @@ async def test_a_name_is_resolved_once_and_what_was_judged_is_asked(certificates
         resolver = Resolver("127.0.0.1", METADATA)
         trio.socket.set_custom_hostname_resolver(resolver)
         asking = make_http(ca=certificates.ca)
-        assert (await asking.get(f"https://elsewhere.example:{port}/")).status == 200
+        assert (await asking.ask(f"https://elsewhere.example:{port}/")).status == 200
         assert resolver.asked == ["elsewhere.example"]
         with pytest.raises(RemoteProtocolError, match="is at a link-local or cloud metadata address"):
-            await asking.get(f"https://elsewhere.example:{port}/")
+            await asking.ask(f"https://elsewhere.example:{port}/")
         assert resolver.asked == ["elsewhere.example"] * 2
 
 
@@ -76,13 +76,13 @@ async def test_a_name_is_resolved_once_and_what_was_judged_is_asked(certificates
 async def test_a_name_at_an_address_that_must_not_be_asked_is_not_connected_to(address: str) -> None:
     trio.socket.set_custom_hostname_resolver(Resolver(address))
     with pytest.raises(RemoteProtocolError, match="which it names for authorization, is at a"):
-        await make_http().post("https://as.example/token", (), b"SECRET")
+        await make_http().ask("https://as.example/token", (), b"SECRET")
 
 
 async def test_a_host_of_the_configuration_is_asked_wherever_it_is() -> None:
     async with serving(None, reply_ok) as port:
         trio.socket.set_custom_hostname_resolver(Resolver("127.0.0.1"))
-        answer = await make_http(f"http://intern.example:{port}/mcp").get(f"http://intern.example:{port}/x")
+        answer = await make_http(f"http://intern.example:{port}/mcp").ask(f"http://intern.example:{port}/x")
     assert answer.body == b"{}"
 
 
@@ -102,12 +102,12 @@ async def test_the_upstream_has_its_own_settings_and_all_others_their_authoritie
     async with serving(asks, reply_ok) as own, serving(server_tls(certificates), reply_ok) as other:
         url = f"https://127.0.0.1:{own}/mcp"
         asking = make_http(url, own_tls, certificates.ca)
-        assert (await asking.get(url)).status == 200
-        assert (await asking.get(f"https://127.0.0.1:{other}/")).status == 200
+        assert (await asking.ask(url)).status == 200
+        assert (await asking.ask(f"https://127.0.0.1:{other}/")).status == 200
         with pytest.raises(ConnectFailed, match="TLS"):
-            await make_http(url, own_tls, certificates.strange_ca).get(f"https://127.0.0.1:{other}/")
+            await make_http(url, own_tls, certificates.strange_ca).ask(f"https://127.0.0.1:{other}/")
         with pytest.raises(TransportError, match=r"tls\.ca: "):
-            await make_http(url, own_tls, certificates.missing).get(f"https://127.0.0.1:{other}/")
+            await make_http(url, own_tls, certificates.missing).ask(f"https://127.0.0.1:{other}/")
 
 
 async def test_keys_of_an_issuer_are_fetched_with_its_authorities(certificates: Certificates) -> None:
@@ -127,10 +127,10 @@ async def test_the_upstreams_proxy_is_that_of_its_authorization_server(certifica
     ):
         trio.socket.set_custom_hostname_resolver(Resolver(METADATA))  # whom the proxy asks is its affair
         asking = make_http(ca=certificates.ca, proxy=f"http://127.0.0.1:{proxy.port}")
-        assert (await asking.get("https://elsewhere.example/")).status == 200
+        assert (await asking.ask("https://elsewhere.example/")).status == 200
         for address in ("10.0.0.1", METADATA, "[fd00::1]"):
             with pytest.raises(RemoteProtocolError, match="is at a"):
-                await asking.get(f"https://{address}/")
+                await asking.ask(f"https://{address}/")
     assert proxy.requests == [("CONNECT", "elsewhere.example:443")]
 
 
@@ -144,13 +144,13 @@ async def test_the_environment_names_a_proxy_that_the_setting_outranks(
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
         trio.socket.set_custom_hostname_resolver(Resolver("127.0.0.1"))
         url = f"https://elsewhere.example:{port}/"
-        assert (await make_http(ca=certificates.ca).get(url)).status == 200
+        assert (await make_http(ca=certificates.ca).ask(url)).status == 200
         assert len(proxy.requests) == 1
-        assert (await make_http(ca=certificates.ca, proxy="").get(url)).status == 200
+        assert (await make_http(ca=certificates.ca, proxy="").ask(url)).status == 200
         assert len(proxy.requests) == 1
         monkeypatch.setenv("HTTPS_PROXY", "socks5://me:SECRET@127.0.0.1:1")
         with pytest.raises(TransportError, match="HTTPS_PROXY: expected the URL of") as caught:
-            await make_http(ca=certificates.ca).get(url)
+            await make_http(ca=certificates.ca).ask(url)
     assert "SECRET" not in str(caught.value)
 
 
@@ -168,7 +168,7 @@ def ask(request: pytest.FixtureRequest) -> Iterator[Any]:
     async def get(url: str) -> bytes:
         if request.param == "an issuer's":
             return await fetch_json(url, None)
-        return (await make_http().get(url)).body
+        return (await make_http().ask(url)).body
 
     yield get
 

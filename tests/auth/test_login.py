@@ -1,4 +1,4 @@
-"""`LoginFlow`: a person logs in at the authorization server of an upstream, and what goes wrong with that."""
+"""`log_in`: a person logs in at the authorization server of an upstream, and what goes wrong with that."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_a_wrong_state_does_not_end_the_wait(tmp_path: Path) -> None:
             await browse(double)
             await browse(url)
 
-        login = await world.flow(world.target()).run(show, (), 5)
+        login = await world.log_in(world.target(), show=show)
         assert login.tokens.access == "SECRET-access-1"
         assert world.forms[0]["code"] == "code-1"
 
@@ -158,7 +158,7 @@ async def test_nobody_comes_back(tmp_path: Path) -> None:
             """Nobody looks."""
 
         with pytest.raises(McpmuxError, match="nobody came back"):
-            await world.flow(world.target()).run(show, (), 0.1)
+            await world.log_in(world.target(), show=show, seconds=0.1)
 
 
 @pytest.mark.parametrize(
