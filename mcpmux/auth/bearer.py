@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from mcpmux.config.auth import StaticToken
+from mcpmux.config.auth import SCOPE, StaticToken
 from mcpmux.protocol.principal import Principal
 
 MOST_CHARACTERS = 32 * 1024  # of a token; those of real servers have a few thousand
@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _UNQUOTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PART = re.compile(rf'({_NAME})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_NAME}))|({_NAME})')
-_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
+_SCOPE = re.compile(SCOPE.pattern)
 
 
 class BadToken(Exception):

@@ -166,9 +166,6 @@ class OwnMetadata:
             document["scopes_supported"] = sorted(config.required_scopes)
         self.document = msgspec.json.encode(document)
 
-    def __repr__(self) -> str:
-        return f"<OwnMetadata {self.metadata_url}>"
-
     def is_metadata(self, path: str, endpoint: str) -> bool:
         """Whether a request's path asks for the metadata of the endpoint at `endpoint` of a listener."""
         if not path.startswith(_RESOURCE):
@@ -192,47 +189,43 @@ class Found(NamedTuple):
     scopes: tuple[str, ...]
 
 
-class Discovery:
+class Discovery(msgspec.Struct, frozen=True):
     """Of the authorization server of the upstream at `url`. `http`: how both are asked."""
 
-    def __init__(self, url: str, config: OAuth, http: OAuthHttp) -> None:
-        self.url = url
-        self.config = config
-        self.http = http
-        self._root, self._path = HttpOrigin.from_url(as_http(url)).url, urlsplit(url).path
-        # The resource identifier (RFC 8707, section 2): no query, no lone slash.
-        self._identifier = self._root + ("" if self._path == "/" else self._path)
-
-    def __repr__(self) -> str:
-        return f"<Discovery {self._identifier}>"
+    url: str
+    config: OAuth
+    http: OAuthHttp
 
     async def find(self, challenge: Challenge, known: str | None = None) -> Found:
         """All that is needed to ask for tokens. `known`: the issuer of an earlier login, which must hold.
 
         Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
         """
-        resource = await self._find_resource(challenge)
+        root, path = HttpOrigin.from_url(as_http(self.url)).url, urlsplit(self.url).path
+        resource = await self._find_resource(challenge, root, path.rstrip("/"))
         wanted = known or self.config.issuer
         if resource is None:
-            return Found(await self._find_own_server(wanted), self._identifier, challenge.scopes)
+            # The resource identifier (RFC 8707, section 2): no query, no lone slash.
+            identifier = root if path == "/" else root + path
+            return Found(await self._find_own_server(root, wanted), identifier, challenge.scopes)
         if wanted is not None and not any(is_same_issuer(wanted, issuer) for issuer in resource.issuers):
             shown = repr(resource.issuers[0][:200])
             raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
         server = await self.find_server(wanted or resource.issuers[0])
         return Found(server, resource.identifier, challenge.scopes or resource.scopes)
 
-    async def _find_own_server(self, wanted: str | None) -> AuthorizationServer:
+    async def _find_own_server(self, root: str, wanted: str | None) -> AuthorizationServer:
         """One without resource metadata is of 2025-03-26, and may have only the paths that this demands."""
         try:
-            return await self.find_server(wanted or self._root)
+            return await self.find_server(wanted or root)
         except NoMetadata:
-            if wanted not in (None, self._root):
+            if wanted not in (None, root):
                 raise
         return AuthorizationServer(
-            self._root,
-            token_endpoint=f"{self._root}/token",
-            authorization_endpoint=f"{self._root}/authorize",
-            registration_endpoint=f"{self._root}/register",
+            root,
+            token_endpoint=f"{root}/token",
+            authorization_endpoint=f"{root}/authorize",
+            registration_endpoint=f"{root}/register",
             code_challenge_methods_supported=("S256",),
             token_endpoint_auth_methods_supported=("none", "client_secret_post", "client_secret_basic"),
         )
@@ -252,9 +245,9 @@ class Discovery:
         why = f"{issuer} has no metadata of an authorization server"
         raise NoMetadata(why) if missing else RemoteProtocolError(why)
 
-    async def _find_resource(self, challenge: Challenge) -> ProtectedResource | None:
+    async def _find_resource(self, challenge: Challenge, root: str, path: str) -> ProtectedResource | None:
         """The upstream's metadata; None when it has none. Raises RemoteProtocolError, TransportError."""
-        places = [f"{self._root}{_RESOURCE}{path}" for path in dict.fromkeys((self._path.rstrip("/"), ""))]
+        places = [f"{root}{_RESOURCE}{each}" for each in dict.fromkeys((path, ""))]
         if challenge.metadata_url is not None:
             places = [challenge.metadata_url]
         for url in places:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:  # joserfc is for those who have issuers
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
 CACHE_LIMIT = 10_000  # tokens; about 2 MB
 
+INSUFFICIENT = "insufficient_scope"
+TOO_FEW_SCOPES = "the token does not have the scopes that this needs"
+
 log = structlog.get_logger()
 
 
@@ -98,22 +101,17 @@ class Gate:
                 return await self._judge(token)
         except BadToken as error:
             log.info("a token is refused", reason=str(error))
-            raise self._unauthorized("invalid_token", str(error)) from None
+            raise self._refuse("invalid_token", str(error)) from None
         if self._config.certificates and holder:
             return certified(holder)
-        raise self._unauthorized(None, "this needs a bearer token in the Authorization header")
+        raise self._refuse(None, "this needs a bearer token in the Authorization header")
 
-    def _unauthorized(self, error: str | None, sentence: str) -> Turned:
-        return self._turn_away(401, sentence, self._required, error)
-
-    def _insufficient(self, scopes: frozenset[str]) -> Turned:
-        sentence = "the token does not have the scopes that this needs"
-        return self._turn_away(403, sentence, scopes, "insufficient_scope")
-
-    def _turn_away(self, status: int, sentence: str, scopes: frozenset[str], error: str | None) -> Turned:
+    def _refuse(self, error: str | None, sentence: str, scopes: frozenset[str] | None = None) -> Turned:
+        """`scopes`: all that are needed, the required ones by default."""
         url = self.resource.metadata_url if self.resource is not None else None
-        value = write_challenge(url, scopes, error, sentence if error else None)
-        return Turned(status, sentence, (("WWW-Authenticate", value),))
+        needed = self._required if scopes is None else scopes
+        value = write_challenge(url, needed, error, sentence if error else None)
+        return Turned(403 if error == INSUFFICIENT else 401, sentence, (("WWW-Authenticate", value),))
 
     async def _judge(self, token: str) -> Admission:
         """Raises BadToken, Turned."""
@@ -126,7 +124,7 @@ class Gate:
         if not self._is_granted(admission):  # taken back while its issuer was asked for keys
             raise BadToken("this token does not count any more")
         if not self._required <= admission.principal.scopes:
-            raise self._insufficient(self._required)
+            raise self._refuse(INSUFFICIENT, TOO_FEW_SCOPES)
         self._judged.pop(digest, None)
         if len(self._judged) >= CACHE_LIMIT:
             del self._judged[next(iter(self._judged))]
@@ -179,7 +177,7 @@ class Gate:
 
     def expired(self) -> Turned:
         """What to answer when a token has expired, or was taken back, meanwhile."""
-        return self._unauthorized("invalid_token", "the token has expired")
+        return self._refuse("invalid_token", "the token has expired")
 
     def scopes_missing(self, method: str, principal: Principal) -> Turned | None:
         """What to answer when a method needs scopes that its client does not have; None when it has them.
@@ -191,4 +189,6 @@ class Gate:
         group = f"{method.rpartition('/')[0]}/*"
         rules = self._config.method_scopes
         needed = {scope for pattern in (method, group, "*") for scope in rules.get(pattern, ())}
-        return None if needed <= principal.scopes else self._insufficient(self._required | needed)
+        if needed <= principal.scopes:
+            return None
+        return self._refuse(INSUFFICIENT, TOO_FEW_SCOPES, self._required | needed)
