@@ -18,7 +18,7 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Iterable
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -40,6 +40,15 @@ SEND_SECONDS = 10.0  # for the other side to take a message; one that does not r
 
 ChangedList = tuple[str, str]
 """An upstream's name, and the method of the notification."""
+
+
+class Word(Enum):
+    """A message that has nothing in it."""
+
+    RENEW_CERTIFICATES = "the files of certificates are to be read again"
+    STOP = "finish what runs, accept nothing new, end"
+    READY = "the worker can be given connections"
+    LEAVING = "the worker was asked to end and waits for STOP: it gets no connection after that"
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -72,27 +81,11 @@ class ListsChanged(msgspec.Struct, frozen=True):
     lists: tuple[ChangedList, ...]
 
 
-class RenewCertificates(msgspec.Struct, frozen=True):
-    """The files of certificates are to be read again."""
-
-
-class Stop(msgspec.Struct, frozen=True):
-    """Finish what runs, accept nothing new, end."""
-
-
 class Ask(msgspec.Struct, frozen=True):
     """A question of an administrator; see `worker.answers_of`."""
 
     number: int
     about: str
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """The worker's first message: it can be given connections."""
-
-
-class Leaving(msgspec.Struct, frozen=True):
-    """The worker has been asked to end and waits for `Stop`: it gets no connection after that."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -115,9 +108,7 @@ class Traffic(msgspec.Struct, frozen=True):
     batch: TrafficBatch
 
 
-ToWorker = Start | Configure | Act | ListsChanged | RenewCertificates | Stop | Ask
-ToSupervisor = Ready | Leaving | Failed | Answer | Traffic | ListsChanged
-Message = ToWorker | ToSupervisor
+Message = Word | Start | Configure | Act | ListsChanged | Ask | Failed | Answer | Traffic
 
 
 copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))
@@ -136,6 +127,9 @@ class ControlChannel:
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self._sending = trio.Lock()
         self._received = bytearray()
+        self._posted: list[Message] = []
+        self._changed_lists: dict[ChangedList, None] = {}
+        self._arrival = trio.Event()
 
     def __repr__(self) -> str:
         return f"<ControlChannel {self._stream!r}>"
@@ -163,6 +157,26 @@ class ControlChannel:
         except TransportClosed as error:
             log.debug("message to another process lost", reason=str(error))
 
+    def post(self, message: Message) -> None:
+        """Have `send_posted` send a message after those before it. Never waits.
+
+        A list that changes several times meanwhile is told of once, so what waits of these is bounded.
+        """
+        if isinstance(message, ListsChanged):
+            self._changed_lists |= dict.fromkeys(message.lists)
+        else:
+            self._posted.append(message)
+        self._arrival.set()
+
+    async def send_posted(self) -> None:
+        """Send what is posted, until cancelled."""
+        while True:
+            await self._arrival.wait()
+            posted, lists = self._posted, tuple(self._changed_lists)
+            self._posted, self._changed_lists, self._arrival = [], {}, trio.Event()
+            for message in [*posted, ListsChanged(lists)] if lists else posted:
+                await self.tell(message)
+
     async def receive(self) -> Message:
         """The next message of the other side. Raises TransportClosed when it has gone."""
         await self._fill(_LENGTH.size)
@@ -186,33 +200,6 @@ class ControlChannel:
     def close(self) -> None:
         """Close this end. May be called again."""
         self._stream.socket.close()
-
-
-class PendingChanges:
-    """Lists that have changed, of which one process is still to be told. Bounded by the lists there are."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[ChangedList, None] = {}
-        self._arrival = trio.Event()
-
-    def __repr__(self) -> str:
-        return f"<PendingChanges {len(self._waiting)}>"
-
-    def add(self, lists: Iterable[ChangedList]) -> None:
-        """These have changed. Never waits."""
-        self._waiting.update(dict.fromkeys(lists))
-        self._arrival.set()
-
-    async def take(self) -> tuple[ChangedList, ...]:
-        """All that waits, once there is anything."""
-        await self._arrival.wait()
-        taken, self._waiting, self._arrival = tuple(self._waiting), {}, trio.Event()
-        return taken
-
-    async def forward(self, channel: ControlChannel) -> None:
-        """Tell the process at the other end of all changes, until cancelled."""
-        while True:
-            await channel.tell(ListsChanged(await self.take()))
 
 
 def open_counters(workers: int) -> int:

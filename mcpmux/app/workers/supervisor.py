@@ -7,7 +7,6 @@ workers, the second cancels. Only the supervisor reads the configuration; each w
 from __future__ import annotations
 
 import errno
-import math
 import secrets
 import shutil
 import socket
@@ -46,9 +45,6 @@ CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
 
-MessageFor = Callable[[int], cc.ToWorker]
-"""Makes the message for the worker with that number."""
-
 Addresses = list[tuple[str, list[trio.SocketListener]]]
 """Every listener's URL, and what listens there, in the order in which workers number listeners."""
 
@@ -83,7 +79,6 @@ async def serve_workers(
                 await pool.start(supervisor.pool.run)
                 control = Control(supervisor, file)
                 async with trio.open_nursery() as serving:
-                    serving.start_soon(supervisor.send_forever, name="messages")
                     if file is not None:
                         watched = file if watch else None
                         await serving.start(keep_reloading, control, watched, stopping, reloading)
@@ -102,13 +97,13 @@ async def serve_workers(
                     for each in sockets:
                         each.socket.close()
                 pool.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS
-                await supervisor.pool.stop()
+                supervisor.pool.stop()
             sharing.cancel_scope.cancel(reason="stopped")
         signals.cancel_scope.cancel()
 
 
 class Supervisor:
-    """All workers and shared upstreams, to be controlled like one mux. `send_forever` has to run."""
+    """All workers and shared upstreams, to be controlled like one mux."""
 
     def __init__(
         self,
@@ -129,7 +124,6 @@ class Supervisor:
         self._folder = folder
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
-        self._send, self._unsent = trio.open_memory_channel[MessageFor | trio.Event](math.inf)
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.pool!r} {self.shared!r}>"
@@ -147,15 +141,7 @@ class Supervisor:
         return cc.Start(self._config_of(worker), str(self._folder), tuple(sorted(self._drained)))
 
     def _act(self, action: Literal["drain", "release", "restart", "reconnect"], name: str) -> None:
-        self._send.send_nowait(lambda _: cc.Act(action, name))
-
-    async def send_forever(self) -> None:
-        """Send the workers their messages, in order, and set the events between them."""
-        async for unsent in self._unsent:
-            if isinstance(unsent, trio.Event):
-                unsent.set()
-            else:
-                await self.pool.tell(unsent)
+        self.pool.tell(lambda _: cc.Act(action, name))
 
     def apply(self, config: Config) -> Plan:
         plan = plan_change(self.config, config)
@@ -163,7 +149,7 @@ class Supervisor:
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
             self.shared.adopt(config)
-            self._send.send_nowait(lambda worker: cc.Configure(self._config_of(worker)))
+            self.pool.tell(lambda worker: cc.Configure(self._config_of(worker)))
             if self.admin is not None:
                 self.admin.follow(config)
             for follower in self._followers:
@@ -186,14 +172,11 @@ class Supervisor:
     async def renew(self) -> tuple[str, ...]:
         changed = await self.certificates.renew()
         # Also without a change: one of them may have failed where the others did not.
-        self._send.send_nowait(lambda _: cc.RenewCertificates())
+        self.pool.tell(lambda _: cc.Word.RENEW_CERTIFICATES)
         return changed
 
     async def settled(self) -> None:
         """A worker that does not answer is logged."""
-        sent = trio.Event()
-        self._send.send_nowait(sent)
-        await sent.wait()
         await self.pool.caught_up()
 
 

@@ -141,9 +141,10 @@ class Worker:
                     mux.drain(name)
                 answers = answers_of(mux, observers.inspector)
                 everything.start_soon(self._obey, mux, answers, everything, name="control")
-                everything.start_soon(self._tell_list_changes, mux, name="list changes")
+                mux.hub.on_list_change = lambda *changed: self.control.post(cc.ListsChanged((changed,)))
+                everything.start_soon(self.control.send_posted, name="list changes")
                 await self._open_listeners(config, serving, clients)
-                await self.control.tell(cc.Ready())
+                await self.control.tell(cc.Word.READY)
                 settle_memory()
                 await self._stopping.wait()
                 mux.hub.close()
@@ -187,17 +188,11 @@ class Worker:
 
     # Messages
 
-    async def _tell_list_changes(self, mux: Mux) -> None:
-        """Tell the other workers of changed lists."""
-        changes = cc.PendingChanges()
-        mux.hub.on_list_change = lambda upstream, method: changes.add([(upstream, method)])
-        await changes.forward(self.control)
-
     async def _handle_signals(self) -> None:
         """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
         with trio.open_signal_receiver(signal.SIGTERM) as received:
             async for _ in received:
-                await self.control.tell(cc.Leaving())
+                await self.control.tell(cc.Word.LEAVING)
 
     async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
         """Do what the supervisor says, until it has gone."""
@@ -206,12 +201,12 @@ class Worker:
                 match await self.control.receive():
                     case cc.Ask() as question:
                         everything.start_soon(self._answer, question, answers)
-                    case cc.Stop():
+                    case cc.Word.STOP:
                         self._stopping.set()
                         self._receiving.cancel(reason="stopping")
                     case cc.Configure(config):
                         mux.apply(config)
-                    case cc.RenewCertificates():
+                    case cc.Word.RENEW_CERTIFICATES:
                         await _renew_certificates(mux)
                     case cc.ListsChanged(lists):
                         for upstream, method in lists:

@@ -115,10 +115,6 @@ class WorkerPool:
                 )
                 nursery.start_soon(self._announce_when_ready, worker)
                 nursery.start_soon(self._kill_when_hung, worker, process, name=f"heartbeat {number}")
-                await worker.control.tell(self._start_for(number))
-                nursery.start_soon(worker.list_changes.forward, worker.control, name=f"lists {number}")
-                if self._stopping:
-                    await worker.control.tell(cc.Stop())
                 await worker.listen()
                 with trio.move_on_after(LAST_SECONDS):
                     await forwarded.wait()
@@ -144,6 +140,9 @@ class WorkerPool:
         worker = WorkerProcess(
             number, channel, ConnectionChannel(connection_channel), self._on_traffic, self._tell_others
         )
+        worker.control.post(self._start_for(number))
+        if self._stopping:
+            worker.control.post(cc.Word.STOP)
         self._workers[number] = worker
         self.starts[number] = self.starts.get(number, 0) + 1
         try:
@@ -222,23 +221,23 @@ class WorkerPool:
 
     # Messages
 
-    async def tell(self, message_for: Callable[[int], cc.ToWorker]) -> None:
+    def tell(self, message_for: Callable[[int], cc.Message]) -> None:
         """Tell every worker that runs. Later ones begin with the configuration of their time."""
-        for number, worker in list(self._workers.items()):
+        for number, worker in self._workers.items():
             if not worker.ended:
-                await worker.control.tell(message_for(number))
+                worker.control.post(message_for(number))
 
     def _tell_others(self, teller: WorkerProcess, changed: cc.ListsChanged) -> None:
         for worker in self._workers.values():
             if worker is not teller and not worker.ended:
-                worker.list_changes.add(changed.lists)
+                worker.control.post(changed)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Have all workers finish their work, and start no new ones."""
         self._stopping = True
         for worker in self._workers.values():
             worker.leaving = True
-        await self.tell(lambda _number: cc.Stop())
+        self.tell(lambda _number: cc.Word.STOP)
 
     async def caught_up(self) -> None:
         """Wait until each worker, one that starts too, has done what it was told, or is late."""

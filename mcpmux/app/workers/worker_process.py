@@ -50,14 +50,13 @@ OnListsChanged = Callable[["WorkerProcess", cc.ListsChanged], None]
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """A worker from its start to its end. `list_changes`: changes that it is still to be told."""
+    """A worker from its start to its end."""
 
     number: int
     control: cc.ControlChannel
     connection_channel: ConnectionChannel
     on_traffic: OnTraffic
     on_lists_changed: OnListsChanged | None = None
-    list_changes: cc.PendingChanges = field(default_factory=cc.PendingChanges)
     ready: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
     leaving: bool = False
@@ -78,24 +77,26 @@ class WorkerProcess:
         return self.ready.is_set() and not (self.leaving or self.silent or self.ended)
 
     async def listen(self) -> None:
-        """Handle what it sends until it has gone."""
-        try:
-            while True:
-                await self._handle(await self.control.receive())
-        except TransportClosed:
+        """Handle what it sends, and send it what is posted, until it has gone."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.control.send_posted)
+            with suppress(TransportClosed):
+                while True:
+                    self._handle(await self.control.receive())
             self.ended = True
             for answered in self._questions.values():
                 answered.close()
+            nursery.cancel_scope.cancel(reason="the worker has gone")
 
-    async def _handle(self, message: cc.Message) -> None:
+    def _handle(self, message: cc.Message) -> None:
         match message:
-            case cc.Ready():
+            case cc.Word.READY:
                 self.ready.set()
             case cc.Failed(reason, mistakes):
                 self.failure = ConfigError(list(mistakes)) if mistakes else McpmuxError(reason)
-            case cc.Leaving():
+            case cc.Word.LEAVING:
                 self.leaving = True
-                await self.control.send(cc.Stop())
+                self.control.post(cc.Word.STOP)
             case cc.Traffic(batch):
                 self.on_traffic(self.number, batch)
             case cc.ListsChanged() if self.on_lists_changed is not None:
@@ -116,9 +117,9 @@ class WorkerProcess:
         number = self._asked
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
+        self.control.post(cc.Ask(number, about))
         try:
-            with trio.move_on_after(seconds), suppress(trio.EndOfChannel):
-                await self.control.send(cc.Ask(number, about))
+            with trio.move_on_after(0 if self.ended else seconds), suppress(trio.EndOfChannel):
                 return await answer.receive()
         finally:
             del self._questions[number]

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.control_channel import PendingChanges, map_counters, open_counters
+from mcpmux.app.workers.control_channel import (
+    Ask,
+    ControlChannel,
+    ListsChanged,
+    Word,
+    map_counters,
+    open_counters,
+)
 from tests.runtime.test_caching import Library, read, ready
 from tests.runtime.world import open_world
 
 TOOLS_CHANGED = "notifications/tools/list_changed"
 
 
-async def test_who_takes_waits_for_changes_and_gets_each_once():
-    changes, taken = PendingChanges(), []
-
-    async def take() -> None:
-        taken.append(await changes.take())
-
+async def test_what_is_posted_is_sent_in_order_and_each_changed_list_once():
+    one, other = map(ControlChannel, socket.socketpair())
+    docs, web = ("docs", TOOLS_CHANGED), ("web", TOOLS_CHANGED)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(take)
+        nursery.start_soon(one.send_posted)
         await wait_all_tasks_blocked()
-        assert not taken
-        changes.add([("docs", TOOLS_CHANGED), ("web", TOOLS_CHANGED)])
-        changes.add([("docs", TOOLS_CHANGED)])
-    assert taken == [(("docs", TOOLS_CHANGED), ("web", TOOLS_CHANGED))]
+        for message in (Ask(1, "states"), ListsChanged((docs, web)), Word.STOP, ListsChanged((docs,))):
+            one.post(message)
+        with trio.fail_after(5):
+            received = [await other.receive() for _ in range(3)]
+        assert received == [Ask(1, "states"), Word.STOP, ListsChanged((docs, web))]
+        nursery.cancel_scope.cancel()
+    one.close()
+    other.close()
 
 
 def test_workers_see_what_the_others_count():

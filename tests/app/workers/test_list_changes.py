@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.control_channel import ControlChannel, ListsChanged, Ready, Start
+from mcpmux.app.workers.control_channel import ControlChannel, ListsChanged, Start, Word
 from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.app.workers.worker_process import WorkerProcess
 from mcpmux.errors import TransportClosed
@@ -48,13 +48,12 @@ class Party:
             self.pool._workers[number] = worker
             self.controls[number] = ControlChannel(theirs)
             self._nursery.start_soon(worker.listen)
-            self._nursery.start_soon(worker.list_changes.forward, worker.control)
             self._nursery.start_soon(self._play, number)
             await worker.ready.wait()
 
     async def _play(self, number: int) -> None:
         control = self.controls[number]
-        await control.send(Ready())
+        await control.send(Word.READY)
         while True:
             try:
                 message = await control.receive()

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.app.workers.control_channel import Answer, Ask, ControlChannel, Ready
+from mcpmux.app.workers.control_channel import Answer, Ask, ControlChannel, Word
 from mcpmux.app.workers.worker_process import HUNG_SECONDS, SILENT_SECONDS, WorkerProcess, watch_heartbeat
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
@@ -29,7 +29,7 @@ class Pair:
         self.recoveries: list[float] = []
 
     async def answer(self) -> None:
-        await self.control.send(Ready())
+        await self.control.send(Word.READY)
         try:
             while True:
                 question = await self.control.receive()
