@@ -6,8 +6,8 @@ A listener that would let in strangers from the network without being told to do
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -97,16 +97,49 @@ async def serve_stdio(serving: Serving) -> None:
         serving.stopping.set()
 
 
-async def serve_http_listener(
-    listener: HttpListener,
+async def serve_listener(
+    listener: AnyListener,
     serving: Serving,
     handed: HandedConnections | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve HTTP until we stop. Raises TransportError when the address cannot be listened on.
+    """Serve clients until we stop. The address of `handed` connections is bound and announced already.
 
-    The address of `handed` connections is bound and announced already.
+    Raises TransportError when the address cannot be listened on, ConfigError for TLS files of no use.
     """
+    tls = await tls_of(listener, serving.certificates)
+    async with AsyncExitStack() as stack:
+        accepting: Accepting
+        if handed is None:
+            url, accepting = await stack.enter_async_context(open_address(listener))
+        else:
+            url, accepting = "handed connections", [handed.accepting]
+        sessions = await stack.enter_async_context(trio.open_nursery())
+        async with trio.open_nursery() as connections:
+            if isinstance(listener, HttpListener):
+                serve = await _prepare_http(listener, serving, tls, handed, sessions)
+            else:
+                serve = _prepare_streams(listener, serving, tls)
+            await connections.start(serve, accepting, name=url)
+            if handed is None:
+                serving.announce(url)
+            task_status.started()
+        sessions.cancel_scope.cancel()
+
+
+Accepting = Sequence[Listener[trio.SocketStream]]
+Serve = Callable[..., Awaitable[None]]
+"""Serves the connections of what accepts them."""
+
+
+async def _prepare_http(
+    listener: HttpListener,
+    serving: Serving,
+    tls: CurrentContext | None,
+    handed: HandedConnections | None,
+    nursery: trio.Nursery,
+) -> Serve:
+    """`nursery` is for the sessions, which may outlive their connections."""
     settings, stopping, stall = serving.limits, serving.stopping, serving.limits.client_stall
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     sessions = SessionLimits(
@@ -132,75 +165,41 @@ async def serve_http_listener(
         write_seconds=stall,
         connections=settings.max_connections,
     )
-    serve_connections = partial(
+    await nursery.start(endpoint.run)
+    nursery.start_soon(endpoint.drain_after, stopping, name="drain")
+    return partial(
         serve_http,
+        handler=handle,
         inline=True,
         refuse=refuse,
         stopping=stopping,
         limits=limits,
-        tls=await tls_of(listener, serving.certificates),
+        tls=tls,
         handing=handed.handing if handed is not None else None,
         poller=serving.poller,
     )
-    async with _open(listener, handed) as (url, accepting), trio.open_nursery() as sessions_of_listener:
-        await sessions_of_listener.start(endpoint.run)
-        sessions_of_listener.start_soon(endpoint.drain_after, stopping, name="drain")
-        async with trio.open_nursery() as connections:
-            await connections.start(serve_connections, accepting, handle, name=url)
-            if handed is None:
-                serving.announce(url)
-            task_status.started()
-        sessions_of_listener.cancel_scope.cancel()
 
 
-async def serve_stream_listener(
-    listener: StreamListener,
-    serving: Serving,
-    handed: HandedConnections | None = None,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve WebSocket or lines of JSON until we stop. As `serve_http_listener`."""
+def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
+    """For WebSocket or lines of JSON."""
     # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
     from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
     from mcpmux.transports.websocket.server import Door
 
-    limits, stopping = serving.limits, serving.stopping
-    door = None
+    limits, door = serving.limits, None
     if isinstance(listener, WebSocketListener):
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         door = Door(listener.path, policy)
     bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
-    clients = StreamClients(serving.service, bounds, stopping, door, gate_of(listener, serving.gate))
+    gate = gate_of(listener, serving.gate)
+    clients = StreamClients(serving.service, bounds, serving.stopping, door, gate)
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
-    tls = await tls_of(listener, serving.certificates)
-    async with _open(listener, handed) as (url, plain), trio.open_nursery() as connections:
-        await connections.start(serve_streams, in_tls(plain, tls), clients.serve, stopping, most, name=url)
-        if handed is None:
-            serving.announce(url)
-        task_status.started()
 
+    async def serve(accepting: Accepting, *, task_status: trio.TaskStatus[None]) -> None:
+        plain = in_tls(accepting, tls)
+        await serve_streams(plain, clients.serve, serving.stopping, most, task_status=task_status)
 
-async def serve_listener(
-    listener: AnyListener,
-    serving: Serving,
-    handed: HandedConnections | None = None,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    if isinstance(listener, HttpListener):
-        await serve_http_listener(listener, serving, handed, task_status)
-    else:
-        await serve_stream_listener(listener, serving, handed, task_status)
-
-
-@asynccontextmanager
-async def _open(
-    listener: AnyListener, handed: HandedConnections | None
-) -> AsyncIterator[tuple[str, Sequence[Listener[trio.SocketStream]]]]:
-    if handed is not None:
-        yield "handed connections", [handed.accepting]
-        return
-    async with open_address(listener) as address:
-        yield address
+    return serve
 
 
 @asynccontextmanager

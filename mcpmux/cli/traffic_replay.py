@@ -16,7 +16,7 @@ import click
 import trio
 from rich.text import Text
 
-from mcpmux.app.listeners import Serving, serve_http_listener, serve_stdio, serve_stream_listener
+from mcpmux.app.listeners import Serving, serve_listener, serve_stdio
 from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import watch_signals
 from mcpmux.cli.console import make_table, show_heading, show_table, tell
@@ -344,10 +344,8 @@ async def _serve_mock(listeners: Listeners, opening: AbstractAsyncContextManager
         serving = Serving(Limits(), server, stopping, lambda url: click.echo(url, err=on_stderr))
         signals.start_soon(watch_signals, stopping, signals.cancel_scope)
         async with trio.open_nursery() as clients:
-            for listener in listeners.http:
-                await clients.start(serve_http_listener, listener, serving)
-            for each in listeners.streams:
-                await clients.start(serve_stream_listener, each, serving)
+            for listener in listeners.bound:
+                await clients.start(serve_listener, listener, serving)
             if listeners.stdio:
                 clients.start_soon(serve_stdio, serving)
             await stopping.wait()

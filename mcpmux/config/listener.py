@@ -184,12 +184,7 @@ class Listeners:
     @property
     def bound(self) -> tuple[AnyListener, ...]:
         """All listeners with an address, in the order in which workers number them."""
-        return (*self.http, *self.streams)
-
-    @property
-    def streams(self) -> tuple[WebSocketListener | TcpListener | UnixListener, ...]:
-        """The listeners where each connection is one client."""
-        return (*self.websocket, *self.tcp, *self.unix)
+        return (*self.http, *self.websocket, *self.tcp, *self.unix)
 
 
 @frozen(kw_only=True)

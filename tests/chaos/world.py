@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from mcpmux import app
-from mcpmux.app.listeners import Serving, serve_http_listener
+from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Config, HttpListener, Upstream
 from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.revisions import is_modern
@@ -159,7 +159,7 @@ async def open_world(upstreams: list[Upstream]) -> AsyncIterator[World]:
     others = {kind: _alive(kind) for kind in (ClientOutbox, PendingRequest)}
     async with app.open_mux(config) as mux, trio.open_nursery() as nursery:
         serving = Serving(config.limits, mux.service, stopping, urls.append)
-        await nursery.start(serve_http_listener, HttpListener(host="127.0.0.1", port=0), serving)
+        await nursery.start(serve_listener, HttpListener(host="127.0.0.1", port=0), serving)
         for upstream in mux.upstreams.values():
             await upstream.settled()
         yield World(mux, int(urls[0].rpartition(":")[2].partition("/")[0]), nursery, others)

@@ -89,7 +89,6 @@ def test_listeners_of_streams_are_tables_or_text():
     )
     assert listeners.tcp == (TcpListener(host="a", port=1), TcpListener(host="b", port=2))
     assert listeners.unix == (UnixListener(path="/run/a"), UnixListener(path="b", mode="660"))
-    assert listeners.streams == (*listeners.websocket, *listeners.tcp, *listeners.unix)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from trio_websocket import (
 )
 
 from mcpmux import app
-from mcpmux.app.listeners import Serving, serve_stream_listener
+from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Config, Limits, Listeners, Upstream, parse_listen_argument
 from mcpmux.config.target import make_target
 from mcpmux.errors import TransportClosed
@@ -258,12 +258,12 @@ class StreamWorld:
 
     async def listen(self, config: Config) -> None:
         """What `mcpmux serve` does for the one listener."""
-        (listener,) = config.listeners.streams
+        (listener,) = config.listeners.bound
         announced: list[str] = []
 
         async def serve(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
             serving = Serving(config.limits, self.mux.service, self.stopping, announced.append)
-            await serve_stream_listener(listener, serving, task_status=task_status)
+            await serve_listener(listener, serving, task_status=task_status)
             self.served.set()
 
         await self._nursery.start(serve)

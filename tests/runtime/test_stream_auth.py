@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, connect_websocket_url
 
-from mcpmux.app.listeners import Serving, make_gate, serve_http_listener, serve_stream_listener
+from mcpmux.app.listeners import Serving, make_gate, serve_listener
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
 from mcpmux.config import (
@@ -66,10 +66,8 @@ async def open_listening(
         announced: list[str] = []
         gate = gate or await make_gate(config)
         serving = Serving(config.limits, world.mux.service, trio.Event(), announced.append, gate)
-        for listener in listeners.http:
-            await world.nursery.start(serve_http_listener, listener, serving)
-        for each in listeners.streams:
-            await world.nursery.start(serve_stream_listener, each, serving)
+        for listener in listeners.bound:
+            await world.nursery.start(serve_listener, listener, serving)
         with trio.fail_after(20):
             yield Listening(announced[0], world)
 
