@@ -326,7 +326,7 @@ _FLOW: Mapping[str, Read] = {"weight": _number(1e-9, 1e9), "pause": _read_pause,
 
 def parse_scenario(source: Source) -> tuple[dict[str, Any], tuple[Flow, ...]]:
     """What a file says: options by name, and flows. Raises ConfigError with every mistake of the file."""
-    table = dict(parse_source(source).table)
+    table = dict(parse_source(source))
     report = Report(source.origin)
     flows = tuple(_read_flows(table.pop("flows", []), report))
     options = _read_table(table, READERS, (), report)

@@ -35,7 +35,7 @@ from mcpmux.config.scalars import (
     derive_names,
     is_name,
 )
-from mcpmux.config.target import ServerUrl, find_network_clashes, make_target
+from mcpmux.config.target import ServerUrl, find_clashes, make_target
 
 UPSTREAMS = "upstreams"
 MCPMUX = "mcpmux"
@@ -110,11 +110,7 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
             if not any(closest(key.lower(), {"command", "url"}) for key in raw if key not in known):
                 yield NEITHER  # otherwise the mistake about the misspelt key says enough
             return
-        present = "command" if "command" in raw else "url"
-        for key in {"command": ("headers", "transport"), "url": ("args", "env", "cwd")}[present]:
-            if key in raw:
-                yield f"`{key}` does not go with `{present}`"
-        yield from find_network_clashes(raw, raw.get("url"))
+        yield from find_clashes(raw, None if "command" in raw else raw["url"])
 
     def build(self, name: str, enabled: bool) -> Upstream:
         """The upstream of a table whose keys do not clash."""
@@ -215,7 +211,7 @@ class HostEntry(TargetKeys):
             settings = {**ours} if isinstance(ours, Mapping) else {}
             if urls and "headers" in raw:
                 settings["headers"] = raw["headers"]
-            yield from find_network_clashes(settings, raw[urls[0]] if urls else None)
+            yield from find_clashes(settings, raw[urls[0]] if urls else None)
 
     def build(self, name: str, enabled: bool) -> Upstream:
         """The upstream of an entry whose keys do not clash."""

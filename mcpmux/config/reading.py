@@ -8,7 +8,6 @@ are read, and nowhere else.
 
 from __future__ import annotations
 
-import collections.abc
 import json
 import re
 import tomllib
@@ -43,9 +42,9 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], str
     `environ` has the variables for `${VAR}`. A disabled upstream with mistakes is left out.
     Raises ConfigError with all other mistakes at once.
     """
-    document = parse_source(load_source(source, stdin))
-    report, unheeded = Report(document.origin), Report(document.origin)
-    layout = lay_out(document.table, report, is_json=document.is_json)
+    loaded = load_source(source, stdin)
+    report, unheeded = Report(loaded.origin), Report(loaded.origin)
+    layout = lay_out(parse_source(loaded), report, is_json=loaded.is_json)
     nothing = not report.problems and all(entry.is_disabled for entry in layout.entries)
     if nothing and not _is_misspelled(layout):
         report.add((), NO_UPSTREAM)
@@ -80,14 +79,6 @@ def _read_upstream(entry: Entry, environ: Mapping[str, str], report: Report) -> 
 
 
 # From parsed tables to attrs values.
-
-
-def is_list(type_: Any) -> bool:
-    return get_origin(type_) is tuple
-
-
-def is_mapping(type_: Any) -> bool:
-    return get_origin(type_) is collections.abc.Mapping
 
 
 def find_scalar(type_: Any) -> Scalar | None:
@@ -130,7 +121,7 @@ class Reader:
         scalar = find_scalar(type_)
         if scalar is not None:
             return scalar.read(self._expand(raw))
-        if is_list(type_):
+        if get_origin(type_) is tuple:
             if not isinstance(raw, list):
                 raise invalid_value("a list", raw)
             item_type = get_args(type_)[0]
@@ -140,7 +131,7 @@ class Reader:
             return parse(self._expand(raw))
         if not isinstance(raw, Mapping):
             raise invalid_value("a table", raw)
-        if not is_mapping(type_):
+        if get_origin(type_) is not Mapping:
             return self._read_table(type_, raw, path, also_known)
         key_type, value_type = get_args(type_)
         return {
@@ -184,15 +175,6 @@ class Source:
         return starts_as_json or Path(self.origin).suffix.lower() in _JSON_SUFFIXES
 
 
-@frozen(repr=False)
-class Document:
-    """A parsed source: its outermost table, and whether it was JSON."""
-
-    origin: str
-    table: Mapping[str, Any]
-    is_json: bool
-
-
 def load_source(name: str, stdin: Callable[[], str]) -> Source:
     """The text of the file `name`, or of `stdin()` for "-". Raises ConfigError if it cannot be read."""
     if name == STANDARD_INPUT:
@@ -208,8 +190,8 @@ def load_source(name: str, stdin: Callable[[], str]) -> Source:
     raise ConfigError([problem])
 
 
-def parse_source(source: Source) -> Document:
-    """The document in the text. Raises ConfigError with line and column of a syntax error."""
+def parse_source(source: Source) -> Mapping[str, Any]:
+    """The outermost table of the text. Raises ConfigError with line and column of a syntax error."""
     where = reason = ""
     table: Any = None
     try:
@@ -226,7 +208,8 @@ def parse_source(source: Source) -> Document:
         reason = "expected an object"
     if reason:
         raise ConfigError([f"{source.origin}{where}: {reason}"])
-    return Document(source.origin, table, source.is_json)
+    found: Mapping[str, Any] = table
+    return found
 
 
 def parse_jsonc(text: str) -> Any:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import attrs
 
 from mcpmux.config.layout import MCPMUX, SCHEMA, SERVER_PLACES, UPSTREAMS, HostEntry, UpstreamTable
 from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import Settings
-from mcpmux.config.reading import find_optional, find_scalar, is_list, is_mapping
+from mcpmux.config.reading import find_optional, find_scalar
 from mcpmux.config.scalars import NAME_PATTERN, Text
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -132,9 +132,9 @@ def _type_schema(type_: Any, definitions: _Schema) -> _Schema:
     scalar = find_scalar(type_)
     if scalar is not None:
         return scalar.schema()
-    if is_list(type_):
+    if get_origin(type_) is tuple:
         return {"type": "array", "items": _type_schema(get_args(type_)[0], definitions)}
-    if is_mapping(type_):
+    if get_origin(type_) is Mapping:
         keys, values = get_args(type_)
         return {
             "type": "object",

@@ -126,10 +126,12 @@ def parse_listen_argument(text: str) -> AnyListener:
 URL_STARTS = ("http://", "https://", "ws://", "wss://", "tcp://", "tls://", "unix:")
 
 _STRANGERS: Mapping[str, tuple[str, ...]] = {
+    "command": ("headers", "transport", "tls", "proxy", "oauth"),
+    "url": ("args", "env", "cwd"),
     **dict.fromkeys(("ws", "wss"), ("proxy", "transport")),
     **dict.fromkeys(("tcp", "tls", "unix"), ("headers", "oauth", "proxy", "transport")),
 }
-"""Scheme -> settings that do not go with it."""
+"""Key, or scheme of a URL -> keys that do not go with it."""
 
 _INSTEAD = {"http": "; expected https://", "ws": "; expected wss://", "tcp": "; expected tls://", "unix": ""}
 """Scheme without TLS -> what to say when there are settings of TLS."""
@@ -173,19 +175,18 @@ def make_target(
     return Http(url, headers or {}, tls, oauth, proxy, transport)
 
 
-def find_network_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
-    """Yields every mistake about the network settings of a server at `url`, which is None for a program.
+def find_clashes(settings: Mapping[str, Any], url: object) -> Iterator[str]:
+    """Yields every mistake about the settings of a server at `url`, which is None for a program.
 
     A URL that only expansion completes has no scheme yet, so nothing is wrong with it here.
     """
-    for key in ("tls", "proxy", "oauth"):
-        if url is None and key in settings:
-            yield f"`{key}` does not go with `command`"
+    present = "command" if url is None else "url"
     scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
     start = "unix:" if scheme == "unix" else f"{scheme}://"
     kind = f"{'an' if scheme.startswith('http') else 'a'} {start} URL"
-    for key in filter(settings.__contains__, _STRANGERS.get(scheme, ())):
-        yield f"`{key}` does not go with {kind}"
+    for key, what in ((present, f"`{present}`"), (scheme, kind)):
+        for stranger in filter(settings.__contains__, _STRANGERS.get(key, ())):
+            yield f"`{stranger}` does not go with {what}"
     headers = settings.get("headers")
     names = [str(key).lower() for key in headers] if isinstance(headers, Mapping) else []
     if "oauth" in settings and "authorization" in names:
