@@ -35,27 +35,16 @@ def _load(file: ConfigFile) -> Config:
 
 
 class Controlled(Protocol):
-    """A mux, or the supervisor of several processes with one each; see `Mux`."""
+    """A mux, or the supervisor of several processes with one each. `Mux` says what each does."""
 
     config: Config
 
-    def apply(self, config: Config) -> Plan:
-        """Become what `config` says. Returns what was done and what was not."""
-
-    def restart(self, name: str) -> None:
-        """Open a new session with an upstream."""
-
-    def drain(self, name: str) -> None:
-        """Give an upstream no exchange any more."""
-
-    def release(self, name: str) -> None:
-        """Undo `drain`."""
-
-    async def renew(self) -> tuple[str, ...]:
-        """Read all certificates again and return whose have changed. None has when it raises ConfigError."""
-
-    async def settled(self) -> None:
-        """Wait until what was done so far holds for every exchange that begins; bounded."""
+    def apply(self, config: Config) -> Plan: ...
+    def restart(self, name: str) -> None: ...
+    def drain(self, name: str) -> None: ...
+    def release(self, name: str) -> None: ...
+    async def renew(self) -> tuple[str, ...]: ...
+    async def settled(self) -> None: ...
 
 
 class Control:

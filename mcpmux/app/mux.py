@@ -278,7 +278,7 @@ class Mux:
             self._tell([self.upstreams[name]])
 
     async def settled(self) -> None:
-        """What was done holds at once; see Controlled."""
+        """Wait until what was done so far holds for every exchange that begins: here it does at once."""
 
     async def renew(self) -> tuple[str, ...]:
         """Read all certificates again and return whose have changed. None has when it raises ConfigError."""

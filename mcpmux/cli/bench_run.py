@@ -44,12 +44,13 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell
-from mcpmux.cli.process import INTERRUPTED, Mistake, causes_of
+from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
+from mcpmux.transports.wall import leaves_of
 
 VIEW_SECONDS = 0.25  # between two updates of the live view
 MANY = 4  # targets whose names would fill the line
@@ -338,7 +339,7 @@ class Bench:
         except* ConfigError:
             raise
         except* McpmuxError as group:  # the wall around one target
-            self._outcome.failures[name] = "; ".join(dict.fromkeys(map(str, causes_of(group))))
+            self._outcome.failures[name] = "; ".join(dict.fromkeys(map(str, leaves_of(group))))
 
     async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

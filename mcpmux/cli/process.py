@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, TypeVarTuple
 
 import click
@@ -21,6 +21,7 @@ from mcpmux.config import Config, Http
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.logs import configure_logs
 from mcpmux.printable import printable, printable_lines
+from mcpmux.transports.wall import leaves_of
 
 log = structlog.get_logger()
 
@@ -51,7 +52,7 @@ def run_inside(command: Callable[[], Any]) -> Any:
 
 def error_for_user(error: BaseException) -> Exception:
     """The exception that tells the user about `error` and that click shows."""
-    causes = list(causes_of(error))
+    causes = leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error]
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return click.exceptions.Exit(INTERRUPTED)
     if broken := [cause for cause in causes if isinstance(cause, BrokenPipeError)]:
@@ -72,15 +73,6 @@ def error_for_user(error: BaseException) -> Exception:
             f"{reason}; this is a bug in mcpmux, `--log-level debug` shows the traceback"
         )
     return click.ClickException("; ".join(printable(str(cause)) for cause in causes))
-
-
-def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """Yields the error itself, or the errors in a group, also those in the groups inside of it."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from causes_of(inner)
-    else:
-        yield error
 
 
 Given = TypeVarTuple("Given")

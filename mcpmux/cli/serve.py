@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import attrs
 import click
@@ -29,12 +30,10 @@ from mcpmux.config import (
     HttpListener,
     Listeners,
     Stdio,
-    TcpListener,
-    UnixListener,
     Upstream,
-    WebSocketListener,
     parse_http_argument,
 )
+from mcpmux.config.listener import LISTENER_KEYS
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
@@ -130,13 +129,11 @@ def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyLis
     """
     if stdio or chosen:
         try:
-            return Listeners(
-                stdio=stdio,
-                http=tuple(each for each in chosen if isinstance(each, HttpListener)),
-                websocket=tuple(each for each in chosen if isinstance(each, WebSocketListener)),
-                tcp=tuple(each for each in chosen if isinstance(each, TcpListener)),
-                unix=tuple(each for each in chosen if isinstance(each, UnixListener)),
-            )
+            of_kind: dict[str, Any] = {
+                key: tuple(each for each in chosen if isinstance(each, kind))
+                for kind, key in LISTENER_KEYS.items()
+            }
+            return Listeners(stdio=stdio, **of_kind)
         except InvalidValue as mistake:
             raise ConfigError([str(mistake)]) from None
     if configured.stdio or configured.bound:

@@ -11,13 +11,12 @@ from attrs import field, frozen
 
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import (
+    LISTENER_KEYS,
     FilePath,
-    HttpListener,
     Listeners,
     Port,
     TcpListener,
     UnixListener,
-    WebSocketListener,
     asks_certificate,
     is_loopback,
 )
@@ -157,11 +156,10 @@ class Auth:
 
 def find_unguarded_listeners(listeners: Listeners, auth: Auth) -> Iterator[tuple[str, str]]:
     """Yields (listener, mistake) for each listener that lets strangers in although no setting allows it."""
-    kinds = {HttpListener: "http", WebSocketListener: "websocket", TcpListener: "tcp"}
     for listener in () if auth.allow_anyone else listeners.bound:
         if isinstance(listener, UnixListener) or asks_certificate(listener):
             continue
-        where = f"listeners.{kinds[type(listener)]} {listener.address}"
+        where = f"listeners.{LISTENER_KEYS[type(listener)]} {listener.address}"
         if auth.asks_tokens and isinstance(listener, TcpListener):
             problem = "nobody can show a token on TCP: set `tls.client_ca` too, or remove it"
             yield where, f"{problem}; {EXPLICITLY}"

@@ -154,6 +154,15 @@ Listener = TypeVar("Listener", HttpListener, WebSocketListener, TcpListener)
 AnyListener: TypeAlias = HttpListener | WebSocketListener | TcpListener | UnixListener
 
 
+LISTENER_KEYS: Mapping[type[AnyListener], str] = {
+    HttpListener: "http",
+    WebSocketListener: "websocket",
+    TcpListener: "tcp",
+    UnixListener: "unix",
+}
+"""The keys of `Listeners` by what they hold."""
+
+
 def asks_certificate(listener: AnyListener) -> bool:
     return listener.tls is not None and listener.tls.client_ca is not None
 

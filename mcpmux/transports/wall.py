@@ -18,7 +18,7 @@ async def walled(work: Awaitable[None], kind: type[Exception], tell: Tell) -> No
         tell(leaves_of(group))
 
 
-def leaves_of(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
+def leaves_of(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     """The errors in a group and in the groups in it."""
     found: list[BaseException] = []
     for error in group.exceptions:

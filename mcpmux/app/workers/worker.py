@@ -207,12 +207,19 @@ class Worker:
                     case cc.Configure(config):
                         mux.apply(config)
                     case cc.Word.RENEW_CERTIFICATES:
-                        await _renew_certificates(mux)
+                        try:  # the supervisor has just done so without trouble
+                            await mux.renew()
+                        except ConfigError as error:
+                            for problem in error.problems:
+                                log.error("certificate not read again, the old one stays", problem=problem)
                     case cc.ListsChanged(lists):
                         for upstream, method in lists:
                             mux.hub.tell_list_change(method, upstream)
-                    case cc.Act() as order if order.upstream in mux.upstreams:
-                        act(mux, order)
+                    case cc.Act("reconnect", name) if name in mux.upstreams:
+                        if mux.upstreams[name].state in ("down", "crash-loop"):
+                            mux.upstreams.add(name, mux.sessions.make_shared(name))
+                    case cc.Act(action, name) if name in mux.upstreams:
+                        {"drain": mux.drain, "release": mux.release, "restart": mux.restart}[action](name)
         log.warning("stopping at once: the supervisor has gone")
         with trio.move_on_after(DRAIN_SECONDS):
             await trio.to_thread.run_sync(partial(shutil.rmtree, self.start.folder, ignore_errors=True))
@@ -225,15 +232,6 @@ class Worker:
             await self.control.tell(cc.Answer(question.number, value))
 
 
-def act(mux: Mux, order: cc.Act) -> None:
-    """Carry out an order of an administrator, or `reconnect` an upstream."""
-    name = order.upstream
-    if order.action != "reconnect":
-        {"drain": mux.drain, "release": mux.release, "restart": mux.restart}[order.action](name)
-    elif mux.upstreams[name].state in ("down", "crash-loop"):
-        mux.upstreams.add(name, mux.sessions.make_shared(name))
-
-
 def answers_of(mux: Mux, inspector: Inspector | None) -> Answers:
     """What a worker answers to administrators; the supervisor puts together what all of them answer.
 
@@ -244,15 +242,6 @@ def answers_of(mux: Mux, inspector: Inspector | None) -> Answers:
         return {}
     view = inspector.view(mux)
     return {"states": view.read_states, "upstreams": view.read_all, "metrics": inspector.renderer(mux)}
-
-
-async def _renew_certificates(mux: Mux) -> None:
-    """Read certificates again, which the supervisor has just done without trouble."""
-    try:
-        await mux.renew()
-    except ConfigError as error:
-        for problem in error.problems:
-            log.error("certificate not read again, the old one stays", problem=problem)
 
 
 def _stream_of(sock: socket.socket) -> trio.SocketStream | None:

@@ -52,7 +52,7 @@ class WorkerPool:
         self._start_for = start_for
         self._on_traffic = on_traffic
         self._workers: dict[int, WorkerProcess] = {}
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
         self._turn = 0
         self._stopping = False
         self._guard = OrphanGuard()
@@ -79,7 +79,7 @@ class WorkerPool:
                     for number in range(1, self.count + 1):
                         nursery.start_soon(self._supervise, number, forwards, name=f"worker {number}")
                     while len(self.serving) < self.count:
-                        await self._changed.wait()
+                        await self._changed.park()
                     task_status.started()
                 forwards.cancel_scope.cancel(reason="all workers have ended")
         finally:
@@ -108,13 +108,10 @@ class WorkerPool:
         """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
             async with self._open_worker(number) as (worker, process), trio.open_nursery() as nursery:
-                forwarded = trio.Event()
-                nursery.start_soon(self._guard.watch, process.pid, trio.CancelScope(), name=f"guard {number}")
-                nursery.start_soon(
-                    self._forward_all, worker, forwards, forwarded, name=f"connections of {number}"
-                )
-                nursery.start_soon(self._announce_when_ready, worker)
-                nursery.start_soon(self._kill_when_hung, worker, process, name=f"heartbeat {number}")
+                start, forwarded = nursery.start_soon, trio.Event()
+                start(self._guard.watch, process.pid, trio.CancelScope(), name=f"guard {number}")
+                start(self._forward_all, worker, forwards, forwarded, name=f"connections of {number}")
+                start(self._watch, worker, process, name=f"heartbeat {number}")
                 await worker.listen()
                 with trio.move_on_after(LAST_SECONDS):
                     await forwarded.wait()
@@ -151,18 +148,13 @@ class WorkerPool:
             worker.close()
             await end_process(process)
 
-    async def _announce_when_ready(self, worker: WorkerProcess) -> None:
+    async def _watch(self, worker: WorkerProcess, process: trio.Process) -> None:
+        """Say when it is ready, and kill it when it hangs."""
         await worker.ready.wait()
-        self._announce_change()
-
-    async def _kill_when_hung(self, worker: WorkerProcess, process: trio.Process) -> None:
-        await watch_heartbeat(worker, self._announce_change)
+        self._changed.unpark_all()
+        await watch_heartbeat(worker, self._changed.unpark_all)
         worker.failure = TransportError("it has hung")
         kill_process(process)
-
-    def _announce_change(self) -> None:
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
 
     # Connections
 
@@ -172,7 +164,7 @@ class WorkerPool:
             if self.serving:
                 await trio.sleep(FULL_SECONDS)
             else:
-                await self._changed.wait()
+                await self._changed.park()
 
     def _give_nowait(self, note: Note, sock: socket.socket) -> bool:
         serving = self.serving

@@ -132,9 +132,8 @@ class WorkerProcess:
         self.connection_channel.close()
 
 
-async def watch_heartbeat(worker: WorkerProcess, on_recovery: Callable[[], None]) -> None:
-    """Ask until the worker hangs. `on_recovery` is called when one that was silent serves again."""
-    await worker.ready.wait()
+async def watch_heartbeat(worker: WorkerProcess, on_recovery: Callable[[], object]) -> None:
+    """Ask a worker that is ready until it hangs. `on_recovery` is called when a silent one serves again."""
     while True:
         await trio.sleep(HEARTBEAT_SECONDS)
         if await _answers(worker, SILENT_SECONDS):
