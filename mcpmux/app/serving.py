@@ -52,7 +52,7 @@ async def serve(
     """
     keep_freed_memory()
     gate = await make_gate(config)
-    stopping, reloading = trio.Event(), trio.CancelScope()
+    stopping = trio.Event()
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with (
@@ -63,7 +63,7 @@ async def serve(
             control = Control(mux, file)
             serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers))
             if file is not None:
-                await clients.start(keep_reloading, control, file if watch else None, stopping, reloading)
+                await clients.start(keep_reloading, control, file if watch else None, stopping)
             for listener in config.listeners.bound:
                 await clients.start(serve_listener, listener, serving)
             if config.listeners.stdio:
@@ -73,7 +73,6 @@ async def serve(
             settle_memory()
             await stopping.wait()
             mux.hub.close()
-            reloading.cancel(reason="stopping")
             clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
         signals.cancel_scope.cancel()
 
@@ -116,16 +115,16 @@ async def keep_reloading(
     control: Control,
     watched: ConfigFile | None,
     stopping: trio.Event,
-    scope: trio.CancelScope,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Reload on SIGHUP and when `watched` changes, until `scope` is cancelled."""
-    with scope:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(reload_on_hangup, control, stopping, name="hangup")
-            if watched is not None:
-                nursery.start_soon(reload_on_change, control, watched, name="configuration file")
-            task_status.started()
+    """Reload on SIGHUP and when `watched` changes, until we stop."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reload_on_hangup, control, stopping, name="hangup")
+        if watched is not None:
+            nursery.start_soon(reload_on_change, control, watched, name="configuration file")
+        task_status.started()
+        await stopping.wait()
+        nursery.cancel_scope.cancel(reason="stopping")
 
 
 async def reload_on_change(control: Control, file: ConfigFile) -> None:

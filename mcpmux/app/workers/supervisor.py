@@ -67,7 +67,7 @@ async def serve_workers(
     if config.audit.directory is not None:  # the folder around the workers' own; they say when it is missing
         with suppress(OSError):
             await trio.Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
-    stopping, reloading = trio.Event(), trio.CancelScope()
+    stopping = trio.Event()
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with _open_folder() as folder, trio.open_nursery() as sharing:
@@ -80,8 +80,7 @@ async def serve_workers(
                 control = Control(supervisor, file)
                 async with trio.open_nursery() as serving:
                     if file is not None:
-                        watched = file if watch else None
-                        await serving.start(keep_reloading, control, watched, stopping, reloading)
+                        await serving.start(keep_reloading, control, file if watch else None, stopping)
                     for number, (_, sockets) in enumerate(addresses):
                         for each in sockets:
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
