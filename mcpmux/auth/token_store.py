@@ -88,18 +88,14 @@ def default_store() -> TokenStore:
     return TokenStore(state_folder(os.environ))
 
 
-class TokenStore:
+class TokenStore(msgspec.Struct, frozen=True):
     """The logins below one folder, which is made when there is something to put into it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __repr__(self) -> str:
-        return f"<TokenStore {self._folder}>"
+    folder: Path
 
     def path_of(self, upstream: str, url: str) -> Path:
         """The file for the login to the server at `url`."""
-        return self._folder / f"{upstream}-{hashlib.sha256(url.encode()).hexdigest()[:DIGITS]}.json"
+        return self.folder / f"{upstream}-{hashlib.sha256(url.encode()).hexdigest()[:DIGITS]}.json"
 
     def load(self, upstream: str, url: str) -> Login | None:
         """The login, None when there is none. Raises StoreTrouble."""
@@ -123,9 +119,9 @@ class TokenStore:
         """Keep a login in place of the one before it. Raises StoreTrouble."""
         path = self.path_of(login.upstream, login.url)
         with _told(path):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._folder.stat().st_mode & OTHERS:
-                self._folder.chmod(0o700)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.folder.stat().st_mode & OTHERS:
+                self.folder.chmod(0o700)
             _write(path, msgspec.json.format(msgspec.json.encode(login)))
 
     def try_lock(self, upstream: str, url: str) -> int | None:
@@ -135,7 +131,7 @@ class TokenStore:
         """
         path = self.path_of(upstream, url)
         with _told(path):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = path.with_name(f".{path.stem}.lock")
             descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
@@ -151,11 +147,9 @@ class TokenStore:
         """Forget a login; whether there was one. Raises StoreTrouble."""
         path = self.path_of(upstream, url)
         with _told(path):
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                return False
-        return True
+            known = path.exists()
+            path.unlink(missing_ok=True)
+        return known
 
 
 @contextmanager

@@ -128,11 +128,24 @@ class UserLogin(Credential):
         return login
 
     async def _renew(self, challenge: Challenge | None = None) -> None:
-        login = await self._load()
-        if self._takes_over(login):
+        if self._takes_over(await self._load()):
             return
         async with self._alone():
-            await self._renew_alone(await self._load(), challenge)
+            login = await self._load()
+            if self._takes_over(login):
+                return
+            if challenge is not None:
+                try:
+                    await self._discovery.find(challenge, login.issuer)
+                except IssuerChanged as error:
+                    raise TransportError(f"{error}; if you trust that one {self._command}") from None
+            if login.tokens.refresh is None:
+                raise TransportError(f"the login there has expired: {self._command}")
+            try:
+                await self._refresh(login, login.tokens.refresh)
+            except Denied as error:
+                if not self._takes_over(await self._load()):
+                    raise TransportError(f"the login there has ended: {error}; {self._command}") from None
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -150,22 +163,6 @@ class UserLogin(Credential):
             yield
         finally:
             os.close(lock)
-
-    async def _renew_alone(self, login: Login, challenge: Challenge | None) -> None:
-        if self._takes_over(login):
-            return
-        if challenge is not None:
-            try:
-                await self._discovery.find(challenge, login.issuer)
-            except IssuerChanged as error:
-                raise TransportError(f"{error}; if you trust that one {self._command}") from None
-        if login.tokens.refresh is None:
-            raise TransportError(f"the login there has expired: {self._command}")
-        try:
-            await self._refresh(login, login.tokens.refresh)
-        except Denied as error:
-            if not self._takes_over(await self._load()):
-                raise TransportError(f"the login there has ended: {error}; {self._command}") from None
 
     def _takes_over(self, login: Login) -> bool:
         """Use the token that is kept, unless it is the one that we had or has expired."""

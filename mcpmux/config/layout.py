@@ -91,6 +91,14 @@ class TargetKeys:
     headers: Mapping[HeaderName, HeaderValue] = field(factory=dict)
     """Headers to send with every HTTP request, or with the WebSocket handshake."""
 
+    def make_target(
+        self, url: str | None, env: Mapping[str, Secret], ours: UpstreamSettings, transport: str
+    ) -> Target:
+        if url is not None:
+            return make_target(url, self.headers, ours.tls, ours.proxy, transport, ours.oauth)
+        assert self.command is not None
+        return Stdio(self.command, self.args, env, self.cwd)
+
 
 @frozen(kw_only=True, slots=False)
 class UpstreamTable(TargetKeys, UpstreamSettings):
@@ -114,10 +122,7 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
 
     def build(self, name: str, enabled: bool) -> Upstream:
         """The upstream of a table whose keys do not clash."""
-        if self.command is not None:
-            return self.make_upstream(name, Stdio(self.command, self.args, self.env, self.cwd), enabled)
-        assert self.url is not None
-        target = make_target(self.url, self.headers, self.tls, self.proxy, self.transport, self.oauth)
+        target = self.make_target(self.url, self.env, self, self.transport)
         return self.make_upstream(name, target, enabled)
 
 
@@ -215,14 +220,10 @@ class HostEntry(TargetKeys):
 
     def build(self, name: str, enabled: bool) -> Upstream:
         """The upstream of an entry whose keys do not clash."""
-        ours, url = self.mcpmux, self.url or self.serverUrl or self.httpUrl
-        if url is not None:
-            transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
-            target = make_target(url, self.headers, ours.tls, ours.proxy, transport, ours.oauth)
-            return ours.make_upstream(name, target, enabled)
-        assert self.command is not None
-        env = {**self.envFile, **self.env}
-        return ours.make_upstream(name, Stdio(self.command, self.args, env, self.cwd), enabled)
+        url = self.url or self.serverUrl or self.httpUrl
+        transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
+        target = self.make_target(url, {**self.envFile, **self.env}, self.mcpmux, transport)
+        return self.mcpmux.make_upstream(name, target, enabled)
 
 
 def _find_wrong_transport(raw: Mapping[str, Any]) -> Iterator[str]:
