@@ -1,6 +1,6 @@
 """Puts the parts together: configuration in, nurseries around, exit code out."""
 
-from mcpmux.app.config_file import ConfigFile
+from mcpmux.app.control import ConfigFile
 from mcpmux.app.listeners import Announce
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.serving import serve

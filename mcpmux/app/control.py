@@ -1,5 +1,8 @@
 """What administrators can do to a running mux: reload its configuration, turn upstreams off and on.
 
+The configuration file is polled, one `stat` each LOOK_SECONDS. That works on every file system, through
+symbolic links, and however an editor writes; inotify misses changes behind links and on network file systems.
+
 One thing is done after the other, and a broken configuration changes nothing. What was enabled or disabled by
 hand stays so until mcpmux is restarted. A disabled upstream is as if it were not configured; a drained one is
 there but gets no exchange.
@@ -7,14 +10,14 @@ there but gets no exchange.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
 import structlog
 import trio
 
-from mcpmux.app.config_file import ConfigFile
 from mcpmux.app.listeners import check_listeners
 from mcpmux.config import Config, Upstream
 from mcpmux.config.plan import Plan, plan_change
@@ -24,7 +27,57 @@ from mcpmux.traffic.admin.upstreams import NoSuchUpstream, NotPossible
 
 log = structlog.get_logger()
 
+LOOK_SECONDS = 0.5  # between two looks at the file
 NO_FILE = "there is no configuration file to read again: mcpmux was started without one"
+
+
+Look = tuple[int, int, int]
+"""When a file was written (ns), its inode, its size."""
+
+
+class ConfigFile:
+    """One file, and how to read it. `read` is called in a thread; it raises ConfigError.
+
+    It counts as changed once two looks in a row are alike, so a half-written or missing file is left alone.
+    `known`: how the file looked when it was last read.
+    """
+
+    def __init__(self, path: str, read: Callable[[], Config]) -> None:
+        self.path = path
+        self.known: Look | None = None
+        self._last: Look | None = None
+        self._read = read
+
+    def __repr__(self) -> str:
+        return f"ConfigFile({self.path!r})"
+
+    def see(self, look: Look | None) -> bool:
+        """Take one more look (None: no file). Returns whether the file is to be read."""
+        settled, self._last = look == self._last, look
+        return settled and look is not None and look != self.known
+
+    def load(self) -> Config:
+        """Read the file. It is looked at first, so that no change is missed. Raises ConfigError."""
+        self.known = look_at(self.path)
+        if Path(self.path).is_fifo():  # reading it would wait for a writer, and everybody for us
+            raise ConfigError([f"{self.path}: expected a file, this is a pipe"])
+        return self._read()
+
+    async def changed(self) -> None:
+        """Wait until the file has changed since it was last loaded, and is complete."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            if self.see(await trio.to_thread.run_sync(look_at, self.path, abandon_on_cancel=True)):
+                return
+
+
+def look_at(path: str) -> Look | None:
+    """How the file looks, or None if there is no file."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _load(file: ConfigFile) -> Config:

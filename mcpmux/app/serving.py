@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from mcpmux.app.config_file import ConfigFile
-from mcpmux.app.control import Control
+from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
 from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers

@@ -55,7 +55,7 @@ class Plan:
 
     def __bool__(self) -> bool:
         """Whether there is anything to do or to say."""
-        return self != _NOTHING
+        return self != Plan()
 
     @property
     def touches_upstreams(self) -> bool:
@@ -65,9 +65,6 @@ class Plan:
         """The parts that are not empty, for machines and the log."""
         parts = ("added", "removed", "restarted", "adjusted", "settings", "pending")
         return {part: list(names) for part in parts if (names := getattr(self, part))}
-
-
-_NOTHING = Plan()
 
 
 def plan_change(old: Config, new: Config) -> Plan:
@@ -81,8 +78,8 @@ def plan_change(old: Config, new: Config) -> Plan:
         restarted=tuple(name for name, keys in differing.items() if keys - IN_PLACE),
         adjusted=tuple(name for name, keys in differing.items() if keys and not keys - IN_PLACE),
         reordered=[name for name in before if name in after] != list(differing),
-        settings=tuple(key for key in settings if _is_among(live, key)),
-        pending=tuple(key for key in settings if not _is_among(live, key)),
+        settings=tuple(key for key in settings if {key, key.partition(".")[0]} & live),
+        pending=tuple(key for key in settings if not {key, key.partition(".")[0]} & live),
     )
 
 
@@ -102,7 +99,3 @@ def _changed_settings(old: Config, new: Config) -> Iterator[str]:
         for key in attrs.fields(type(after)):
             if getattr(before, key.name) != getattr(after, key.name):
                 yield f"{section.name}.{key.name}"
-
-
-def _is_among(live: frozenset[str], key: str) -> bool:
-    return key in live or key.partition(".")[0] in live

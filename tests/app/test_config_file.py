@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.app.config_file import LOOK_SECONDS, ConfigFile, Look, look_at
+from mcpmux.app.control import LOOK_SECONDS, ConfigFile, Look, look_at
 from mcpmux.config import Config, Stdio, Upstream
 from mcpmux.errors import ConfigError
 

@@ -20,8 +20,7 @@ from typing import Literal
 import structlog
 import trio
 
-from mcpmux.app.config_file import ConfigFile
-from mcpmux.app.control import Control
+from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals

@@ -19,8 +19,8 @@ import structlog
 import trio
 
 from mcpmux.app.workers import control_channel as cc
+from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.app.workers.worker_process import (
-    OnTraffic,
     WorkerProcess,
     end_process,
     kill_process,
@@ -42,11 +42,17 @@ FORWARDED = 256  # connections handed over that wait for a worker; more are clos
 LAST_SECONDS = 5.0  # for what a worker has handed over when it has ended
 
 
+OnTraffic = Callable[[int, TrafficBatch], None]
+
+
 class WorkerPool:
     """`run` has to run. `starts`: how often each worker was started."""
 
     def __init__(self, count: int, start_for: Callable[[int], cc.Start], on_traffic: OnTraffic) -> None:
-        """`start_for`: what the worker with that number is told first."""
+        """`start_for`: what the worker with that number is told first.
+
+        `on_traffic` is called with a worker's number and what it has seen.
+        """
         self.count = count
         self.starts: dict[int, int] = {}
         self._start_for = start_for
@@ -112,7 +118,7 @@ class WorkerPool:
                 start(self._guard.watch, process.pid, trio.CancelScope(), name=f"guard {number}")
                 start(self._forward_all, worker, forwards, forwarded, name=f"connections of {number}")
                 start(self._watch, worker, process, name=f"heartbeat {number}")
-                await worker.listen()
+                await worker.run(self._hear)
                 with trio.move_on_after(LAST_SECONDS):
                     await forwarded.wait()
                 nursery.cancel_scope.cancel(reason="the worker has ended")
@@ -134,9 +140,7 @@ class WorkerPool:
                 connection_channel.close()
                 raise
         channel = cc.ControlChannel(control)
-        worker = WorkerProcess(
-            number, channel, ConnectionChannel(connection_channel), self._on_traffic, self._tell_others
-        )
+        worker = WorkerProcess(number, channel, ConnectionChannel(connection_channel))
         worker.control.post(self._start_for(number))
         if self._stopping:
             worker.control.post(cc.Word.STOP)
@@ -219,10 +223,13 @@ class WorkerPool:
             if not worker.ended:
                 worker.control.post(message_for(number))
 
-    def _tell_others(self, teller: WorkerProcess, changed: cc.ListsChanged) -> None:
+    def _hear(self, teller: WorkerProcess, told: cc.Traffic | cc.ListsChanged) -> None:
+        if isinstance(told, cc.Traffic):
+            self._on_traffic(teller.number, told.batch)
+            return
         for worker in self._workers.values():
             if worker is not teller and not worker.ended:
-                worker.control.post(changed)
+                worker.control.post(told)
 
     def stop(self) -> None:
         """Have all workers finish their work, and start no new ones."""

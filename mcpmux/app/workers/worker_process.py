@@ -25,7 +25,6 @@ import structlog
 import trio
 
 from mcpmux.app.workers import control_channel as cc
-from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, Note
 
@@ -41,12 +40,6 @@ BOOT = (  # every module is found where the supervisor has found it
     "from mcpmux.app.workers.worker import main; main()"
 )
 
-OnTraffic = Callable[[int, TrafficBatch], None]
-"""Called with a worker's number and what it has seen."""
-
-OnListsChanged = Callable[["WorkerProcess", cc.ListsChanged], None]
-"""Called with what a worker has heard that all others have to know."""
-
 
 @dataclass(eq=False)
 class WorkerProcess:
@@ -55,8 +48,6 @@ class WorkerProcess:
     number: int
     control: cc.ControlChannel
     connection_channel: ConnectionChannel
-    on_traffic: OnTraffic
-    on_lists_changed: OnListsChanged | None = None
     ready: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
     leaving: bool = False
@@ -76,33 +67,31 @@ class WorkerProcess:
         """Whether it can be given connections."""
         return self.ready.is_set() and not (self.leaving or self.silent or self.ended)
 
-    async def listen(self) -> None:
-        """Handle what it sends, and send it what is posted, until it has gone."""
+    async def run(self, handle: Callable[[WorkerProcess, cc.Traffic | cc.ListsChanged], None]) -> None:
+        """Send it what is posted, and handle what it sends, until it has gone.
+
+        `handle` is called with what it has seen and with what all other workers have to know.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.control.send_posted)
             with suppress(TransportClosed):
                 while True:
-                    self._handle(await self.control.receive())
+                    match await self.control.receive():
+                        case cc.Word.READY:
+                            self.ready.set()
+                        case cc.Failed(reason, mistakes):
+                            self.failure = ConfigError(list(mistakes)) if mistakes else McpmuxError(reason)
+                        case cc.Word.LEAVING:
+                            self.leaving = True
+                            self.control.post(cc.Word.STOP)
+                        case cc.Answer(number, value) if number in self._questions:
+                            self._questions[number].send_nowait(value)
+                        case cc.Traffic() | cc.ListsChanged() as told:
+                            handle(self, told)
             self.ended = True
             for answered in self._questions.values():
                 answered.close()
             nursery.cancel_scope.cancel(reason="the worker has gone")
-
-    def _handle(self, message: cc.Message) -> None:
-        match message:
-            case cc.Word.READY:
-                self.ready.set()
-            case cc.Failed(reason, mistakes):
-                self.failure = ConfigError(list(mistakes)) if mistakes else McpmuxError(reason)
-            case cc.Word.LEAVING:
-                self.leaving = True
-                self.control.post(cc.Word.STOP)
-            case cc.Traffic(batch):
-                self.on_traffic(self.number, batch)
-            case cc.ListsChanged() if self.on_lists_changed is not None:
-                self.on_lists_changed(self, message)
-            case cc.Answer(number, value) if number in self._questions:
-                self._questions[number].send_nowait(value)
 
     def put(self, note: Note, sock: socket.socket) -> bool:
         """Whether it has taken a connection, which the caller still has to close."""

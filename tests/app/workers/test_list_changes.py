@@ -38,16 +38,10 @@ class Party:
             ours, theirs = socket.socketpair()
             connection_channel, other = connection_channel_pair()
             self._connection_channels.append(other)
-            worker = WorkerProcess(
-                number,
-                ControlChannel(ours),
-                ConnectionChannel(connection_channel),
-                lambda _n, _p: None,
-                self.pool._tell_others,
-            )
+            worker = WorkerProcess(number, ControlChannel(ours), ConnectionChannel(connection_channel))
             self.pool._workers[number] = worker
             self.controls[number] = ControlChannel(theirs)
-            self._nursery.start_soon(worker.listen)
+            self._nursery.start_soon(worker.run, self.pool._hear)
             self._nursery.start_soon(self._play, number)
             await worker.ready.wait()
 

@@ -20,9 +20,7 @@ class Pair:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         connection_channel, self._connection_channel = connection_channel_pair()
-        self.worker = WorkerProcess(
-            1, ControlChannel(ours), ConnectionChannel(connection_channel), lambda _number, _parcel: None
-        )
+        self.worker = WorkerProcess(1, ControlChannel(ours), ConnectionChannel(connection_channel))
         self.control = ControlChannel(theirs)
         self.delay = 0.0
         self.asked = 0
@@ -53,7 +51,7 @@ class Pair:
 
 async def watched(pair: Pair, nursery: trio.Nursery) -> None:
     nursery.start_soon(pair.answer)
-    nursery.start_soon(pair.worker.listen)
+    nursery.start_soon(pair.worker.run, lambda _worker, _told: None)
     await pair.worker.ready.wait()
 
 
