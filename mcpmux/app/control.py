@@ -1,11 +1,11 @@
 """What administrators can do to a running mux: reload its configuration, turn upstreams off and on.
 
-The configuration file is polled, one `stat` each LOOK_SECONDS. That works on every file system, through
-symbolic links, and however an editor writes; inotify misses changes behind links and on network file systems.
-
 One thing is done after the other, and a broken configuration changes nothing. What was enabled or disabled by
 hand stays so until mcpmux is restarted. A disabled upstream is as if it were not configured; a drained one is
 there but gets no exchange.
+
+The configuration file is polled, one `stat` each LOOK_SECONDS. That works on every file system, through
+symbolic links, and however an editor writes; inotify misses changes behind links and on network file systems.
 """
 
 from __future__ import annotations

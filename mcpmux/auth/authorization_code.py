@@ -1,8 +1,7 @@
 """A person's login at the authorization server of one upstream: the authorization code grant with PKCE.
 
-Promises: an answer counts only with our `state` and, where the server sends one, its own `iss`; the code goes
-to the server that the person was sent to. The browser comes back to a page on this machine alone, which shows
-nothing of what was received. Refuses to know how a person is shown a URL.
+An answer counts only with our `state` and, where the server sends one, its own `iss`. The browser comes back
+to a page on this machine alone, which shows nothing of what was received.
 
 Source: RFC 6749, section 4.1; RFC 7636; RFC 8252, section 7.3; RFC 9207, section 2.4; "Authorization Flow
 Steps" and "Authorization Response Validation", 2026-07-28.

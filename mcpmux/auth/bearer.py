@@ -1,8 +1,7 @@
 """Bearer tokens in HTTP: those that clients show, those of the configuration, and asking for one. Pure.
 
-A token is taken from the Authorization header and from nowhere else: in a URL it would end up in logs. Of
-tokens that are given out by hand only hashes are kept. A plain SHA-256 is enough for 256 random bits: there
-is no list of likely ones to try.
+A token is taken from the Authorization header alone: in a URL it would end up in logs. Of tokens that are
+given out by hand only hashes are kept. A plain SHA-256 is enough for 256 random bits.
 
 Source: RFC 6750, sections 2.1 and 3; RFC 9110, section 11.6.1; RFC 9728, section 5.1.
 """

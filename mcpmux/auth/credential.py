@@ -1,13 +1,12 @@
 """What an upstream is shown: an access token, fetched before it is needed and again before it expires.
 
-Promises: however many requests wait, there is one token request at a time, and whoever waits may leave;
-a token that is good is used while a new one cannot be had. A token is in no log and no repr.
+However many requests wait, there is one token request at a time, and whoever waits may leave. A token that is
+good is used while a new one cannot be had. A token is in no log and no repr.
 
 Rules
-  * A token is renewed AHEAD_SECONDS before it expires, sooner in relation when it lives shortly.
+  * A token is renewed AHEAD_SECONDS before it expires, sooner if its life is short.
   * After a renewal that failed there is no other for RETRY_SECONDS.
-  * A refused token is renewed once: one that was made a moment ago and is refused tells that more of them do
-    not help.
+  * A refused token is renewed once: if a new one is refused at once, more of them do not help.
 """
 
 from __future__ import annotations

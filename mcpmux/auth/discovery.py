@@ -1,8 +1,8 @@
 """Whom to ask for an upstream's tokens: resource metadata, then the authorization server's own; and what
 mcpmux says of itself as a resource.
 
-Promises: an authorization server that the configuration names is the only one that is asked; one that the
-upstream names must be one that may be asked (`AddressPolicy`), and its metadata must be its own.
+An authorization server that the configuration names is the only one that is asked. One that the upstream
+names must be one that may be asked (`AddressPolicy`). The metadata of either must be its own.
 
 Source: RFC 8414, sections 2, 3.1 and 3.3; OpenID Connect Discovery 1.0, section 4; RFC 9207, section 3; RFC
 9728, sections 2, 3.1 and 3.3; "Authorization Server Discovery", 2025-11-25 and 2026-07-28; "Server Metadata

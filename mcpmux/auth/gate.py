@@ -1,12 +1,9 @@
 """Who may come in at a listener that asks: tokens and certificates in, principals out.
 
-Promises: nobody comes in without showing something that counts; a token that was judged a moment ago costs a
-hash and a look-up. A token is kept nowhere, only its hash. Refuses to know what is asked for: scopes of a
-method are looked up by its name.
-
-Another configuration counts at once (`adopt`): whatever let somebody in must still be there as it was, else
-their streams end and their token is judged anew. Whether tokens are asked for at all is what it was at the
-start: with the last one taken back nobody comes in, rather than everybody.
+Nobody comes in without showing something that counts. A token that was judged a moment ago costs a hash and a
+look-up; only its hash is kept. Another configuration counts at once (`adopt`): whoever was let in by
+something that is gone or changed loses their streams, and their token is judged anew. Whether tokens are
+asked for at all is decided at the start: with the last one taken back nobody comes in, rather than everybody.
 
     401  nothing was shown, or what was shown does not count: `invalid_token`
     403  `insufficient_scope`: the token is good, and does not reach so far

@@ -1,15 +1,14 @@
 """JSON Web Tokens of issuers that are trusted, and the keys of these issuers.
 
-Promises: a signature counts only when its algorithm is allowed, which no symmetric one and not "none" can be,
-and the key is of a kind that fits the algorithm and came out of a key set of the issuer. What a token says
-about where its key is (`jku`, `jwk`, `x5u`) is not looked at.
+A signature counts only when its algorithm is allowed, which no symmetric one and not "none" can be, and the
+key fits the algorithm and comes from a key set of the issuer. What a token says about where its key is
+(`jku`, `jwk`, `x5u`) is not looked at. Keys that are damaged, weak, secret, or not for checking signatures
+are left out.
 
-Keys
   * However many clients wait, keys are fetched once at a time, and at most every RETRY_SECONDS: a token with
     an invented `kid` makes no traffic.
-  * Keys that are older than FRESH_SECONDS are fetched again when somebody needs one.
-  * While the issuer cannot be asked the keys that are known go on, for STALE_SECONDS at most.
-  * Keys that are damaged, weak, secret, or not for checking signatures are left out.
+  * Keys that are older than FRESH_SECONDS are fetched again when somebody needs one. While the issuer cannot
+    be asked the known ones are used, for STALE_SECONDS at most.
 
 By joserfc: without it, importing this module raises ConfigError.
 

@@ -1,8 +1,7 @@
-"""mcpmux as a client of an authorization server: how it becomes one, and what it gets tokens by.
+"""mcpmux as a client of an authorization server: how it becomes one, and how it gets tokens.
 
 It is known by hand, by its own URL, or registers now, in the order of "Client Registration", 2025-11-25 and
-2026-07-28. Promises: an answer that is no usable token raises; no error repeats what was sent. oauthlib is
-imported with this module.
+2026-07-28. No error repeats what was sent. oauthlib is imported with this module.
 
 Source: RFC 6749, sections 2.3.1, 4, 5 and 6; RFC 7591, sections 2 and 3; RFC 8707, section 2.
 """

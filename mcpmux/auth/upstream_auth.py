@@ -1,8 +1,8 @@
-"""Tokens for one upstream: mcpmux's own, or those of a person's login; and what gets them, out of settings.
+"""Tokens for one upstream: mcpmux's own, or those of a person's login.
 
-Promises: a client secret is shown to the configured issuer alone, a refresh token to the issuer that it came
-from; a rotated one is on disk before the new access token is used. A login that is done anew, or refreshed by
-another mcpmux, is noticed. Tokens of client credentials are kept nowhere.
+A client secret is shown to the configured issuer alone, a refresh token to the issuer that it came from. A
+rotated one is on disk before the new access token is used. A login that is done anew, or refreshed by another
+mcpmux, is noticed. Tokens of client credentials are kept nowhere.
 
 Source: RFC 6749, sections 4.4 and 6; "Step-Up Authorization Flow", 2025-11-25 and 2026-07-28; "Authorization
 Server Binding", 2026-07-28.

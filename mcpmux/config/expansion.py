@@ -3,8 +3,8 @@
 A reference is `${VAR}`, `${VAR:-default}`, `${env:VAR}` as in VS Code and Cursor, or `${file:PATH}`. `$${`
 stands for a literal `${`. Every other `$` is unchanged, as in `$HOME` and `pa$$word`. As in a shell, the
 default also replaces an empty variable. A default ends at the first `}` and cannot hold another reference.
-Values are not expanded again. A file is read with each reading of the configuration; line ends at the end of
-its text are left out, as editors and secret stores add one.
+Values are not expanded again. Line ends at the end of a file are left out, as editors and secret stores add
+one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The two layouts of a document: our own, and the JSON in which host apps keep their servers.
 
-Our own layout has `upstreams` beside the settings. A host app's file has its servers in `mcpServers`, or in
-`servers` as VS Code does, and is used unchanged: keys that only mean something to a host app are accepted and
-not read. Our own settings are in `"mcpmux"` objects, beside the servers and in the entry of each server. Host
-apps ignore those.
+Ours has `upstreams` beside the settings. A host app's file has its servers in `mcpServers`, or in `servers`
+as VS Code does, and is used unchanged: keys that only mean something to a host app are not read. Our settings
+are in `"mcpmux"` objects, beside the servers and in the entry of each server, which host apps ignore.
 
-The classes mirror the files: their attributes are the keys. Which keys may be used together is checked here,
-where all of them are seen.
+The classes mirror the files: their attributes are the keys. Which keys may be used together is checked here.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Splits one configuration into those of several processes. Pure.
 
-Rules
-  * A server that mcpmux starts, and that all clients share, is a shared upstream: it runs once, under the
-    supervisor. Workers reach it at a Unix socket as a server of the newest revision. Upstreams that are
-    `per_worker` or have sessions of clients' own run in each worker.
+  * A server that mcpmux starts, and that all clients share, runs once, under the supervisor. Workers reach it
+    at a Unix socket as a server of the newest revision. Other upstreams run in each worker.
   * Limits on the whole (connections, sessions, exchanges with a running server, memory) are divided and
     rounded up. Limits on one client stay as they are.
-  * A file is written by one process: each worker has its audit log in a folder of its own. Capture files
-    belong to one run each anyway and lie side by side.
+  * Each worker has its audit log in a folder of its own. Capture files belong to one run each anyway.
   * What one worker seals another must open: the key is the same everywhere.
 
 Laws: the workers' parts of a number add up to it, or to less than one a worker more; a worker has the

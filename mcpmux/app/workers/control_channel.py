@@ -1,13 +1,10 @@
 """Messages between the supervisor and one worker, over a pair of sockets that only these two have.
 
 Each message is a pickle with its length in front: both are the same program, and nobody else can write there.
-Messages arrive whole, in order, or not at all.
 
 What a worker remembers of an upstream is out of date as soon as any worker counts a change in shared memory
-(see `mux/cache`); nobody waits for that. The clients of other workers are told of a changed list too,
-as the server may have told one session alone:
-
-    worker --`ListsChanged`--> supervisor --`ListsChanged`--> each other worker, which tells its clients
+(see `mux/cache`). The clients of other workers are told of a changed list too, as the server may have told
+one session alone: a worker sends `ListsChanged` to the supervisor, which sends it to all others.
 """
 
 from __future__ import annotations
