@@ -44,9 +44,6 @@ CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
 
-Addresses = list[tuple[str, list[trio.SocketListener]]]
-"""Every listener's URL, and what listens there, in the order in which workers number listeners."""
-
 
 async def serve_workers(
     config: Config,
@@ -74,16 +71,22 @@ async def serve_workers(
             for listener in config.listeners.bound:  # what the workers show, to know when it changes
                 await tls_of(listener, supervisor.certificates)
             await supervisor.shared.open(config)
-            async with _open_addresses(config) as addresses, trio.open_nursery() as pool:
-                await pool.start(supervisor.pool.run)
-                control = Control(supervisor, file)
-                async with trio.open_nursery() as serving:
+            async with trio.open_nursery() as pool:
+                async with AsyncExitStack() as stack:
+                    addresses = []
+                    for listener in config.listeners.bound:
+                        url, sockets = await stack.enter_async_context(open_address(listener))
+                        for each in sockets:
+                            stack.callback(each.socket.close)
+                        addresses.append((url, sockets))
+                    await pool.start(supervisor.pool.run)
+                    control = Control(supervisor, file)
+                    serving = await stack.enter_async_context(trio.open_nursery())
                     if file is not None:
                         await serving.start(keep_reloading, control, file if watch else None, stopping)
-                    for number, (_, sockets) in enumerate(addresses):
+                    for number, (url, sockets) in enumerate(addresses):
                         for each in sockets:
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
-                    for url, _ in addresses:
                         announce(url)
                     if supervisor.admin is not None:
                         await serving.start(
@@ -91,9 +94,6 @@ async def serve_workers(
                         )
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
-                for _, sockets in addresses:
-                    for each in sockets:
-                        each.socket.close()
                 pool.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS
                 supervisor.pool.stop()
             sharing.cancel_scope.cancel(reason="stopped")
@@ -187,19 +187,6 @@ async def _open_folder() -> AsyncIterator[Path]:
     finally:
         with trio.move_on_after(OVERTIME_SECONDS, shield=True):
             await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
-
-
-@asynccontextmanager
-async def _open_addresses(config: Config) -> AsyncIterator[Addresses]:
-    """Bind every listener. Raises TransportError."""
-    async with AsyncExitStack() as stack:
-        addresses: Addresses = []
-        for listener in config.listeners.bound:
-            url, sockets = await stack.enter_async_context(open_address(listener))
-            for each in sockets:
-                stack.callback(each.socket.close)
-            addresses.append((url, sockets))
-        yield addresses
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:

@@ -12,7 +12,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
@@ -62,7 +62,6 @@ class WorkerPool:
         self._turn = 0
         self._stopping = False
         self._guard = OrphanGuard()
-        self._forwarding = trio.CapacityLimiter(FORWARDED)
 
     def __repr__(self) -> str:
         return f"<WorkerPool {list(self._workers.values())}>"
@@ -163,7 +162,7 @@ class WorkerPool:
     # Connections
 
     async def give(self, note: Note, sock: socket.socket) -> None:
-        """Have the next worker serve a connection; waits while there is none."""
+        """Have a worker serve a connection: the one that `note` names, else the next. Waits for one."""
         while not self._give_nowait(note, sock):
             if self.serving:
                 await trio.sleep(FULL_SECONDS)
@@ -171,10 +170,11 @@ class WorkerPool:
                 await self._changed.park()
 
     def _give_nowait(self, note: Note, sock: socket.socket) -> bool:
-        serving = self.serving
-        for _ in serving:
+        """Whether a worker has taken the connection."""
+        able = [worker for worker in self.serving if note.worker in (0, worker.number)]
+        for _ in able:
             self._turn += 1
-            if serving[self._turn % len(serving)].put(note, sock):
+            if able[self._turn % len(able)].put(note, sock):
                 return True
         return False
 
@@ -182,38 +182,24 @@ class WorkerPool:
         self, worker: WorkerProcess, forwards: trio.Nursery, forwarded: trio.Event
     ) -> None:
         """Forward what a worker hands over, until it has ended."""
-        try:
+        with suppress(TransportClosed):
             while True:
                 note, sock = await worker.connection_channel.receive()
-                if self._forward_nowait(note, sock):
+                if self._give_nowait(note, sock):
                     sock.close()
-                elif self._forwarding.available_tokens:
-                    self._forwarding.acquire_on_behalf_of_nowait(sock)
+                elif len(forwards.child_tasks) < FORWARDED:
                     forwards.start_soon(self._forward_later, note, sock)
                 else:
                     log.warning("connection closed: too many wait for a worker")
                     sock.close()
-        except TransportClosed:
-            forwarded.set()
-
-    def _forward_nowait(self, note: Note, sock: socket.socket) -> bool:
-        """Forward a connection. Returns whether its worker has taken it."""
-        if not note.worker:
-            return self._give_nowait(note, sock)
-        target = self._workers.get(note.worker)
-        return target is not None and target.serves and target.put(note, sock)
+        forwarded.set()
 
     async def _forward_later(self, note: Note, sock: socket.socket) -> None:
         """Try again while its worker is busy or being started again."""
-        try:
-            with sock, trio.move_on_after(FORWARD_SECONDS):
-                while True:
-                    if self._forward_nowait(note, sock):
-                        return
-                    await trio.sleep(FULL_SECONDS)
-        finally:
-            self._forwarding.release_on_behalf_of(sock)
-        log.warning("connection closed: no worker serves it", worker=note.worker or "any")
+        with sock, trio.move_on_after(FORWARD_SECONDS) as scope:
+            await self.give(note, sock)
+        if scope.cancelled_caught:
+            log.warning("connection closed: no worker serves it", worker=note.worker or "any")
 
     # Messages
 
