@@ -116,4 +116,4 @@ def test_every_configuration_that_is_shown_is_valid(path: Path, block: str) -> N
     text = block.replace('"5c6a…"', f'"{"5c" * 32}"')
     if "upstreams" not in whole:
         text += '\n[upstreams.docs]\ncommand = "npx"\n[upstreams.hr]\ncommand = "npx"\n'
-    assert read_config("-", ENVIRON, lambda: text).upstreams
+    assert read_config("-", ENVIRON, text.encode).upstreams

@@ -260,7 +260,7 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
     """The flows of the scenario's file. Its options fill in `options` that the command line does not give."""
     if options["scenario"] is None:
         return ()
-    given, flows = parse_scenario(load_source(options["scenario"], sys.stdin.read))
+    given, flows = parse_scenario(load_source(options["scenario"], sys.stdin.buffer.read))
     context = click.get_current_context()
     for key, value in given.items():
         name = "assertions" if key == "assert" else key

@@ -118,7 +118,7 @@ def _read_target(target: str) -> Config:
         raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
     if target != STANDARD_INPUT and not Path(target).exists():
         raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
-    return read_config(target, os.environ, _read_stdin)
+    return read_config(target, os.environ, lambda: sys.stdin.buffer.read())
 
 
 def is_file(target: str) -> bool:
@@ -129,10 +129,3 @@ def is_file(target: str) -> bool:
 def _is_server(target: str) -> bool:
     """Whether `target` is a URL or a command line. A file may have spaces in its name."""
     return target.startswith(URL_STARTS) or (" " in target and not Path(target).exists())
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"standard input: not UTF-8 at byte {error.start + 1}"]) from None

@@ -36,8 +36,8 @@ _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|[\[{{]\s*,|,(?=\s*[}}\]])", re.DOTALL)
 
 
-def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], str]) -> Config:
-    """The configuration in the file `source`, or in the text that `stdin()` returns for "-".
+def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], bytes]) -> Config:
+    """The configuration in the file `source`, or in what `stdin()` returns for "-".
 
     `environ` has the variables for `${VAR}`. A disabled upstream with mistakes is left out.
     Raises ConfigError with all other mistakes at once.
@@ -175,16 +175,17 @@ class Source:
         return starts_as_json or Path(self.origin).suffix.lower() in _JSON_SUFFIXES
 
 
-def load_source(name: str, stdin: Callable[[], str]) -> Source:
+def load_source(name: str, stdin: Callable[[], bytes]) -> Source:
     """The text of the file `name`, or of `stdin()` for "-". Raises ConfigError if it cannot be read."""
-    if name == STANDARD_INPUT:
-        return Source("standard input", stdin().removeprefix("\ufeff"))
+    is_file = name != STANDARD_INPUT
+    origin = name if is_file else "standard input"
     try:
-        return Source(name, Path(name).read_bytes().decode("utf-8-sig"))
+        data = Path(name).read_bytes() if is_file else stdin()
+        return Source(origin, data.decode("utf-8-sig"))
     except OSError as error:
-        problem = f"{name}: cannot read the file: {error.strerror}"
+        problem = f"{origin}: cannot read the file: {error.strerror}"
     except UnicodeDecodeError as error:
-        problem = f"{name}: not UTF-8 at byte {error.start + 1}"
+        problem = f"{origin}: not UTF-8 at byte {error.start + 1}"
     except ValueError:  # a NUL in the name
         problem = "expected the name of a file"
     raise ConfigError([problem])

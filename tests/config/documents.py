@@ -13,7 +13,7 @@ from mcpmux.errors import ConfigError
 def read(document: str | dict[str, Any], environ: Mapping[str, str] | None = None) -> Config:
     """The configuration in TOML text, or in a dictionary that is written as JSON."""
     text = document if isinstance(document, str) else json.dumps(document)
-    return read_config("-", environ or {}, lambda: text)
+    return read_config("-", environ or {}, text.encode)
 
 
 def problems_of(document: str | dict[str, Any], environ: Mapping[str, str] | None = None) -> list[str]:

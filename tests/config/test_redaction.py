@@ -72,7 +72,7 @@ def test_undecodable_file_is_not_shown(tmp_path):
     path = tmp_path / "mux.toml"
     path.write_bytes(f"token = '{SECRET}'".encode() + b"\xff")
     with pytest.raises(ConfigError) as caught:
-        read_config(str(path), {}, str)
+        read_config(str(path), {}, bytes)
     assert SECRET not in shown_by(caught.value)
 
 

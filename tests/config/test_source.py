@@ -9,7 +9,7 @@ TOML = '[upstreams.docs]\ncommand = "npx"\n'
 JSON = '{"mcpServers": {"docs": {"command": "npx"}}}'
 
 
-def no_stdin() -> str:
+def no_stdin() -> bytes:
     raise AssertionError("standard input is not asked for")
 
 
@@ -34,7 +34,7 @@ def test_content_decides_the_format(tmp_path, name, content):
 
 @pytest.mark.parametrize("text", [TOML, JSON, "\ufeff" + JSON])
 def test_dash_is_standard_input(text):
-    assert read_config("-", {}, lambda: text).upstreams[0].name == "docs"
+    assert read_config("-", {}, text.encode).upstreams[0].name == "docs"
 
 
 @pytest.mark.parametrize(
