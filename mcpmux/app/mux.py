@@ -78,7 +78,8 @@ class Sessions:
     held: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self, config: Config) -> None:
-        self.registry = UpstreamRegistry(self._make, self._make_era_session, self._move_interest)
+        make_era_session = partial(self._make, capabilities=SHARED_CAPABILITIES, eras=Eras.LEGACY_ONLY)
+        self.registry = UpstreamRegistry(self._make, make_era_session, self._move_interest)
         self.adopt(config)
 
     def __repr__(self) -> str:
@@ -144,9 +145,6 @@ class Sessions:
         if name in self.held:
             upstream.hold(self.held[name])
         return upstream
-
-    def _make_era_session(self, name: str, key: str) -> Upstream:
-        return self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
 
     async def _find_client(self, key: str, question: Question) -> Client | None:
         client = await self._client_meant(key, question)

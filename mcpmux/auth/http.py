@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -97,7 +98,7 @@ class AddressPolicy:
         if host in self._hosts:
             return [host]
         found = await _resolve(host, port)
-        kinds = {kind_of(address) for address in found} - {Kind.PUBLIC}
+        kinds = set(map(kind_of, found)) - {Kind.PUBLIC}
         if kinds:
             kinds -= await self._kinds_of_trusted()
         if kinds:
@@ -111,10 +112,8 @@ class AddressPolicy:
     async def _kinds_of_trusted(self) -> set[Kind]:
         kinds: set[Kind] = set()
         for host in self._hosts:
-            try:
-                kinds.update(kind_of(address) for address in await _resolve(host, 0))
-            except ConnectFailed:
-                continue
+            with suppress(ConnectFailed):
+                kinds.update(map(kind_of, await _resolve(host, 0)))
         return kinds - {Kind.METADATA}
 
 

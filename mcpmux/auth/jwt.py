@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,28 +273,21 @@ def _read_part(part: str) -> dict[str, Any]:
 
 def _verify_signature(token: str, keys: Collection[SigningKey], algorithm: str) -> dict[str, Any]:
     """The claims of a token whose signature is by one of `keys`."""
-    payload = next((said for key in keys if (said := _signed(token, key, algorithm)) is not None), None)
+    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+    registry.max_header_length = HEADER_CHARACTERS
+    payload = claims = None
+    for key in keys:
+        with suppress(JoseError, ValueError, TypeError, RecursionError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # EdDSA has another name now, and is what servers say
+            payload = jws.deserialize_compact(token, key.key, registry=registry).payload
+            break
     if payload is None:
         raise BadToken("the token's signature is not good")
-    try:
+    with suppress(ValueError, RecursionError):
         claims = msgspec.json.decode(payload)
-    except (ValueError, RecursionError):
-        claims = None
     if not isinstance(claims, dict):
         raise BadToken("the token says nothing")
     return claims
-
-
-def _signed(token: str, key: SigningKey, algorithm: str) -> bytes | None:
-    """What is signed; None when it is not signed by this key."""
-    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
-    registry.max_header_length = HEADER_CHARACTERS
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # EdDSA has another name now, and is what servers say
-            return jws.deserialize_compact(token, key.key, registry=registry).payload
-    except (JoseError, ValueError, TypeError, RecursionError):
-        return None
 
 
 def _check_claims(claims: Mapping[str, Any], config: Issuer, audience: Collection[str], now: float) -> None:

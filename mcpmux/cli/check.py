@@ -65,25 +65,22 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
 async def examine_all(config: Config) -> list[Finding]:
     """Examine all upstreams at the same time. Returns the findings in configuration order."""
     findings: dict[str, Finding] = {}
-
-    async def examine_one(upstream: Upstream) -> None:
-        findings[upstream.name] = await examine(upstream)
-
     async with (
         show_activity(f"connecting to {len(config.upstreams)} upstreams"),
         open_mux(config) as mux,
         trio.open_nursery() as nursery,
     ):
         for upstream in mux.upstreams.values():
-            nursery.start_soon(examine_one, upstream)
+            nursery.start_soon(examine, upstream, findings)
     return [findings[each.name] if each.enabled else describe(each, DISABLED) for each in config.upstreams]
 
 
-async def examine(upstream: Upstream) -> Finding:
+async def examine(upstream: Upstream, findings: dict[str, Finding]) -> None:
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
-        return describe(upstream.config, upstream.state, error=upstream.trouble)
+        findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble)
+        return
     counts: dict[str, int] = {}
     error = None
     try:
@@ -93,7 +90,7 @@ async def examine(upstream: Upstream) -> Finding:
     except RpcError as failure:
         error = failure.message
     seconds = upstream.connect_seconds
-    return describe(
+    findings[upstream.name] = describe(
         upstream.config,
         upstream.state,
         revision=facts.revision,
