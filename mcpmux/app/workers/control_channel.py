@@ -59,12 +59,6 @@ class Start(msgspec.Struct, frozen=True):
     drained: tuple[str, ...] = ()
 
 
-class Configure(msgspec.Struct, frozen=True):
-    """The configuration has changed."""
-
-    config: Config
-
-
 class Act(msgspec.Struct, frozen=True):
     """Do something to one upstream. `reconnect`: it can be connected now, whatever failed before."""
 
@@ -99,13 +93,8 @@ class Answer(msgspec.Struct, frozen=True):
     value: Any
 
 
-class Traffic(msgspec.Struct, frozen=True):
-    """Messages that the worker has seen."""
-
-    batch: TrafficBatch
-
-
-Message = Word | Start | Configure | Act | ListsChanged | Ask | Failed | Answer | Traffic
+Message = Word | Start | Config | Act | ListsChanged | Ask | Failed | Answer | TrafficBatch
+"""A configuration is what the worker has to follow now; a batch is what it has seen."""
 
 
 copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))

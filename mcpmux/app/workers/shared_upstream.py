@@ -49,13 +49,10 @@ class SharedUpstream:
 
     name: str
     path: Path
-    config: Config
-    on_ready: Callable[[str], None]
+    config: Config = field(repr=False)
+    on_ready: Callable[[str], None] = field(repr=False)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    mux: Mux | None = None
-
-    def __repr__(self) -> str:
-        return f"<SharedUpstream {self.name} at {self.path}>"
+    mux: Mux | None = field(default=None, repr=False)
 
     @property
     def server(self) -> Server | None:

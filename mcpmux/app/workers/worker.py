@@ -120,9 +120,7 @@ class Worker:
             everything.start_soon(self._handle_signals, name="signals")
             forwarder = TrafficForwarder()
             if config.admin.port is not None:
-                everything.start_soon(
-                    forwarder.run, lambda batch: self.control.tell(cc.Traffic(batch)), name="traffic"
-                )
+                everything.start_soon(forwarder.run, self.control.tell, name="traffic")
             async with (
                 open_observers(config, forwarder) as observers,
                 open_mux(
@@ -204,7 +202,7 @@ class Worker:
                     case cc.Word.STOP:
                         self._stopping.set()
                         self._receiving.cancel(reason="stopping")
-                    case cc.Configure(config):
+                    case Config() as config:
                         mux.apply(config)
                     case cc.Word.RENEW_CERTIFICATES:
                         try:  # the supervisor has just done so without trouble

@@ -209,9 +209,9 @@ class WorkerPool:
             if not worker.ended:
                 worker.control.post(message_for(number))
 
-    def _hear(self, teller: WorkerProcess, told: cc.Traffic | cc.ListsChanged) -> None:
-        if isinstance(told, cc.Traffic):
-            self._on_traffic(teller.number, told.batch)
+    def _hear(self, teller: WorkerProcess, told: TrafficBatch | cc.ListsChanged) -> None:
+        if isinstance(told, list):
+            self._on_traffic(teller.number, told)
             return
         for worker in self._workers.values():
             if worker is not teller and not worker.ended:

@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from mcpmux.app.workers import control_channel as cc
+from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, Note
 
@@ -67,7 +68,7 @@ class WorkerProcess:
         """Whether it can be given connections."""
         return self.ready.is_set() and not (self.leaving or self.silent or self.ended)
 
-    async def run(self, handle: Callable[[WorkerProcess, cc.Traffic | cc.ListsChanged], None]) -> None:
+    async def run(self, handle: Callable[[WorkerProcess, TrafficBatch | cc.ListsChanged], None]) -> None:
         """Send it what is posted, and handle what it sends, until it has gone.
 
         `handle` is called with what it has seen and with what all other workers have to know.
@@ -86,7 +87,7 @@ class WorkerProcess:
                             self.control.post(cc.Word.STOP)
                         case cc.Answer(number, value) if number in self._questions:
                             self._questions[number].send_nowait(value)
-                        case cc.Traffic() | cc.ListsChanged() as told:
+                        case list() | cc.ListsChanged() as told:
                             handle(self, told)
             self.ended = True
             for answered in self._questions.values():
