@@ -121,8 +121,7 @@ async def serve_listener(
             else:
                 serve = _prepare_streams(listener, serving, tls)
             await connections.start(serve, accepting, name=url)
-            if handed is None:
-                serving.announce(url)
+            serving.announce(url)
             task_status.started()
         sessions.cancel_scope.cancel()
 

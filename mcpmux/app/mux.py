@@ -198,8 +198,19 @@ class Mux:
         if not plan:
             self.config = config
             return plan
-        self._change_settings(config)
-        self._clear_cache(config)
+        merging, server_info = config.merging, implementation(config.identity)
+        self.hub.window = merging.change_window
+        self.merger.page_size, self.merger.strict = merging.page_size, merging.strict
+        if merging.cursor_key != self.config.merging.cursor_key:
+            self.merger.seal = CursorSeal(_key_of(config))
+        self.router.instructions = config.identity.instructions
+        self.router.server_info = self.service.server_info = self.sessions.server_info = server_info
+        self.sessions.store.follow(config.caching)
+        for session in self.upstreams.sessions():
+            if config.caching != self.config.caching:
+                self.sessions.adjust_memory(session)
+            else:  # cached replies are as clients saw them under the old configuration
+                session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
         if config.access != self.config.access:
@@ -208,25 +219,6 @@ class Mux:
         for follower in self.followers:
             follower(config)
         return plan
-
-    def _change_settings(self, config: Config) -> None:
-        merging, server_info = config.merging, implementation(config.identity)
-        self.hub.window = merging.change_window
-        self.merger.page_size, self.merger.strict = merging.page_size, merging.strict
-        if merging.cursor_key != self.config.merging.cursor_key:
-            self.merger.seal = CursorSeal(_key_of(config))
-        self.router.instructions = config.identity.instructions
-        self.router.server_info = self.service.server_info = self.sessions.server_info = server_info
-
-    def _clear_cache(self, config: Config) -> None:
-        """Cached replies are as clients saw them under the old configuration."""
-        before, store = self.config.caching, self.sessions.store
-        store.follow(config.caching)
-        for session in self.upstreams.sessions():
-            if config.caching != before:
-                self.sessions.adjust_memory(session)
-            else:
-                session.forget()
 
     def _change_upstreams(self, config: Config, plan: Plan) -> None:
         registry, sessions, before = self.upstreams, self.sessions, dict(self.upstreams)

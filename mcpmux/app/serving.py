@@ -141,20 +141,15 @@ async def reload_on_hangup(
         task_status.started()
         async for _ in received:
             if had_terminal and not has_terminal():
-                _detach(streams)
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                for number in streams:  # writing to a terminal that is gone would fail
+                    os.dup2(nowhere, number)
+                os.close(nowhere)
                 log.info("stopping, the terminal was closed")
                 stopping.set()
                 continue
             log.info("reading the configuration again", signal="SIGHUP")
             await control.reload_or_tell()
-
-
-def _detach(streams: list[int]) -> None:
-    """Discard what is written to a terminal that is gone, as writing to it would fail."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in streams:
-        os.dup2(nowhere, number)
-    os.close(nowhere)
 
 
 def has_terminal() -> bool:

@@ -71,17 +71,6 @@ def server_urls(issuer: str) -> tuple[str, ...]:
     return origin + _OAUTH + path, origin + _OPENID + path, origin + path + _OPENID
 
 
-def read_server(data: bytes, issuer: str) -> AuthorizationServer:
-    """The metadata of `issuer`. Raises RemoteProtocolError when it is unusable or that of another issuer."""
-    try:
-        server = msgspec.json.decode(data, type=AuthorizationServer)
-    except UNREADABLE:
-        raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
-    if not is_same_issuer(server.issuer, issuer):
-        raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
-    return server
-
-
 def read_keys_url(data: bytes, issuer: str) -> str:
     """The `jwks_uri` in the metadata of `issuer`, to the letter. Raises RemoteProtocolError."""
     try:
@@ -240,7 +229,13 @@ class Discovery(msgspec.Struct, frozen=True):
         for url in places:
             answer = await self.http.ask(url)
             if answer.status == 200:
-                return read_server(answer.body, issuer)
+                try:
+                    server = msgspec.json.decode(answer.body, type=AuthorizationServer)
+                except UNREADABLE:
+                    raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
+                if not is_same_issuer(server.issuer, issuer):
+                    raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
+                return server
             missing = missing and answer.status == 404
         why = f"{issuer} has no metadata of an authorization server"
         raise NoMetadata(why) if missing else RemoteProtocolError(why)

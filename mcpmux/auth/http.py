@@ -99,8 +99,9 @@ class AddressPolicy:
             return [host]
         found = await _resolve(host, port)
         kinds = set(map(kind_of, found)) - {Kind.PUBLIC}
-        if kinds:
-            kinds -= await self._kinds_of_trusted()
+        for trusted in self._hosts if kinds else ():
+            with suppress(ConnectFailed):
+                kinds -= {kind_of(address) for address in await _resolve(trusted, 0)} - {Kind.METADATA}
         if kinds:
             words = " and ".join(sorted(kind.value for kind in kinds))
             raise RemoteProtocolError(
@@ -108,13 +109,6 @@ class AddressPolicy:
                 "if that is right, set it as `issuer` in the upstream's `oauth`"
             )
         return [str(address) for address in found]
-
-    async def _kinds_of_trusted(self) -> set[Kind]:
-        kinds: set[Kind] = set()
-        for host in self._hosts:
-            with suppress(ConnectFailed):
-                kinds.update(map(kind_of, await _resolve(host, 0)))
-        return kinds - {Kind.METADATA}
 
 
 async def _resolve(host: str, port: int) -> list[Address]:

@@ -16,7 +16,7 @@ import trio
 from rich.table import Table
 
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
-from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore, default_store
+from mcpmux.auth.token_store import StoreTrouble, TokenStore, default_store
 from mcpmux.cli.console import make_table, show_rows, tell
 from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
@@ -90,7 +90,10 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
             await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
 
     done = run(log_in, upstream, discovery, default_store(), time.time, show, scopes, timeout)
-    tell(f"Logged in at {printable(done.issuer)}{_duration(done)}.")
+    tokens, duration = done.tokens, ""
+    if tokens.refresh is None and tokens.expires is not None:
+        duration = f", for {(tokens.expires - time.time()) / SECONDS_A_MINUTE:.0f} minutes"
+    tell(f"Logged in at {printable(done.issuer)}{duration}.")
 
 
 @auth.command()
@@ -173,13 +176,6 @@ def describe(name: str, target: Http | WebSocket, store: TokenStore) -> dict[str
     if kept.wanted:
         state += f"; log in again for {printable(' '.join(kept.wanted))}"
     return said | {"ready": ready, "state": state, "issuer": kept.issuer, "scopes": list(kept.tokens.scopes)}
-
-
-def _duration(login: Login) -> str:
-    if login.tokens.refresh is not None or login.tokens.expires is None:
-        return ""
-    minutes = (login.tokens.expires - time.time()) / SECONDS_A_MINUTE
-    return f", for {minutes:.0f} minutes"
 
 
 @auth.command("new-token")

@@ -20,7 +20,7 @@ import attrs
 from attrs import frozen
 
 from mcpmux.config.expansion import expand
-from mcpmux.config.layout import UPSTREAMS, Entry, Layout, lay_out
+from mcpmux.config.layout import UPSTREAMS, lay_out
 from mcpmux.config.listener import SHORT_FORMS
 from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
 from mcpmux.config.report import ELSEWHERE, InvalidValue, KeyPath, Report, closest, invalid_value, suggest
@@ -45,37 +45,28 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
     loaded = load_source(source, stdin)
     report, unheeded = Report(loaded.origin), Report(loaded.origin)
     layout = lay_out(parse_source(loaded), report, is_json=loaded.is_json)
-    nothing = not report.problems and all(entry.is_disabled for entry in layout.entries)
-    if nothing and not _is_misspelled(layout):
-        report.add((), NO_UPSTREAM)
+    if not report.problems and all(entry.is_disabled for entry in layout.entries):
+        keys = [str(key).lower() for key in layout.settings] if isinstance(layout.settings, Mapping) else []
+        # There will be a mistake about a misspelt key of the upstreams, which says enough.
+        if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
+            report.add((), NO_UPSTREAM)
     settings = Reader(environ, report).read(
         Settings, layout.settings, layout.settings_path, also_known=layout.other_keys
     )
-    read = [
-        _read_upstream(each, environ, unheeded if each.is_disabled else report) for each in layout.entries
-    ]
-    upstreams = tuple(upstream for upstream in read if upstream is not None)
+    upstreams: list[Upstream] = []
+    for entry in layout.entries:
+        heeding = unheeded if entry.is_disabled else report
+        clashes = list(entry.table.find_clashes(entry.raw)) if isinstance(entry.raw, Mapping) else []
+        for text in clashes:
+            heeding.add(entry.path, text)
+        table = Reader(environ, heeding).read(entry.table, entry.raw, entry.path)
+        if table is not None and not clashes:
+            upstreams.append(table.build(entry.name, enabled=not entry.is_disabled))
     paths = {entry.name: entry.path for entry in layout.entries}
     for name, text in find_conflicts(upstreams):
         report.add(paths[name], text)
     report.raise_if_any()
-    return Config(upstreams=upstreams, **attrs.asdict(settings, recurse=False))
-
-
-def _is_misspelled(layout: Layout) -> bool:
-    """Whether there will be a mistake about the key of the upstreams."""
-    keys = layout.settings if isinstance(layout.settings, Mapping) else ()
-    return any(
-        ELSEWHERE.get(str(key).lower()) == UPSTREAMS or closest(str(key).lower(), {UPSTREAMS}) for key in keys
-    )
-
-
-def _read_upstream(entry: Entry, environ: Mapping[str, str], report: Report) -> Upstream | None:
-    clashes = list(entry.table.find_clashes(entry.raw)) if isinstance(entry.raw, Mapping) else []
-    for text in clashes:
-        report.add(entry.path, text)
-    table = Reader(environ, report).read(entry.table, entry.raw, entry.path)
-    return None if table is None or clashes else table.build(entry.name, enabled=not entry.is_disabled)
+    return Config(upstreams=tuple(upstreams), **attrs.asdict(settings, recurse=False))
 
 
 # From parsed tables to attrs values.

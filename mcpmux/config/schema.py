@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -41,7 +41,11 @@ def config_schema() -> _Schema:
         "required": [UPSTREAMS],
     }
     host_servers = servers | {"additionalProperties": _refer(HostEntry, definitions)}
-    host_properties = {place[0]: _nest(host_servers, place[1:]) for place in SERVER_PLACES}
+    host_properties = {}
+    for first, *inner in SERVER_PLACES:
+        host_properties[first] = host_servers
+        for key in reversed(inner):
+            host_properties[first] = {"type": "object", "properties": {key: host_properties[first]}}
     host = {
         "description": "The layout of a host app.",
         "type": "object",
@@ -55,13 +59,6 @@ def config_schema() -> _Schema:
         "else": own,
         "$defs": definitions,
     }
-
-
-def _nest(inner: _Schema, keys: Sequence[str]) -> _Schema:
-    """The schema of tables around `inner`, which is at this key path."""
-    for key in reversed(keys):
-        inner = {"type": "object", "properties": {key: inner}}
-    return inner
 
 
 def _require_at(place: tuple[str, ...]) -> _Schema:
