@@ -28,7 +28,6 @@ from mcpmux.app.workers import control_channel as cc
 from mcpmux.app.workers.admin_view import AdminView
 from mcpmux.app.workers.config_split import worker_config
 from mcpmux.app.workers.shared_upstream import SharedUpstreams
-from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
@@ -113,10 +112,12 @@ class Supervisor:
     ) -> None:
         """`sharing`: for shared upstreams, whose sockets are in `folder`."""
         self.config = config
-        self.pool = WorkerPool(workers, self._start_for, self._collect)
+        self.pool = WorkerPool(workers, self._start_for)
         self.shared = SharedUpstreams(folder, lambda name: self._act("reconnect", name), sharing)
         has_admin = config.admin.port is not None
         self.admin = AdminView(config, self.pool, self.shared) if has_admin else None
+        if self.admin is not None:
+            self.pool.on_traffic = self.admin.collector.take
         self.certificates = TlsContexts()
         self._followers = followers
         self._folder = folder
@@ -128,10 +129,6 @@ class Supervisor:
 
     def _config_of(self, worker: int) -> Config:
         return worker_config(self.config, worker, self.pool.count, self.shared.sockets, self._key)
-
-    def _collect(self, worker: int, batch: TrafficBatch) -> None:
-        if self.admin is not None:
-            self.admin.collector.take(worker, batch)
 
     def _start_for(self, worker: int) -> cc.Start:
         if self.admin is not None:

@@ -169,8 +169,11 @@ class Worker:
         with suppress(TransportClosed):
             while (handed := await self._next_connection()) is not None:
                 note, sock = handed
-                stream = _stream_of(sock)
-                if stream is None:
+                try:
+                    sock.setblocking(False)
+                    stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+                except OSError:  # its client has gone
+                    sock.close()
                     continue
                 accepting, resuming = doors[note.listener]
                 taken = await (_resume(resuming, stream, note) if note.open else accepting.put(stream))
@@ -240,16 +243,6 @@ def answers_of(mux: Mux, inspector: Inspector | None) -> Answers:
         return {}
     view = inspector.view(mux)
     return {"states": view.read_states, "upstreams": view.read_all, "metrics": inspector.renderer(mux)}
-
-
-def _stream_of(sock: socket.socket) -> trio.SocketStream | None:
-    """The stream of a connection, or None if its client has gone."""
-    try:
-        sock.setblocking(False)
-        return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-    except OSError:
-        sock.close()
-        return None
 
 
 async def _resume(resuming: trio.MemorySendChannel[Resumed], stream: trio.SocketStream, note: Note) -> bool:

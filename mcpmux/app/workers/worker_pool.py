@@ -20,13 +20,7 @@ import trio
 
 from mcpmux.app.workers import control_channel as cc
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
-from mcpmux.app.workers.worker_process import (
-    WorkerProcess,
-    end_process,
-    kill_process,
-    start_process,
-    watch_heartbeat,
-)
+from mcpmux.app.workers.worker_process import WorkerProcess, start_process
 from mcpmux.errors import TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of
@@ -42,21 +36,18 @@ FORWARDED = 256  # connections handed over that wait for a worker; more are clos
 LAST_SECONDS = 5.0  # for what a worker has handed over when it has ended
 
 
-OnTraffic = Callable[[int, TrafficBatch], None]
-
-
 class WorkerPool:
-    """`run` has to run. `starts`: how often each worker was started."""
+    """`run` has to run. `starts`: how often each worker was started.
 
-    def __init__(self, count: int, start_for: Callable[[int], cc.Start], on_traffic: OnTraffic) -> None:
-        """`start_for`: what the worker with that number is told first.
+    `on_traffic` is called with a worker's number and what it has seen.
+    """
 
-        `on_traffic` is called with a worker's number and what it has seen.
-        """
+    def __init__(self, count: int, start_for: Callable[[int], cc.Start]) -> None:
+        """`start_for`: what the worker with that number is told first."""
         self.count = count
         self.starts: dict[int, int] = {}
         self._start_for = start_for
-        self._on_traffic = on_traffic
+        self.on_traffic: Callable[[int, TrafficBatch], None] = lambda _worker, _batch: None
         self._workers: dict[int, WorkerProcess] = {}
         self._changed = trio.lowlevel.ParkingLot()
         self._turn = 0
@@ -112,11 +103,11 @@ class WorkerPool:
     async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
         """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
-            async with self._open_worker(number) as (worker, process), trio.open_nursery() as nursery:
+            async with self._open_worker(number) as worker, trio.open_nursery() as nursery:
                 start, forwarded = nursery.start_soon, trio.Event()
-                start(self._guard.watch, process.pid, trio.CancelScope(), name=f"guard {number}")
+                start(self._guard.watch, worker.process.pid, trio.CancelScope(), name=f"guard {number}")
                 start(self._forward_all, worker, forwards, forwarded, name=f"connections of {number}")
-                start(self._watch, worker, process, name=f"heartbeat {number}")
+                start(self._watch, worker, name=f"heartbeat {number}")
                 await worker.run(self._hear)
                 with trio.move_on_after(LAST_SECONDS):
                     await forwarded.wait()
@@ -126,7 +117,7 @@ class WorkerPool:
         return worker.ready.is_set(), worker.failure
 
     @asynccontextmanager
-    async def _open_worker(self, number: int) -> AsyncIterator[tuple[WorkerProcess, trio.Process]]:
+    async def _open_worker(self, number: int) -> AsyncIterator[WorkerProcess]:
         """A new process; it has ended when this is left. Raises OSError when there is none."""
         control, their_control = socket.socketpair()
         connection_channel, their_connection_channel = connection_channel_pair()
@@ -139,25 +130,24 @@ class WorkerPool:
                 connection_channel.close()
                 raise
         channel = cc.ControlChannel(control)
-        worker = WorkerProcess(number, channel, ConnectionChannel(connection_channel))
+        worker = WorkerProcess(number, process, channel, ConnectionChannel(connection_channel))
         worker.control.post(self._start_for(number))
         if self._stopping:
             worker.control.post(cc.Word.STOP)
         self._workers[number] = worker
         self.starts[number] = self.starts.get(number, 0) + 1
         try:
-            yield worker, process
+            yield worker
         finally:
-            worker.close()
-            await end_process(process)
+            await worker.end()
 
-    async def _watch(self, worker: WorkerProcess, process: trio.Process) -> None:
+    async def _watch(self, worker: WorkerProcess) -> None:
         """Say when it is ready, and kill it when it hangs."""
         await worker.ready.wait()
         self._changed.unpark_all()
-        await watch_heartbeat(worker, self._changed.unpark_all)
+        await worker.watch_heartbeat(self._changed.unpark_all)
         worker.failure = TransportError("it has hung")
-        kill_process(process)
+        worker.kill()
 
     # Connections
 
@@ -211,7 +201,7 @@ class WorkerPool:
 
     def _hear(self, teller: WorkerProcess, told: TrafficBatch | cc.ListsChanged) -> None:
         if isinstance(told, list):
-            self._on_traffic(teller.number, told)
+            self.on_traffic(teller.number, told)
             return
         for worker in self._workers.values():
             if worker is not teller and not worker.ended:

@@ -47,6 +47,7 @@ class WorkerProcess:
     """A worker from its start to its end."""
 
     number: int
+    process: trio.Process
     control: cc.ControlChannel
     connection_channel: ConnectionChannel
     ready: trio.Event = field(default_factory=trio.Event)
@@ -115,34 +116,43 @@ class WorkerProcess:
             del self._questions[number]
         raise TransportClosed(f"worker {self.number} {'has gone' if self.ended else 'does not answer'}")
 
-    def close(self) -> None:
-        """Send nothing more, and have the process end."""
+    async def watch_heartbeat(self, on_recovery: Callable[[], object]) -> None:
+        """Ask it until it hangs. `on_recovery` is called when it was silent and serves again."""
+        while True:
+            await trio.sleep(HEARTBEAT_SECONDS)
+            if await self._answers(SILENT_SECONDS):
+                continue
+            self.silent = True
+            log.warning("worker does not answer: the others get its connections", worker=self.number)
+            if not await self._answers(HUNG_SECONDS - SILENT_SECONDS):
+                return
+            self.silent = False
+            log.warning("worker answers again", worker=self.number)
+            on_recovery()
+
+    async def _answers(self, seconds: float) -> bool:
+        with suppress(TransportClosed):
+            await self.ask("heartbeat", seconds)
+            return True
+        return False
+
+    def kill(self) -> None:
+        """End it at once, with everything that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Close its channels, after which it ends by itself, and wait for that; else kill it."""
         self.ended = True
         self.control.close()
         self.connection_channel.close()
-
-
-async def watch_heartbeat(worker: WorkerProcess, on_recovery: Callable[[], object]) -> None:
-    """Ask a worker that is ready until it hangs. `on_recovery` is called when a silent one serves again."""
-    while True:
-        await trio.sleep(HEARTBEAT_SECONDS)
-        if await _answers(worker, SILENT_SECONDS):
-            continue
-        worker.silent = True
-        log.warning("worker does not answer: the others get its connections", worker=worker.number)
-        if not await _answers(worker, HUNG_SECONDS - SILENT_SECONDS):
-            return
-        worker.silent = False
-        log.warning("worker answers again", worker=worker.number)
-        on_recovery()
-
-
-async def _answers(worker: WorkerProcess, seconds: float) -> bool:
-    try:
-        await worker.ask("heartbeat", seconds)
-    except TransportClosed:
-        return False
-    return True
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(END_SECONDS):
+                await self.process.wait()
+            if self.process.returncode is None:
+                log.error("worker does not end, killing it", pid=self.process.pid)
+                self.kill()
+                await self.process.wait()
 
 
 async def start_process(number: int, count: int, fds: tuple[int, int, int]) -> trio.Process:
@@ -157,20 +167,3 @@ async def start_process(number: int, count: int, fds: tuple[int, int, int]) -> t
         start_new_session=True,
         pass_fds=fds,
     )
-
-
-def kill_process(process: trio.Process) -> None:
-    """End it at once, with everything that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-async def end_process(process: trio.Process) -> None:
-    """Wait for a process whose control channel is closed; kill it when it does not end by itself."""
-    with trio.CancelScope(shield=True):
-        with trio.move_on_after(END_SECONDS):
-            await process.wait()
-        if process.returncode is None:
-            log.error("worker does not end, killing it", pid=process.pid)
-            kill_process(process)
-            await process.wait()

@@ -27,7 +27,7 @@ class Party:
     """Three workers, and what each is told."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.pool = WorkerPool(3, no_start, lambda _number, _parcel: None)
+        self.pool = WorkerPool(3, no_start)
         self._nursery = nursery
         self.controls: dict[int, ControlChannel] = {}
         self.told: dict[int, list[object]] = {1: [], 2: [], 3: []}
@@ -38,7 +38,7 @@ class Party:
             ours, theirs = socket.socketpair()
             connection_channel, other = connection_channel_pair()
             self._connection_channels.append(other)
-            worker = WorkerProcess(number, ControlChannel(ours), ConnectionChannel(connection_channel))
+            worker = WorkerProcess(number, None, ControlChannel(ours), ConnectionChannel(connection_channel))
             self.pool._workers[number] = worker
             self.controls[number] = ControlChannel(theirs)
             self._nursery.start_soon(worker.run, self.pool._hear)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mcpmux.app.workers.control_channel import Answer, Ask, ControlChannel, Word
-from mcpmux.app.workers.worker_process import HUNG_SECONDS, SILENT_SECONDS, WorkerProcess, watch_heartbeat
+from mcpmux.app.workers.worker_process import HUNG_SECONDS, SILENT_SECONDS, WorkerProcess
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
@@ -20,7 +20,7 @@ class Pair:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         connection_channel, self._connection_channel = connection_channel_pair()
-        self.worker = WorkerProcess(1, ControlChannel(ours), ConnectionChannel(connection_channel))
+        self.worker = WorkerProcess(1, None, ControlChannel(ours), ConnectionChannel(connection_channel))
         self.control = ControlChannel(theirs)
         self.delay = 0.0
         self.asked = 0
@@ -60,7 +60,7 @@ async def test_one_that_answers_is_asked_on_and_serves(autojump_clock: trio.test
     async with trio.open_nursery() as nursery:
         await watched(pair, nursery)
         with trio.move_on_after(100) as scope:
-            await watch_heartbeat(pair.worker, pair.note_recovery)
+            await pair.worker.watch_heartbeat(pair.note_recovery)
         assert scope.cancelled_caught
         assert pair.asked >= 40
         assert pair.worker.serves
@@ -74,7 +74,7 @@ async def test_one_that_is_slow_gets_nothing_until_it_answers(autojump_clock: tr
     async with trio.open_nursery() as nursery:
         await watched(pair, nursery)
         pair.delay = SILENT_SECONDS + 3
-        nursery.start_soon(watch_heartbeat, pair.worker, pair.note_recovery)
+        nursery.start_soon(pair.worker.watch_heartbeat, pair.note_recovery)
         await trio.sleep(SILENT_SECONDS + 2.5)
         assert not pair.worker.serves
         pair.delay = 0
@@ -91,7 +91,7 @@ async def test_one_that_never_answers_hangs(autojump_clock: trio.testing.MockClo
         await watched(pair, nursery)
         pair.delay = 10_000
         began = trio.current_time()
-        await watch_heartbeat(pair.worker, pair.note_recovery)
+        await pair.worker.watch_heartbeat(pair.note_recovery)
         assert HUNG_SECONDS <= trio.current_time() - began <= HUNG_SECONDS + 5
         assert not pair.worker.serves
         assert not pair.recoveries
