@@ -147,7 +147,12 @@ class Control:
     async def act(self, action: str, name: str) -> None:
         """Do one of `ACTIONS`. Raises NoSuchUpstream, NotPossible."""
         async with self._lock:
-            upstream = self._find(name)
+            known = {upstream.name: upstream for upstream in self._mux.config.upstreams}
+            upstream = known.get(name)
+            if upstream is None:
+                close = closest(name.lower(), known)
+                hint = f"there are {', '.join(known)}" if close is None else f"did you mean {close}?"
+                raise NoSuchUpstream(f"there is no upstream {name}; {hint}")
             if action in ("enable", "disable"):
                 self._choose(upstream, action == "enable")
             elif not upstream.enabled:
@@ -157,14 +162,6 @@ class Control:
             await self._mux.settled()
         log.warning("done by an administrator", action=action, upstream=name)
 
-    def _find(self, name: str) -> Upstream:
-        known = {upstream.name: upstream for upstream in self._mux.config.upstreams}
-        if name in known:
-            return known[name]
-        close = closest(name.lower(), known)
-        hint = f"there are {', '.join(known)}" if close is None else f"did you mean {close}?"
-        raise NoSuchUpstream(f"there is no upstream {name}; {hint}")
-
     def _choose(self, upstream: Upstream, enabled: bool) -> None:
         if upstream.enabled is not enabled:
             before, self._by_hand = self._by_hand, {**self._by_hand, upstream.name: enabled}
@@ -172,9 +169,8 @@ class Control:
                 self._mux.apply(self._with_choices(self._filed))
             except ConfigError as error:
                 self._by_hand = before
-                raise NotPossible(
-                    f"{upstream.name} cannot be {'enabled' if enabled else 'disabled'}: {error}"
-                ) from None
+                what = "enabled" if enabled else "disabled"
+                raise NotPossible(f"{upstream.name} cannot be {what}: {error}") from None
         if enabled:
             self._mux.release(upstream.name)
 

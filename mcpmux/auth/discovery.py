@@ -190,7 +190,7 @@ class Discovery(msgspec.Struct, frozen=True):
 
         Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
         """
-        root, path = HttpOrigin.from_url(as_http(self.url)).url, urlsplit(self.url).path
+        root, path = self.http.own.url, urlsplit(self.url).path
         resource = await self._find_resource(challenge, root, path.rstrip("/"))
         wanted = known or self.config.issuer
         if resource is None:

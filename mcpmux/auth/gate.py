@@ -117,7 +117,18 @@ class Gate:
         known = self._judged.get(digest)
         if known is not None and now < known[1]:
             return known[0]
-        admission = await self._verify(token, now)
+        principal = holder_of(token, self._config.tokens)
+        if principal is not None:
+            key = f"tokens.{principal.name}"
+            admission = Admission(principal, ground=(key, self._grounds[key]))
+        elif not self._issuers:
+            raise BadToken("this token is not known here")
+        else:
+            from mcpmux.auth.jwt import verify_token
+
+            resource = self._config.resource
+            assert resource is not None
+            admission = await verify_token(token, self._issuers, resource, now)
         if not self._is_granted(admission):  # taken back while its issuer was asked for keys
             raise BadToken("this token does not count any more")
         if not self._required <= admission.principal.scopes:
@@ -127,19 +138,6 @@ class Gate:
             del self._judged[next(iter(self._judged))]
         self._judged[digest] = admission, min(admission.expires, now + CACHE_SECONDS)
         return admission
-
-    async def _verify(self, token: str, now: float) -> Admission:
-        principal = holder_of(token, self._config.tokens)
-        if principal is not None:
-            key = f"tokens.{principal.name}"
-            return Admission(principal, ground=(key, self._grounds[key]))
-        if not self._issuers:
-            raise BadToken("this token is not known here")
-        from mcpmux.auth.jwt import verify_token
-
-        resource = self._config.resource
-        assert resource is not None
-        return await verify_token(token, self._issuers, resource, now)
 
     def _is_granted(self, admission: Admission) -> bool:
         """Whether what let somebody in is still there as it was."""

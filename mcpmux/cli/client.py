@@ -239,21 +239,17 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
     data = b"".join(content.as_bytes for content in contents)
     if output is not None:
         output.write(data)
-    elif console.is_screen():
-        show_contents(contents)
-    else:
+    elif not console.is_screen():
         console.show_bytes(data)
-
-
-def show_contents(contents: Sequence[console.Content]) -> None:
-    for content in contents:
-        if len(contents) > 1:
-            console.show_heading(f"{content.uri}  {content.mime_type}".rstrip())
-        if isinstance(content.data, str):
-            console.show_text(content.data)
-        else:
-            description = console.describe_bytes(content.data, content.mime_type)
-            console.show_text(f"{description}; -o FILE writes it to a file")
+    else:
+        for content in contents:
+            if len(contents) > 1:
+                console.show_heading(f"{content.uri}  {content.mime_type}".rstrip())
+            if isinstance(content.data, str):
+                console.show_text(content.data)
+            else:
+                description = console.describe_bytes(content.data, content.mime_type)
+                console.show_text(f"{description}; -o FILE writes it to a file")
 
 
 @click.command()
@@ -284,14 +280,10 @@ def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_j
     if as_json:
         console.show_json(raw(result))
     else:
-        show_blocks(result)
+        blocks = decode_any(result.get("content", b"null"))
+        if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+            raise RemoteProtocolError("the answer to tools/call has no content in it")
+        for block in blocks:
+            console.show_text(console.render_block(block).removesuffix("\n") + "\n")
     if decode_any(result.get("isError", b"false")) is True:
         raise click.ClickException(f"the tool `{tool}` reported an error")
-
-
-def show_blocks(result: Fields) -> None:
-    blocks = decode_any(result.get("content", b"null"))
-    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise RemoteProtocolError("the answer to tools/call has no content in it")
-    for block in blocks:
-        console.show_text(console.render_block(block).removesuffix("\n") + "\n")

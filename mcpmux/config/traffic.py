@@ -201,23 +201,19 @@ def compile_pattern(text: str) -> regex.Pattern[str]:
 def check_pattern(text: str) -> None:
     """Raises InvalidValue for text that is no regular expression, matches empty text, or takes forever."""
     compiled = compile_pattern(text)
+    letters = dict.fromkeys([*(char for char in text if char.isalnum()), *"aA0 -_./=@"])
+    repeated = [letter * PROBE_LENGTH for letter in list(letters)[:40]]
+    repeated += ["aA0-" * (PROBE_LENGTH // 4), "0 " * (PROBE_LENGTH // 2)]
     try:
         if compiled.search("", timeout=PROBE_SECONDS) is not None:
             raise InvalidValue("expected a regular expression that does not match empty text")
-        for probe in _probes_of(text):
-            compiled.search(probe, timeout=PROBE_SECONDS)
+        for probe in repeated:  # few characters, again and again, and one at the end that no pattern expects
+            compiled.search(probe + "\x01", timeout=PROBE_SECONDS)
     except TimeoutError:
         raise InvalidValue(
             "this regular expression takes too long on long text; repeat nothing inside a repetition, "
             "and bound repetitions: {1,64} in place of +"
         ) from None
-
-
-def _probes_of(pattern: str) -> list[str]:
-    """Texts that repeat few characters and end in one that no pattern expects."""
-    letters = dict.fromkeys([*(char for char in pattern if char.isalnum()), *"aA0 -_./=@"])
-    singles = [letter * PROBE_LENGTH + "\x01" for letter in list(letters)[:40]]
-    return [*singles, "aA0-" * (PROBE_LENGTH // 4) + "\x01", "0 " * (PROBE_LENGTH // 2) + "\x01"]
 
 
 class Checked(Text, frozen=True):
