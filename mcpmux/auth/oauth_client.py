@@ -83,7 +83,18 @@ async def register(
             f"{server.issuer} registers no clients by itself: register mcpmux there, "
             "and set `oauth.client_id` of the upstream"
         )
-    wish = client_metadata(server, redirect_uri, scopes)
+    methods = ("none", "client_secret_basic", "client_secret_post")
+    method = next((each for each in methods if server.takes(each)), "none")
+    wish: dict[str, Any] = {
+        "client_name": "mcpmux",
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+        "application_type": "native",
+    }
+    if scopes:
+        wish["scope"] = " ".join(scopes)
     fields = (*ACCEPT, ("Content-Type", "application/json"))
     answer = await http.ask(server.registration_endpoint, fields, msgspec.json.encode(wish))
     try:
@@ -99,28 +110,12 @@ async def register(
         raise RemoteProtocolError(
             f"{server.issuer} answered the registration with status {answer.status} and no client"
         ) from None
-    method = made.token_endpoint_auth_method or str(wish["token_endpoint_auth_method"])
+    method = made.token_endpoint_auth_method or method
     if made.client_secret is None:
         method = "none"
     elif method == "none":
         method = "client_secret_post"
     return OAuthClient(made.client_id, made.client_secret, method, redirect_uri, registered=True)
-
-
-def client_metadata(
-    server: AuthorizationServer, redirect_uri: str, scopes: tuple[str, ...]
-) -> dict[str, Any]:
-    """What mcpmux asks to be registered as."""
-    methods = ("none", "client_secret_basic", "client_secret_post")
-    wish: dict[str, Any] = {
-        "client_name": "mcpmux",
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
-        "token_endpoint_auth_method": next((each for each in methods if server.takes(each)), "none"),
-        "application_type": "native",
-    }
-    return {**wish, "scope": " ".join(scopes)} if scopes else wish
 
 
 async def request_tokens(

@@ -36,7 +36,6 @@ from mcpmux.errors import ConfigError
 # Arguments of the command line: `NAME=URL`, `NAME=COMMAND LINE`, `HOST:PORT`, `SCHEME:…`.
 
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
-_DEFAULT_PATH = "/mcp"
 
 
 def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
@@ -73,7 +72,11 @@ def parse_upstream_argument(text: str) -> Upstream:
     match = None if text.startswith(URL_STARTS) else _NAMED.fullmatch(text)
     if match is None:
         target = _parse_target(text)
-        return Upstream(name=_name_target(target), target=target, prefix="")
+        if isinstance(target, Stdio | Unix):
+            own = PurePath(target.command if isinstance(target, Stdio) else target.path).stem
+        else:
+            own = urlsplit(target.display).hostname or ""
+        return Upstream(name=derive_name(own), target=target, prefix="")
     name, value = match.groups()
     if not is_name(name):
         raise InvalidValue(
@@ -94,12 +97,6 @@ def _parse_target(text: str) -> Target:
     return Stdio(words[0], tuple(words[1:]))
 
 
-def _name_target(target: Target) -> str:
-    if isinstance(target, Stdio | Unix):
-        return derive_name(PurePath(target.command if isinstance(target, Stdio) else target.path).stem)
-    return derive_name(urlsplit(target.display).hostname or "")
-
-
 def parse_listen_argument(text: str) -> AnyListener:
     """The listener at a URL: http, ws or tcp and `//HOST:PORT`, or `unix:PATH`. Raises InvalidValue."""
     scheme, colon, rest = text.partition(":")
@@ -117,8 +114,8 @@ def parse_listen_argument(text: str) -> AnyListener:
         if path:
             raise InvalidValue("expected tcp://HOST:PORT, which has no path")
         return TcpListener(host=host, port=port)
-    path = URL_PATH.read(f"/{path}") if path else _DEFAULT_PATH
-    return (HttpListener if scheme == "http" else WebSocketListener)(host=host, port=port, path=path)
+    kind = HttpListener if scheme == "http" else WebSocketListener
+    return kind(host=host, port=port, **({"path": URL_PATH.read(f"/{path}")} if path else {}))
 
 
 # URLs of servers.

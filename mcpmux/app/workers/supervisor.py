@@ -13,6 +13,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -99,28 +100,27 @@ async def serve_workers(
         signals.cancel_scope.cancel()
 
 
+@dataclass(eq=False)
 class Supervisor:
-    """All workers and shared upstreams, to be controlled like one mux."""
+    """All workers and shared upstreams, to be controlled like one mux.
 
-    def __init__(
-        self,
-        config: Config,
-        workers: int,
-        folder: Path,
-        sharing: trio.Nursery,
-        followers: Sequence[Follower],
-    ) -> None:
-        """`sharing`: for shared upstreams, whose sockets are in `folder`."""
-        self.config = config
+    `sharing`: for shared upstreams, whose sockets are in `folder`.
+    """
+
+    config: Config
+    workers: InitVar[int]
+    folder: Path
+    sharing: InitVar[trio.Nursery]
+    followers: Sequence[Follower]
+
+    def __post_init__(self, workers: int, sharing: trio.Nursery) -> None:
         self.pool = WorkerPool(workers, self._start_for)
-        self.shared = SharedUpstreams(folder, lambda name: self._act("reconnect", name), sharing)
-        has_admin = config.admin.port is not None
-        self.admin = AdminView(config, self.pool, self.shared) if has_admin else None
-        if self.admin is not None:
+        self.shared = SharedUpstreams(self.folder, lambda name: self._act("reconnect", name), sharing)
+        self.admin: AdminView | None = None
+        if self.config.admin.port is not None:
+            self.admin = AdminView(self.config, self.pool, self.shared)
             self.pool.on_traffic = self.admin.collector.take
         self.certificates = TlsContexts()
-        self._followers = followers
-        self._folder = folder
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
 
@@ -133,7 +133,7 @@ class Supervisor:
     def _start_for(self, worker: int) -> cc.Start:
         if self.admin is not None:
             self.admin.collector.begin(worker)
-        return cc.Start(self._config_of(worker), str(self._folder), tuple(sorted(self._drained)))
+        return cc.Start(self._config_of(worker), str(self.folder), tuple(sorted(self._drained)))
 
     def _act(self, action: Literal["drain", "release", "restart", "reconnect"], name: str) -> None:
         self.pool.tell(lambda _: cc.Act(action, name))
@@ -147,7 +147,7 @@ class Supervisor:
             self.pool.tell(lambda worker: self._config_of(worker))
             if self.admin is not None:
                 self.admin.follow(config)
-            for follower in self._followers:
+            for follower in self.followers:
                 follower(config)
         return plan
 
