@@ -139,11 +139,9 @@ async def _prepare_http(
     nursery: trio.Nursery,
 ) -> Serve:
     """`nursery` is for the sessions, which may outlive their connections."""
-    settings, stopping, stall = serving.limits, serving.stopping, serving.limits.client_stall
+    bounds, stopping, stall = serving.limits, serving.stopping, serving.limits.client_stall
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-    sessions = SessionLimits(
-        settings.max_sessions, settings.session_idle, ReplayBounds(), settings.max_in_flight
-    )
+    sessions = SessionLimits(bounds.max_sessions, bounds.session_idle, ReplayBounds(), bounds.max_in_flight)
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
     endpoint = HttpEndpoint(
@@ -155,14 +153,14 @@ async def _prepare_http(
     if handed is not None:
         handle = partial(handle_by_owner, handed.worker, handed.workers, handle)
     limits = HttpLimits(
-        head_bytes=settings.max_head_bytes,
-        head_fields=settings.max_header_fields,
-        body_bytes=settings.max_message_bytes,
-        head_seconds=settings.head_timeout,
-        body_seconds=settings.body_timeout,
-        idle_seconds=settings.connection_idle,
+        head_bytes=bounds.max_head_bytes,
+        head_fields=bounds.max_header_fields,
+        body_bytes=bounds.max_message_bytes,
+        head_seconds=bounds.head_timeout,
+        body_seconds=bounds.body_timeout,
+        idle_seconds=bounds.connection_idle,
         write_seconds=stall,
-        connections=settings.max_connections,
+        connections=bounds.max_connections,
     )
     await nursery.start(endpoint.run)
     nursery.start_soon(endpoint.drain_after, stopping, name="drain")

@@ -208,11 +208,9 @@ def _members(query: str) -> dict[str, str]:
     return said if len(said) == len(pairs) else {}
 
 
-async def _say(reply: HttpReply, status: int, sentence: str) -> None:
-    await reply.send(
-        status, PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(sentence)}</p>".encode()
-    )
+async def _say(reply: HttpReply, status: int, text: str) -> None:
+    await reply.send(status, PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(text)}</p>".encode())
 
 
-def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
-    return PAGE, html.escape(sentence).encode()
+def _refuse(_status: int, text: str) -> tuple[Fields, bytes]:
+    return PAGE, html.escape(text).encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import click
 import trio
 from rich.table import Table
@@ -52,11 +51,10 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
       mcpmux check --upstream web=https://example.com/mcp
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
-    loaded = load_config(config, upstreams)
+    loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
     findings = run(examine_all, loaded)
     show_rows(findings, as_json, fill_table)
-    auth = attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone)
-    check_listeners(attrs.evolve(loaded, auth=auth))
+    check_listeners(loaded)
     bad = [finding["name"] for finding in findings if "error" in finding]
     if bad:
         raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")

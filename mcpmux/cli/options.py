@@ -93,8 +93,8 @@ quiet_option: Decorator = log_level_option("error")
 EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a command line in quotes"
 
 
-def load_config(target: str | None, upstreams: Sequence[str] = ()) -> Config:
-    """The configuration of `target`, with the servers of `--upstream` added. Raises ConfigError.
+def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False) -> Config:
+    """The configuration of `target`, with what the options add to it. Raises ConfigError.
 
     Its [redaction] applies to the log from now on.
     """
@@ -102,10 +102,13 @@ def load_config(target: str | None, upstreams: Sequence[str] = ()) -> Config:
     if target is not None:
         config = _read_target(target)
         redact_logs(Redactor(config.redaction))
-        return attrs.evolve(config, upstreams=(*config.upstreams, *added))
-    if not added:
+        config = attrs.evolve(config, upstreams=(*config.upstreams, *added))
+    elif added:
+        config = Config(upstreams=added)
+    else:
         raise ConfigError([f"no target given: expected CONFIG ({EXPECTED}) or --upstream NAME=URL"])
-    return Config(upstreams=added)
+    auth = attrs.evolve(config.auth, allow_anyone=allow_anyone or config.auth.allow_anyone)
+    return attrs.evolve(config, auth=auth)
 
 
 def _read_target(target: str) -> Config:

@@ -103,11 +103,10 @@ def serve(
         raise ConfigError(["--stdio: CONFIG is read from standard input already; put it into a file"])
 
     def load() -> Config:
-        loaded = load_config(config, upstreams)
+        loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
         return attrs.evolve(
             loaded,
             listeners=choose_listeners(loaded.listeners, stdio, [*http, *listen]),
-            auth=attrs.evolve(loaded.auth, allow_anyone=allow_anyone or loaded.auth.allow_anyone),
             logging=attrs.evolve(
                 loaded.logging,
                 level=log_level or loaded.logging.level,

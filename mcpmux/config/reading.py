@@ -51,7 +51,7 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
             report.add((), NO_UPSTREAM)
     settings = Reader(environ, report).read(
-        Settings, layout.settings, layout.settings_path, also_known=layout.other_keys
+        Settings, layout.settings, layout.settings_path, others=layout.other_keys
     )
     upstreams: list[Upstream] = []
     for entry in layout.entries:
@@ -94,19 +94,19 @@ class Reader:
     def __repr__(self) -> str:
         return f"<Reader of {self._report.origin}>"
 
-    def read(self, type_: Any, raw: object, path: KeyPath, also_known: Collection[str] = ()) -> Any:
+    def read(self, type_: Any, raw: object, path: KeyPath, others: Collection[str] = ()) -> Any:
         """The value of that type for `raw`, which is at `path`; None if the report got mistakes.
 
-        `also_known`: keys of a table that are read elsewhere, for suggestions.
+        `others`: keys of a table that are read elsewhere, for suggestions.
         """
         before = len(self._report.problems)
         try:
-            value = self._read(type_, raw, path, also_known)
+            value = self._read(type_, raw, path, others)
         except InvalidValue as mistake:
             self._report.add(path, str(mistake))
         return value if len(self._report.problems) == before else None
 
-    def _read(self, type_: Any, raw: Any, path: KeyPath, also_known: Collection[str]) -> Any:
+    def _read(self, type_: Any, raw: Any, path: KeyPath, others: Collection[str]) -> Any:
         # Optional means that the key may be absent. null is not a value of any key.
         type_ = find_optional(type_) or type_
         scalar = find_scalar(type_)
@@ -123,7 +123,7 @@ class Reader:
         if not isinstance(raw, Mapping):
             raise invalid_value("a table", raw)
         if get_origin(type_) is not Mapping:
-            return self._read_table(type_, raw, path, also_known)
+            return self._read_table(type_, raw, path, others)
         key_type, value_type = get_args(type_)
         return {
             self.read(key_type, key, (*path, key)): self.read(value_type, value, (*path, key))
@@ -133,9 +133,7 @@ class Reader:
     def _expand(self, raw: object) -> Any:
         return expand(raw, self._environ) if isinstance(raw, str) else raw
 
-    def _read_table(
-        self, cls: type, raw: Mapping[str, Any], path: KeyPath, also_known: Collection[str]
-    ) -> Any:
+    def _read_table(self, cls: type, raw: Mapping[str, Any], path: KeyPath, others: Collection[str]) -> Any:
         before = len(self._report.problems)
         values: dict[str, Any] = {}
         fields = {field.name: field for field in attrs.fields(attrs.resolve_types(cls))}
@@ -145,7 +143,7 @@ class Reader:
             elif field.default is attrs.NOTHING:
                 self._report.add((*path, name), "expected a value, the key is missing")
         for key in sorted(raw.keys() - fields.keys() - getattr(cls, "ignored_keys", set())):
-            self._report.add((*path, key), suggest(key, {*fields, *also_known}))
+            self._report.add((*path, key), suggest(key, {*fields, *others}))
         return cls(**values) if len(self._report.problems) == before else None
 
 
