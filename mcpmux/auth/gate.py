@@ -54,23 +54,18 @@ class Gate:
         self._config = config
         self.resource = OwnMetadata(config, name) if config.issuers and self.asks_tokens else None
         self._required = frozenset(config.required_scopes)
-        self._issuers = self._trust(config) if config.issuers else {}
         self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
-        for called, issuer in config.issuers.items():
-            self._grounds[f"issuers.{called}"] = issuer, config.resource
         if config.certificates or not self.asks_tokens:
             self._grounds[CERTIFICATES] = True
-
-    def _trust(self, config: Auth) -> dict[str, TrustedIssuer]:
-        """The issuers by identifier. What is known of their keys stays known."""
-        from mcpmux.auth.jwt import TrustedIssuer
-
-        known = {trusted.config: trusted for trusted in self._issuers.values()}
-        issuers = {}
-        for name, issuer in config.issuers.items():
-            trusted = issuers[issuer.issuer] = known.get(issuer) or TrustedIssuer(name, issuer, self._fetch)
-            trusted.name = name
-        return issuers
+        known = {trusted.config: trusted for trusted in self._issuers.values()}  # with their keys
+        self._issuers = {}
+        if config.issuers:
+            from mcpmux.auth.jwt import TrustedIssuer
+        for called, issuer in config.issuers.items():
+            trusted = known.get(issuer) or TrustedIssuer(called, issuer, self._fetch)
+            trusted.name = called
+            self._issuers[issuer.issuer] = trusted
+            self._grounds[f"issuers.{called}"] = issuer, config.resource
 
     def __repr__(self) -> str:
         return f"<Gate of {', '.join(self._grounds)}; {len(self._judged)} judged>"

@@ -176,10 +176,10 @@ class SharedUpstreams:
             shared = self._upstreams.get(name)
             if shared is None:
                 self.nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
-                continue
-            shared.config = shared_config(config, upstream)
-            if shared.mux is not None:
-                shared.mux.apply(shared.config)
+            else:
+                shared.config = shared_config(config, upstream)
+                if shared.mux is not None:
+                    shared.mux.apply(shared.config)
 
     def restart(self, name: str) -> None:
         """Replace the process of a server, if it is shared."""
