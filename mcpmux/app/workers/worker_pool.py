@@ -104,13 +104,13 @@ class WorkerPool:
         """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
             async with self._open_worker(number) as worker, trio.open_nursery() as nursery:
-                start, forwarded = nursery.start_soon, trio.Event()
+                start = nursery.start_soon
                 start(self._guard.watch, worker.process.pid, trio.CancelScope(), name=f"guard {number}")
-                start(self._forward_all, worker, forwards, forwarded, name=f"connections of {number}")
                 start(self._watch, worker, name=f"heartbeat {number}")
-                await worker.run(self._hear)
-                with trio.move_on_after(LAST_SECONDS):
-                    await forwarded.wait()
+                async with trio.open_nursery() as talking:  # which ends when the worker has ended
+                    talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {number}")
+                    await worker.run(self._hear)
+                    talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
                 nursery.cancel_scope.cancel(reason="the worker has ended")
         except OSError as error:
             return False, TransportError(f"a worker cannot be started: {reason_of(error)}")
@@ -168,9 +168,7 @@ class WorkerPool:
                 return True
         return False
 
-    async def _forward_all(
-        self, worker: WorkerProcess, forwards: trio.Nursery, forwarded: trio.Event
-    ) -> None:
+    async def _forward_all(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:
         """Forward what a worker hands over, until it has ended."""
         with suppress(TransportClosed):
             while True:
@@ -182,7 +180,6 @@ class WorkerPool:
                 else:
                     log.warning("connection closed: too many wait for a worker")
                     sock.close()
-        forwarded.set()
 
     async def _forward_later(self, note: Note, sock: socket.socket) -> None:
         """Try again while its worker is busy or being started again."""
