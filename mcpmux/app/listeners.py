@@ -178,7 +178,6 @@ async def _prepare_http(
 
 
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
-    """For WebSocket or lines of JSON."""
     # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
     from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
     from mcpmux.transports.websocket.server import Door

@@ -243,7 +243,6 @@ class Mux:
         self._tell([before[name] for name in before if name not in stay or name in renamed])
 
     def _tell(self, upstreams: list[Upstream]) -> None:
-        """Tell clients that the lists of these have changed."""
         for upstream in upstreams:
             if upstream.facts is not None:
                 self.hub.upstream_changed(upstream.name, upstream.facts.capabilities)

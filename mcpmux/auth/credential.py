@@ -118,7 +118,6 @@ class Credential(ABC):
         self._trouble, self._again = trouble, self._clock() + RETRY_SECONDS
 
     def _adopt(self, tokens: Tokens, *, made_now: bool) -> None:
-        """Show this token from now on."""
         now = self._clock()
         left = tokens.until - now
         self._header = (("Authorization", f"Bearer {tokens.access}"),)

@@ -135,7 +135,6 @@ class Gate:
         return admission
 
     def _is_granted(self, admission: Admission) -> bool:
-        """Whether what let somebody in is still there as it was."""
         key, ground = admission.ground
         return bool(self._grounds.get(key) == ground)
 

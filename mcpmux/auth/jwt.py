@@ -272,7 +272,6 @@ def _read_part(part: str) -> dict[str, Any]:
 
 
 def _verify_signature(token: str, keys: Collection[SigningKey], algorithm: str) -> dict[str, Any]:
-    """The claims of a token whose signature is by one of `keys`."""
     registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
     registry.max_header_length = HEADER_CHARACTERS
     payload = claims = None

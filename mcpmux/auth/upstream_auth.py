@@ -116,7 +116,6 @@ class UserLogin(Credential):
         return f"run `mcpmux auth login {self.name}` with this configuration"
 
     async def _load(self) -> Login:
-        """The login as it is kept now. Raises TransportError."""
         login = await trio.to_thread.run_sync(self._store.load, self.name, self._url)
         if login is None:
             raise TransportError(f"nobody is logged in there: {self._command}")

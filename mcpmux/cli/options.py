@@ -130,5 +130,4 @@ def is_file(target: str) -> bool:
 
 
 def _is_server(target: str) -> bool:
-    """Whether `target` is a URL or a command line. A file may have spaces in its name."""
     return target.startswith(URL_STARTS) or (" " in target and not Path(target).exists())

@@ -84,7 +84,6 @@ def plan_change(old: Config, new: Config) -> Plan:
 
 
 def _differences(old: Upstream, new: Upstream) -> set[str]:
-    """The names of the keys in which two upstreams differ."""
     return {key.name for key in attrs.fields(Upstream) if getattr(old, key.name) != getattr(new, key.name)}
 
 

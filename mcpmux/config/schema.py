@@ -62,14 +62,12 @@ def config_schema() -> _Schema:
 
 
 def _require_at(place: tuple[str, ...]) -> _Schema:
-    """A schema for documents that have something at the key path."""
     key, *rest = place
     inner = {"properties": {key: _require_at(tuple(rest))}} if rest else {}
     return {"type": "object", "required": [key], **inner}
 
 
 def _refer(cls: type, definitions: _Schema) -> _Schema:
-    """A reference to the definition of `cls`, which is added if it is missing."""
     if cls.__name__ not in definitions:
         definition = _class_schema(cls, definitions)
         if cls in SHORT_FORMS:  # a listener may also be text with its own pattern
@@ -124,7 +122,6 @@ def _classes_in(module: str) -> list[ast.ClassDef]:
 
 
 def _type_schema(type_: Any, definitions: _Schema) -> _Schema:
-    """The schema of a field's type; see `reading`."""
     type_ = find_optional(type_) or type_
     scalar = find_scalar(type_)
     if scalar is not None:

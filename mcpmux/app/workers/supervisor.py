@@ -177,7 +177,6 @@ class Supervisor:
 
 @asynccontextmanager
 async def _open_folder() -> AsyncIterator[Path]:
-    """A private folder, removed at the end."""
     folder = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="mcpmux-")))
     try:
         yield folder
@@ -187,7 +186,6 @@ async def _open_folder() -> AsyncIterator[Path]:
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
-    """Give all connections to workers, until cancelled."""
     while True:
         try:
             accepted, _ = await listener.socket.accept()

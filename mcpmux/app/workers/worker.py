@@ -196,7 +196,6 @@ class Worker:
                 await self.control.tell(cc.Word.LEAVING)
 
     async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
-        """Do what the supervisor says, until it has gone."""
         with suppress(TransportClosed):
             while True:
                 match await self.control.receive():

@@ -82,7 +82,6 @@ class WorkerPool:
             os.close(self._counters)
 
     async def _supervise(self, number: int, forwards: trio.Nursery) -> None:
-        """Run a worker, and start it again when it is lost."""
         comeback, came_up, attempts = Comeback(), False, 0
         while not self._stopping:
             attempts += 1
@@ -142,7 +141,6 @@ class WorkerPool:
             await worker.end()
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Say when it is ready, and kill it when it hangs."""
         await worker.ready.wait()
         self._changed.unpark_all()
         await worker.watch_heartbeat(self._changed.unpark_all)
@@ -160,7 +158,6 @@ class WorkerPool:
                 await self._changed.park()
 
     def _give_nowait(self, note: Note, sock: socket.socket) -> bool:
-        """Whether a worker has taken the connection."""
         able = [worker for worker in self.serving if note.worker in (0, worker.number)]
         for _ in able:
             self._turn += 1
@@ -169,7 +166,6 @@ class WorkerPool:
         return False
 
     async def _forward_all(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:
-        """Forward what a worker hands over, until it has ended."""
         with suppress(TransportClosed):
             while True:
                 note, sock = await worker.connection_channel.receive()
