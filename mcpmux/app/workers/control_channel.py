@@ -73,7 +73,7 @@ class ListsChanged(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A question of an administrator; see `worker.answers_of`."""
+    """A question of an administrator; see `worker.Answers`."""
 
     number: int
     about: str
@@ -121,7 +121,7 @@ class ControlChannel:
         return f"<ControlChannel {self._stream!r}>"
 
     async def send(self, message: Message) -> None:
-        """Raises TransportClosed when the other side has gone or does not read.
+        """Send a message. That the other side has gone, or does not read, is noticed where it is heard from.
 
         A message that has begun is sent to its end: half a message would break the channel.
         """
@@ -131,17 +131,10 @@ class ControlChannel:
                 try:
                     await self._stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    raise TransportClosed("the other process has gone") from None
+                    log.debug("message to another process lost", reason="the other process has gone")
             if scope.cancelled_caught:
+                log.debug("message to another process lost", reason="the other process does not read")
                 self.close()
-                raise TransportClosed("the other process does not read")
-
-    async def tell(self, message: Message) -> None:
-        """Send a message. That the other side has gone is noticed elsewhere."""
-        try:
-            await self.send(message)
-        except TransportClosed as error:
-            log.debug("message to another process lost", reason=str(error))
 
     def post(self, message: Message) -> None:
         """Have `send_posted` send a message after those before it. Never waits.
@@ -161,7 +154,7 @@ class ControlChannel:
             posted, lists = self._posted, tuple(self._changed_lists)
             self._posted, self._changed_lists, self._arrival = [], {}, trio.Event()
             for message in [*posted, ListsChanged(lists)] if lists else posted:
-                await self.tell(message)
+                await self.send(message)
 
     async def receive(self) -> Message:
         """The next message of the other side. Raises TransportClosed when it has gone."""

@@ -144,7 +144,7 @@ class Supervisor:
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
             self.shared.adopt(config)
-            self.pool.tell(lambda worker: self._config_of(worker))
+            self.pool.tell(self._config_of)
             if self.admin is not None:
                 self.admin.follow(config)
             for follower in self.followers:

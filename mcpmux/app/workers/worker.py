@@ -21,7 +21,7 @@ import trio
 
 from mcpmux.app.listeners import HandedConnections, Serving, make_gate, serve_listener
 from mcpmux.app.mux import Mux, open_mux
-from mcpmux.app.observers import Inspector, open_observers
+from mcpmux.app.observers import open_observers
 from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
 from mcpmux.app.workers import control_channel as cc
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
@@ -44,7 +44,11 @@ Door = tuple[HandedListener, trio.MemorySendChannel[Resumed]]
 """Where a listener gets new connections, and those that other workers have served."""
 
 Answers = Mapping[str, Callable[[], Awaitable[Any]]]
-"""By what is asked; anything else, such as `heartbeat`, is answered with None."""
+"""By what is asked; the supervisor puts together what all workers answer.
+
+`states`: the state of each upstream's shared session, by name. `upstreams`: a list of `UpstreamState`.
+`metrics`: text for Prometheus. Anything else, such as `heartbeat`, is answered with None.
+"""
 
 
 def main() -> None:
@@ -91,7 +95,7 @@ async def run_worker(
         errors = leaves_of(group)
         mistakes = [text for error in errors if isinstance(error, ConfigError) for text in error.problems]
         with trio.move_on_after(DRAIN_SECONDS):
-            await worker.control.tell(cc.Failed("; ".join(map(str, errors)), tuple(mistakes)))
+            await worker.control.send(cc.Failed("; ".join(map(str, errors)), tuple(mistakes)))
 
 
 @dataclass(eq=False)
@@ -120,7 +124,7 @@ class Worker:
             everything.start_soon(self._handle_signals, name="signals")
             forwarder = TrafficForwarder()
             if config.admin.port is not None:
-                everything.start_soon(forwarder.run, self.control.tell, name="traffic")
+                everything.start_soon(forwarder.run, self.control.send, name="traffic")
             async with (
                 open_observers(config, forwarder) as observers,
                 open_mux(
@@ -137,12 +141,15 @@ class Worker:
                 serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers)
                 for name in self.start.drained:
                     mux.drain(name)
-                answers = answers_of(mux, observers.inspector)
+                answers: Answers = {}
+                if observers.inspector is not None:
+                    view, metrics = observers.inspector.view(mux), observers.inspector.renderer(mux)
+                    answers = {"states": view.read_states, "upstreams": view.read_all, "metrics": metrics}
                 everything.start_soon(self._obey, mux, answers, everything, name="control")
                 mux.hub.on_list_change = lambda *changed: self.control.post(cc.ListsChanged((changed,)))
                 everything.start_soon(self.control.send_posted, name="list changes")
                 await self._open_listeners(config, serving, clients)
-                await self.control.tell(cc.Word.READY)
+                await self.control.send(cc.Word.READY)
                 settle_memory()
                 await self._stopping.wait()
                 mux.hub.close()
@@ -193,7 +200,7 @@ class Worker:
         """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
         with trio.open_signal_receiver(signal.SIGTERM) as received:
             async for _ in received:
-                await self.control.tell(cc.Word.LEAVING)
+                await self.control.send(cc.Word.LEAVING)
 
     async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
         with suppress(TransportClosed):
@@ -229,19 +236,7 @@ class Worker:
         async with self._asking:
             answer = answers.get(question.about)
             value = await answer() if answer is not None else None
-            await self.control.tell(cc.Answer(question.number, value))
-
-
-def answers_of(mux: Mux, inspector: Inspector | None) -> Answers:
-    """What a worker answers to administrators; the supervisor puts together what all of them answer.
-
-    `states`: the state of each upstream's shared session, by name. `upstreams`: a list of `UpstreamState`.
-    `metrics`: text for Prometheus.
-    """
-    if inspector is None:
-        return {}
-    view = inspector.view(mux)
-    return {"states": view.read_states, "upstreams": view.read_all, "metrics": inspector.renderer(mux)}
+            await self.control.send(cc.Answer(question.number, value))
 
 
 async def _resume(resuming: trio.MemorySendChannel[Resumed], stream: trio.SocketStream, note: Note) -> bool:
