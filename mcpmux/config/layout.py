@@ -43,7 +43,6 @@ SCHEMA = "$schema"  # names the JSON Schema for editors
 SERVER_PLACES: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 
 VariableName: TypeAlias = Annotated[str, Text("the name of an environment variable", r"[^=\x00]+")]
-VariableValue: TypeAlias = Annotated[Secret, EnvironmentValue()]
 Url: TypeAlias = Annotated[str, ServerUrl()]
 
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
@@ -80,7 +79,7 @@ class TargetKeys:
     """Program to start. It speaks MCP on stdio."""
     args: tuple[Annotated[str, Text()], ...] = ()
     """Arguments of the program."""
-    env: Mapping[VariableName, VariableValue] = field(factory=dict)
+    env: Mapping[VariableName, Annotated[Secret, EnvironmentValue()]] = field(factory=dict)
     """Environment variables of the program, in addition to those that it inherits."""
     cwd: Filled | None = None
     """Working directory of the program."""

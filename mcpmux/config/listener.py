@@ -21,8 +21,6 @@ Host: TypeAlias = Annotated[str, Text("a host name or an IP address without brac
 Port: TypeAlias = Annotated[int, Whole(0, 65535)]
 FilePath: TypeAlias = Annotated[str, Text("the path of a file", r"[^\x00]+")]
 Password: TypeAlias = Annotated[Secret, SecretText()]
-UrlPath: TypeAlias = Annotated[str, URL_PATH]
-AnyPath: TypeAlias = Annotated[str, Text('a path starting with "/", or ""', r"(?:/[^\s\x00-\x1f?#]*)?")]
 HostHeader: TypeAlias = Annotated[
     str, Text("a host name with an optional port", r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 ]
@@ -87,7 +85,7 @@ class WebListener:
     """Address to listen on. 0.0.0.0 or :: stands for every address."""
     port: Port
     """TCP port. With 0 the system chooses a free one."""
-    path: UrlPath = "/mcp"
+    path: Annotated[str, URL_PATH] = "/mcp"
     """Path of the endpoint."""
     allowed_hosts: tuple[HostHeader, ...] = ()
     """Host headers to accept besides the address itself and the loopback names."""
@@ -105,7 +103,7 @@ class WebListener:
 class HttpListener(WebListener):
     """An HTTP endpoint for clients."""
 
-    sse_path: AnyPath = "/sse"
+    sse_path: Annotated[str, Text('a path starting with "/", or ""', r"(?:/[^\s\x00-\x1f?#]*)?")] = "/sse"
     """Path of the event stream for clients that speak HTTP+SSE (2024-11-05). "" turns it off."""
 
     def __attrs_post_init__(self) -> None:

@@ -38,11 +38,7 @@ TIMED_METHODS = (
 )
 """Methods that may have a timeout of their own."""
 
-SecondsOrNever: TypeAlias = Annotated[float, Duration(off=True)]
-Era: TypeAlias = Annotated[str, Choice(("auto", "mirror", "newest", "legacy"))]
 Transport: TypeAlias = Annotated[str, Choice(("auto", "streamable", "sse"))]
-TimedMethod: TypeAlias = Annotated[str, Choice(TIMED_METHODS)]
-Session: TypeAlias = Annotated[str, Choice(("shared", "per-client"))]
 Prefix: TypeAlias = Annotated[
     str, Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
 ]
@@ -129,9 +125,9 @@ def transport_of(target: Target) -> str:
 class Handling:
     """How to treat one upstream: its sessions, its timeouts and its limits."""
 
-    session: Session = "shared"
+    session: Annotated[str, Choice(("shared", "per-client"))] = "shared"
     """`shared`: all clients use one session. `per-client`: each client has a session of its own."""
-    era: Era = "auto"
+    era: Annotated[str, Choice(("auto", "mirror", "newest", "legacy"))] = "auto"
     """Which revision to speak with a server that knows both 2026-07-28 and older ones. `mirror`: with each
     client the era that the client speaks. `newest`: the newest revision. `legacy`: never 2026-07-28. `auto`:
     `newest` for a server that mcpmux starts, `mirror` for one that is running already.
@@ -140,11 +136,11 @@ class Handling:
     """Time to start or reach the server and to finish the handshake."""
     request_timeout: Seconds = 60.0
     """Time for any other request to the server. Progress notifications renew it."""
-    timeouts: Mapping[TimedMethod, Seconds] = field(factory=dict)
+    timeouts: Mapping[Annotated[str, Choice(TIMED_METHODS)], Seconds] = field(factory=dict)
     """Time for requests of single methods, in place of `request_timeout`."""
     max_request_timeout: Seconds = 3600.0
     """Time for one request with all its progress. It is never less than the request's own timeout."""
-    health_interval: SecondsOrNever = 30.0
+    health_interval: Annotated[float, Duration(off=True)] = 30.0
     """A server that has been silent and idle for this long is asked whether it is alive. 0: never."""
     list_timeout: Seconds = 10.0
     """Time for the server's part of a merged list. A slower server is left out of the page."""

@@ -161,8 +161,9 @@ class WorkerPool:
         able = [worker for worker in self.serving if note.worker in (0, worker.number)]
         for _ in able:
             self._turn += 1
-            if able[self._turn % len(able)].put(note, sock):
-                return True
+            with suppress(TransportClosed):
+                if able[self._turn % len(able)].connection_channel.send_nowait(note, sock.fileno()):
+                    return True
         return False
 
     async def _forward_all(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,7 +26,7 @@ import trio
 from mcpmux.app.workers import control_channel as cc
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
-from mcpmux.transports.handing import ConnectionChannel, Note
+from mcpmux.transports.handing import ConnectionChannel
 
 log = structlog.get_logger()
 
@@ -94,13 +93,6 @@ class WorkerProcess:
             for answered in self._questions.values():
                 answered.close()
             nursery.cancel_scope.cancel(reason="the worker has gone")
-
-    def put(self, note: Note, sock: socket.socket) -> bool:
-        """Whether it has taken a connection, which the caller still has to close."""
-        try:
-            return self.connection_channel.send_nowait(note, sock.fileno())
-        except TransportClosed:
-            return False
 
     async def ask(self, about: str, seconds: float = ANSWER_SECONDS) -> Any:
         """Ask the worker. Returns its answer; raises TransportClosed if there is none in time."""
