@@ -277,7 +277,15 @@ def lay_out(table: Mapping[str, Any], report: Report, *, is_json: bool) -> Layou
     """The parts of the document `table`. Mistakes about the outermost tables go to `report`."""
     if is_json and any(find_servers(table)):
         return _lay_out_host_file(table, report)
-    return _lay_out_own(table, report)
+    entries = []
+    for name, raw in _items(table.get(UPSTREAMS, {}), (UPSTREAMS,), report):
+        entries.append(Entry((UPSTREAMS, name), name, UpstreamTable, raw))
+        if not is_name(name):
+            expected = f'a name of a-z, 0-9, "." and "-" such as `{derive_name(name)}`'
+            report.add((UPSTREAMS, name), f"expected {expected}, at most 32 characters")
+    other_keys = {UPSTREAMS, SCHEMA}
+    settings = {key: value for key, value in table.items() if key not in other_keys}
+    return Layout(tuple(entries), settings, (), other_keys)
 
 
 def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -288,21 +296,6 @@ def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...],
             node = node.get(key) if isinstance(node, Mapping) else None
         if node is not None:
             yield place, node
-
-
-def _lay_out_own(table: Mapping[str, Any], report: Report) -> Layout:
-    path: KeyPath = (UPSTREAMS,)
-    entries = [
-        Entry((*path, name), name, UpstreamTable, raw)
-        for name, raw in _items(table.get(UPSTREAMS, {}), path, report)
-    ]
-    for entry in entries:
-        if not is_name(entry.name):
-            expected = f'a name of a-z, 0-9, "." and "-" such as `{derive_name(entry.name)}`'
-            report.add(entry.path, f"expected {expected}, at most 32 characters")
-    other_keys = {UPSTREAMS, SCHEMA}
-    settings = {key: value for key, value in table.items() if key not in other_keys}
-    return Layout(tuple(entries), settings, (), other_keys)
 
 
 def _lay_out_host_file(table: Mapping[str, Any], report: Report) -> Layout:
