@@ -100,8 +100,7 @@ class TrafficCollector:
         self._ring = ring
         self._workers = workers
         self._wall = time.time() - trio.current_time()
-        self._starts: dict[int, int] = {}  # how often a worker was started
-        self._base: dict[int, int] = {}
+        self._base: dict[int, int] = {}  # another one for each process
         self._highest = 0
         self._legs: OrderedDict[tuple[int, int, str, str], Leg] = OrderedDict()
 
@@ -110,8 +109,8 @@ class TrafficCollector:
 
     def begin(self, worker: int) -> None:
         """A new process has that number from now on: its exchanges and clients are new ones."""
-        self._starts[worker] = self._starts.get(worker, 0) + 1
-        self._base[worker] = self._highest // self._workers + 1
+        self._highest += self._workers
+        self._base[worker] = self._highest // self._workers
 
     def take(self, worker: int, batch: TrafficBatch) -> None:
         """What a worker has forwarded."""
@@ -135,7 +134,7 @@ class TrafficCollector:
 
     def _leg(self, worker: int, facts: tuple[Any, ...]) -> Leg:
         side, peer, transport, upstream, *said = facts
-        key = (worker, self._starts.get(worker, 0), side, peer)
+        key = (worker, self._base.get(worker, 0), side, peer)
         leg = self._legs.get(key)
         if leg is None:
             leg = self._legs[key] = Leg(side, f"{worker}/{peer}", transport, upstream)
