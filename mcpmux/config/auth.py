@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import SplitResult, unquote
 
@@ -22,7 +22,6 @@ from mcpmux.config.listener import (
 )
 from mcpmux.config.report import InvalidValue, closest, invalid_value
 from mcpmux.config.scalars import (
-    NAME_PATTERN,
     Choice,
     Flag,
     HttpUrl,
@@ -256,17 +255,6 @@ class AccessRule:
             raise InvalidValue(
                 "expected at least one of `principals`, `scopes`, `upstreams`, `methods`, `targets`"
             )
-
-
-def find_unknown_upstreams(rules: Sequence[AccessRule], names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yields (number of the rule, mistake) for names that no upstream has: a misspelt one denies nothing."""
-    for number, rule in enumerate(rules):
-        for name in rule.upstreams:
-            if "*" in name or name in names or not re.fullmatch(NAME_PATTERN, name):
-                continue
-            close = closest(name, names)
-            hint = "" if close is None else f"; did you mean `{close}`?"
-            yield number, f"`upstreams`: there is no upstream of one of these names{hint}"
 
 
 # How mcpmux gets tokens for one upstream from the authorization server of that upstream.

@@ -12,9 +12,10 @@ from typing import Annotated, TypeAlias
 
 from attrs import Factory, field, frozen
 
-from mcpmux.config.auth import AccessRule, Auth, OAuth, find_unknown_upstreams
+from mcpmux.config.auth import AccessRule, Auth, OAuth
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.listener import Admin, ClientTls, Listeners
+from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
     NAME_PATTERN,
     Choice,
@@ -26,6 +27,7 @@ from mcpmux.config.scalars import (
     Size,
     Text,
     Whole,
+    is_name,
     read_only,
 )
 from mcpmux.config.traffic import Audit, Capture, Redaction, Tracing
@@ -298,8 +300,13 @@ class Config(Settings):
         if not self.enabled:
             problems.append(NO_UPSTREAM)
         names = [upstream.name for upstream in self.upstreams]
-        unknown = find_unknown_upstreams(self.access, names)
-        problems += [f"access[{number}]: {text}" for number, text in unknown]
+        for number, rule in enumerate(self.access):
+            for name in filter(is_name, rule.upstreams):
+                if name not in names:  # a misspelt name denies nothing
+                    close = closest(name, names)
+                    hint = "" if close is None else f"; did you mean `{close}`?"
+                    text = f"`upstreams`: there is no upstream of one of these names{hint}"
+                    problems.append(f"access[{number}]: {text}")
         if problems:
             raise ConfigError(problems)
 
