@@ -182,24 +182,23 @@ def load_source(name: str, stdin: Callable[[], bytes]) -> Source:
 
 def parse_source(source: Source) -> Mapping[str, Any]:
     """The outermost table of the text. Raises ConfigError with line and column of a syntax error."""
-    where = reason = ""
-    table: Any = None
     try:
-        table = parse_jsonc(source.text) if source.is_json else tomllib.loads(source.text)
+        table: Any = parse_jsonc(source.text) if source.is_json else tomllib.loads(source.text)
+        if isinstance(table, Mapping):
+            return table
+        problem = ": expected an object"
     except json.JSONDecodeError as error:
-        where, reason = f":{error.lineno}:{error.colno}", error.msg
+        problem = f":{error.lineno}:{error.colno}: invalid JSON: {error.msg}"
     except tomllib.TOMLDecodeError as error:
-        where, reason = _locate(str(error), source.text)
+        match = _TOML_POSITION.fullmatch(str(error))  # before Python 3.14 the position is only there
+        assert match is not None
+        lines = source.text.split("\n")
+        line, column = match[2] or len(lines), match[3] or len(lines[-1]) + 1
+        problem = f":{line}:{column}: invalid TOML: {match[1]}"
     except (ValueError, RecursionError):
-        reason = "a number is too long or the nesting too deep"
-    if reason:
-        reason = f"invalid {'JSON' if source.is_json else 'TOML'}: {reason}"
-    elif not isinstance(table, Mapping):
-        reason = "expected an object"
-    if reason:
-        raise ConfigError([f"{source.origin}{where}: {reason}"])
-    found: Mapping[str, Any] = table
-    return found
+        kind = "JSON" if source.is_json else "TOML"
+        problem = f": invalid {kind}: a number is too long or the nesting too deep"
+    raise ConfigError([f"{source.origin}{problem}"])
 
 
 def parse_jsonc(text: str) -> Any:
@@ -215,12 +214,3 @@ def _blank(match: re.Match[str]) -> str:
     """Spaces of the same length, with the line breaks. A string stays, and so does a comma after nothing."""
     token = match[0]
     return token if token[0] in '"[{' else re.sub(r"[^\n]", " ", token)
-
-
-def _locate(message: str, text: str) -> tuple[str, str]:
-    """Position and reason from the message of a TOMLDecodeError; before Python 3.14 they are only there."""
-    match = _TOML_POSITION.fullmatch(message)
-    assert match is not None
-    lines = text.split("\n")
-    line, column = match[2] or len(lines), match[3] or len(lines[-1]) + 1
-    return f":{line}:{column}", match[1]
