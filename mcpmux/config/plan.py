@@ -14,11 +14,12 @@ without `removed` and with `added` are the new names; the plan back removes what
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 from attrs import frozen
 
-from mcpmux.config.model import Config, Settings, Upstream
+from mcpmux.config.model import Config, Settings
 
 IN_PLACE = frozenset(
     {
@@ -75,26 +76,24 @@ def plan_change(old: Config, new: Config) -> Plan:
     return Plan(
         added=tuple(name for name in after if name not in before),
         removed=tuple(name for name in before if name not in after),
-        restarted=tuple(name for name, keys in differing.items() if keys - IN_PLACE),
-        adjusted=tuple(name for name, keys in differing.items() if keys and not keys - IN_PLACE),
+        restarted=tuple(name for name, keys in differing.items() if not IN_PLACE.issuperset(keys)),
+        adjusted=tuple(name for name, keys in differing.items() if keys and IN_PLACE.issuperset(keys)),
         reordered=[name for name in before if name in after] != list(differing),
         settings=tuple(key for key in settings if {key, key.partition(".")[0]} & live),
         pending=tuple(key for key in settings if not {key, key.partition(".")[0]} & live),
     )
 
 
-def _differences(old: Upstream, new: Upstream) -> set[str]:
-    return {key.name for key in attrs.fields(Upstream) if getattr(old, key.name) != getattr(new, key.name)}
+def _differences(old: Any, new: Any) -> list[str]:
+    """The names of the keys in which two values of one class differ."""
+    return [key.name for key in attrs.fields(type(new)) if getattr(old, key.name) != getattr(new, key.name)]
 
 
 def _changed_settings(old: Config, new: Config) -> Iterator[str]:
     """Yields every key that differs as `section.key`, or `section` if that is a list."""
     for section in attrs.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
-        if not attrs.has(type(after)):
-            if before != after:
-                yield section.name
-            continue
-        for key in attrs.fields(type(after)):
-            if getattr(before, key.name) != getattr(after, key.name):
-                yield f"{section.name}.{key.name}"
+        if attrs.has(type(after)):
+            yield from (f"{section.name}.{key}" for key in _differences(before, after))
+        elif before != after:
+            yield section.name
