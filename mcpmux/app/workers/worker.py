@@ -56,24 +56,18 @@ def main() -> None:
     number, workers, control, connection_channel, counters = (int(argument) for argument in sys.argv[1:6])
     for fd in (control, connection_channel, counters):  # nothing that we start has any business with them
         os.set_inheritable(fd, False)
-    failed = False
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
+    failed = False
     try:
         generations = cc.map_counters(counters, number, workers)
-        trio.run(
-            run_worker,
-            number,
-            generations,
-            socket.socket(fileno=control),
-            socket.socket(fileno=connection_channel),
-        )
+        ends = socket.socket(fileno=control), socket.socket(fileno=connection_channel)
+        trio.run(run_worker, number, generations, *ends)
     except* Exception as crash:  # the wall around the process
         log.error("worker failed", worker=number, errors=[repr(error) for error in crash.exceptions])
         log.debug("worker failed here", exc_info=crash)
         failed = True
-    if failed:
-        sys.exit(1)
+    sys.exit(failed)
 
 
 async def run_worker(
@@ -183,7 +177,13 @@ class Worker:
                     sock.close()
                     continue
                 accepting, resuming = doors[note.listener]
-                taken = await (_resume(resuming, stream, note) if note.open else accepting.put(stream))
+                taken = False
+                if not note.open:
+                    taken = await accepting.put(stream)
+                else:
+                    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                        await resuming.send((stream, note))
+                        taken = True
                 if not taken:  # another worker has it, or the next with our number if it is for us alone
                     with stream.socket:
                         await self.connection_channel.send(note, stream.socket.fileno())
@@ -237,12 +237,3 @@ class Worker:
             answer = answers.get(question.about)
             value = await answer() if answer is not None else None
             await self.control.send(cc.Answer(question.number, value))
-
-
-async def _resume(resuming: trio.MemorySendChannel[Resumed], stream: trio.SocketStream, note: Note) -> bool:
-    """Hand over a stream. Returns False if nobody takes it."""
-    try:
-        await resuming.send((stream, note))
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return False
-    return True
