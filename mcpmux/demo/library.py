@@ -14,14 +14,12 @@ from mcpmux.demo.server import (
     DemoServer,
     Json,
     Report,
-    object_at,
-    required_text,
+    Tool,
+    listed_tool,
     run_server,
     text_block,
     tool_failure,
-    unknown,
 )
-from mcpmux.protocol import method as m
 
 COVER = "book:///cover"
 EVERYTHING = "book:///all"
@@ -50,29 +48,24 @@ CHAPTERS = {
     ),
 }
 
-FIND = {
-    "name": "find_chapters",
-    "title": "Find chapters",
-    "description": "Links to the chapters that contain a word.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {"word": {"type": "string", "description": "What to look for"}},
-        "required": ["word"],
-    },
-    "annotations": {"readOnlyHint": True, "openWorldHint": False},
-}
-BUILD_INDEX = {
-    "name": "build_index",
-    "title": "Build the index",
-    "description": "Takes its time and reports how far it is; then lists the book's most frequent words.",
-    "inputSchema": {
-        "type": "object",
+FIND = listed_tool(
+    "find_chapters",
+    "Find chapters",
+    "Links to the chapters that contain a word.",
+    {"properties": {"word": {"type": "string", "description": "What to look for"}}, "required": ["word"]},
+    readOnlyHint=True,
+)
+BUILD_INDEX = listed_tool(
+    "build_index",
+    "Build the index",
+    "Takes its time and reports how far it is; then lists the book's most frequent words.",
+    {
         "properties": {
             "seconds": {"type": "number", "minimum": 0, "maximum": MAX_SECONDS, "default": DEFAULT_SECONDS}
-        },
+        }
     },
-    "annotations": {"readOnlyHint": True, "openWorldHint": False},
-}
+    readOnlyHint=True,
+)
 
 
 def describe(uri: str) -> Json:
@@ -96,29 +89,18 @@ def chapter_contents(uri: str) -> Json:
     return {"uri": uri, "mimeType": "text/plain", "text": f"{title}\n\n{text}\n"}
 
 
-async def read(params: Json, _report: Report) -> Json:
-    uri = required_text(params, "uri")
+def read(uri: str) -> list[Json] | None:
     cover = {"uri": COVER, "mimeType": "image/png", "blob": COVER_PNG}
     if uri == COVER:
-        return {"contents": [cover]}
+        return [cover]
     if uri == EVERYTHING:
-        return {"contents": [*map(chapter_contents, CHAPTERS), cover]}
-    if uri in CHAPTERS:
-        return {"contents": [chapter_contents(uri)]}
-    raise unknown("Resource", "uri", uri)
+        return [*map(chapter_contents, CHAPTERS), cover]
+    return [chapter_contents(uri)] if uri in CHAPTERS else None
 
 
-async def call(params: Json, report: Report) -> Json:
-    tool, arguments = required_text(params, "name"), object_at(params, "arguments")
-    if tool == FIND["name"]:
-        return find_chapters(arguments.get("word"))
-    if tool == BUILD_INDEX["name"]:
-        return await build_index(arguments.get("seconds", DEFAULT_SECONDS), report)
-    raise unknown("Tool", "name", tool)
-
-
-def find_chapters(word: object) -> Json:
-    """Links to the chapters with `word` in them."""
+async def find_chapters(arguments: Json, _report: Report) -> Json:
+    """Links to the chapters with a word in them."""
+    word = arguments.get("word")
     if not isinstance(word, str) or not word:
         return tool_failure("`word` must be text, for example `desk`")
     found = [uri for uri, texts in CHAPTERS.items() if word.lower() in " ".join(texts).lower()]
@@ -126,8 +108,9 @@ def find_chapters(word: object) -> Json:
     return {"content": [text_block(f"{len(found)} of {len(CHAPTERS)} chapters contain “{word}”"), *links]}
 
 
-async def build_index(seconds: object, report: Report) -> Json:
-    """The most frequent words, after `seconds`."""
+async def build_index(arguments: Json, report: Report) -> Json:
+    """The most frequent words, after some seconds."""
+    seconds = arguments.get("seconds", DEFAULT_SECONDS)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
         return tool_failure(f"`seconds` must be a number from 0 to {MAX_SECONDS:g}")
     for step in range(1, STEPS + 1):
@@ -145,8 +128,9 @@ def make_server() -> DemoServer:
     return DemoServer(
         "library",
         "A book of three chapters with a cover.",
-        lists={m.RESOURCES_LIST: list_resources, m.TOOLS_LIST: lambda: [FIND, BUILD_INDEX]},
-        answers={m.RESOURCES_READ: read, m.TOOLS_CALL: call},
+        list_resources,
+        read,
+        [Tool(FIND, find_chapters), Tool(BUILD_INDEX, build_index)],
     )
 
 

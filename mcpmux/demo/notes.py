@@ -11,6 +11,8 @@ from mcpmux.demo.server import (
     DemoServer,
     Json,
     Report,
+    Tool,
+    listed_tool,
     object_at,
     required_text,
     run_server,
@@ -33,20 +35,20 @@ TEMPLATE = {
     "title": "A note by its name",
     "mimeType": "text/markdown",
 }
-ADD_NOTE = {
-    "name": "add_note",
-    "title": "Add a note",
-    "description": "Keep a note until the server stops; a note of that name is replaced.",
-    "inputSchema": {
-        "type": "object",
+ADD_NOTE = listed_tool(
+    "add_note",
+    "Add a note",
+    "Keep a note until the server stops; a note of that name is replaced.",
+    {
         "properties": {
             "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
             "text": {"type": "string", "maxLength": TEXT_LIMIT},
         },
         "required": ["name", "text"],
     },
-    "annotations": {"destructiveHint": True, "idempotentHint": True, "openWorldHint": False},
-}
+    destructiveHint=True,
+    idempotentHint=True,
+)
 EXPLAIN = {
     "name": "explain",
     "title": "Explain a note",
@@ -130,26 +132,19 @@ class Notes:
             "annotations": {"audience": ["user", "assistant"], "priority": 1 if name == "welcome" else 0.5},
         }
 
-    def _contents(self, uri: str) -> Json:
-        name = uri.removeprefix(SCHEME)
-        if not uri.startswith(SCHEME) or name not in self._texts:
-            raise unknown("Resource", "uri", uri)
-        return {"uri": uri, "mimeType": "text/markdown", "text": self._texts[name]}
+    def read(self, uri: str) -> list[Json] | None:
+        """The contents of a note, None when there is no such note."""
+        text = self._texts.get(uri.removeprefix(SCHEME)) if uri.startswith(SCHEME) else None
+        return None if text is None else [{"uri": uri, "mimeType": "text/markdown", "text": text}]
 
-    async def read(self, params: Json, _report: Report) -> Json:
-        return {"contents": [self._contents(required_text(params, "uri"))]}
-
-    async def call(self, params: Json, _report: Report) -> Json:
-        tool, arguments = required_text(params, "name"), object_at(params, "arguments")
-        if tool != ADD_NOTE["name"]:
-            raise unknown("Tool", "name", tool)
+    async def add(self, arguments: Json, _report: Report) -> Json:
         name, text = arguments.get("name"), arguments.get("text")
         problem = self._problem(name, text)
         if problem is not None:
             return tool_failure(problem)
         self._texts[str(name)] = str(text)
-        channel = {"type": "resource_link", **self._describe(str(name))}
-        return {"content": [text_block(f"Kept as {SCHEME}{name}"), channel]}
+        link = {"type": "resource_link", **self._describe(str(name))}
+        return {"content": [text_block(f"Kept as {SCHEME}{name}"), link]}
 
     def _problem(self, name: object, text: object) -> str | None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -164,9 +159,12 @@ class Notes:
         prompt = required_text(params, "name")
         if prompt != EXPLAIN["name"]:
             raise unknown("Prompt", "name", prompt)
-        contents = self._contents(SCHEME + required_text(object_at(params, "arguments"), "name"))
+        uri = SCHEME + required_text(object_at(params, "arguments"), "name")
+        contents = self.read(uri)
+        if contents is None:
+            raise unknown("Resource", "uri", uri)
         question = text_block("Explain this note to somebody who is new to the Model Context Protocol.")
-        note = {"type": "resource", "resource": contents}
+        note = {"type": "resource", "resource": contents[0]}
         messages = [{"role": "user", "content": content} for content in (question, note)]
         return {"description": EXPLAIN["description"], "messages": messages}
 
@@ -184,18 +182,11 @@ def make_server() -> DemoServer:
     return DemoServer(
         "notes",
         "Notes explain the words of the Model Context Protocol. Begin with note:///welcome.",
-        lists={
-            m.RESOURCES_LIST: notes.resources,
-            m.TEMPLATES_LIST: lambda: [TEMPLATE],
-            m.TOOLS_LIST: lambda: [ADD_NOTE],
-            m.PROMPTS_LIST: lambda: [EXPLAIN],
-        },
-        answers={
-            m.RESOURCES_READ: notes.read,
-            m.TOOLS_CALL: notes.call,
-            m.PROMPTS_GET: notes.prompt,
-            m.COMPLETE: notes.complete,
-        },
+        notes.resources,
+        notes.read,
+        [Tool(ADD_NOTE, notes.add)],
+        lists={m.TEMPLATES_LIST: lambda: [TEMPLATE], m.PROMPTS_LIST: lambda: [EXPLAIN]},
+        answers={m.PROMPTS_GET: notes.prompt, m.COMPLETE: notes.complete},
         page_size=PAGE_SIZE,
     )
 

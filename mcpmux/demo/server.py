@@ -1,13 +1,14 @@
 """The framework of the bundled servers: lists and responses, served on standard input and output.
 
-It serves modern clients (2026-07-28) and legacy ones alike, lists in pages, and refuses unknown methods.
-What a server is about is in the tables that it is built from.
+It serves modern clients (2026-07-28) and legacy ones alike, unless it is to know one old revision only. It
+lists in pages, and refuses unknown methods. What a server is about is in the tables that it is built from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import trio
 
@@ -44,25 +45,44 @@ Report = Callable[[float, float, str], Awaitable[None]]
 """Sends (progress, total, message) to the client if it wants progress."""
 
 Answer = Callable[[Json, Report], Awaitable[Json]]
-"""Takes the params of a request, and returns its result or raises RpcError."""
+"""Takes the params of a request or the arguments of a tool; returns the result or raises RpcError."""
+
+
+class Tool(NamedTuple):
+    """`listed`: as clients see it. `call` is given its arguments."""
+
+    listed: Json
+    call: Answer
 
 
 class DemoServer:
-    """One server. `lists`: list method -> its items. `answers`: other method -> its result."""
+    """One server. `resources`: lists them. `read`: the contents at a URI, None when there are none.
+
+    `lists`: further list methods -> their items. `answers`: further methods -> their results. `revision`: the
+    only one that it speaks, a legacy one; None for all.
+    """
 
     def __init__(
         self,
         name: str,
         instructions: str,
-        lists: Mapping[str, Callable[[], list[Json]]],
-        answers: Mapping[str, Answer],
+        resources: Callable[[], list[Json]],
+        read: Callable[[str], list[Json] | None],
+        tools: Sequence[Tool],
+        *,
+        lists: Mapping[str, Callable[[], list[Json]]] = MappingProxyType({}),
+        answers: Mapping[str, Answer] = MappingProxyType({}),
         page_size: int = 100,
+        revision: str | None = None,
     ) -> None:
         self._info = raw({"name": f"mcpmux-demo-{name}", "version": __version__})
         self._instructions = instructions
-        self._lists = lists
-        self._answers = answers
+        self._read_resource = read
+        self._tools = {tool.listed["name"]: tool for tool in tools}
+        self._lists = {m.RESOURCES_LIST: resources, m.TOOLS_LIST: lambda: [t.listed for t in tools], **lists}
+        self._answers = {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call, **answers}
         self._page_size = page_size
+        self._revision = revision
 
     def __repr__(self) -> str:
         return f"<DemoServer {bytes(self._info).decode()}>"
@@ -78,7 +98,7 @@ class DemoServer:
         """Answer one request in its era. Raises RpcError."""
         await in_task()  # tools sleep
         call = Call.of(request.method, request.payload)
-        if VERSION in call.meta or call.method == m.DISCOVER:
+        if self._revision is None and (VERSION in call.meta or call.method == m.DISCOVER):
             check_call(call)
             return await self._exchange(call, notify)
         if call.method == m.INITIALIZE:
@@ -92,7 +112,7 @@ class DemoServer:
 
     def _initialize(self, call: Call) -> Fields:
         return {
-            "protocolVersion": raw(negotiate_legacy(call.text("protocolVersion") or "")),
+            "protocolVersion": raw(self._revision or negotiate_legacy(call.text("protocolVersion") or "")),
             "capabilities": raw(self._capabilities()),
             "serverInfo": self._info,
             "instructions": raw(self._instructions),
@@ -108,7 +128,7 @@ class DemoServer:
         """The result in the shape of 2026-07-28."""
         params = {key: decode_any(value) for key, value in call.params.items()}
         result: Json
-        if call.method == m.DISCOVER:
+        if call.method == m.DISCOVER and self._revision is None:
             result = {
                 "supportedVersions": SUPPORTED,
                 "capabilities": self._capabilities(),
@@ -123,6 +143,19 @@ class DemoServer:
         fields = {key: raw(value) for key, value in result.items()}
         fields[META] = raw({SERVER_INFO: self._info})
         return upgrade_result(call.method, fields)
+
+    async def _read(self, params: Json, _report: Report) -> Json:
+        uri = required_text(params, "uri")
+        contents = self._read_resource(uri)
+        if contents is None:
+            raise unknown("Resource", "uri", uri)
+        return {"contents": contents}
+
+    async def _call(self, params: Json, report: Report) -> Json:
+        name, arguments = required_text(params, "name"), object_at(params, "arguments")
+        if name not in self._tools:
+            raise unknown("Tool", "name", name)
+        return await self._tools[name].call(arguments, report)
 
     def _page(self, method: str, params: Json) -> Json:
         items = self._lists[method]()
@@ -171,6 +204,17 @@ def object_at(params: Json, key: str) -> Json:
 def unknown(kind: str, key: str, value: str) -> RpcError:
     """The error for something that does not exist: `unknown("Resource", "uri", "book:///x")`."""
     return RpcError(INVALID_PARAMS, f"{kind} not found: {value}", {key: value})
+
+
+def listed_tool(name: str, title: str, description: str, arguments: Json, **hints: bool) -> Json:
+    """A tool as it is listed. `arguments`: their schema. `hints`: its annotations."""
+    return {
+        "name": name,
+        "title": title,
+        "description": description,
+        "inputSchema": {"type": "object", **arguments},
+        "annotations": {**hints, "openWorldHint": False},
+    }
 
 
 def text_block(text: str) -> Json:
