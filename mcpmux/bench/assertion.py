@@ -28,7 +28,7 @@ import msgspec
 
 from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.results import NO_TIMES, Results
-from mcpmux.errors import McpmuxError
+from mcpmux.config.report import InvalidValue
 from mcpmux.traffic.reading.histogram import Distribution
 
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
@@ -62,7 +62,7 @@ _MEASURE = re.compile(r"(?:^|\.)(?P<measure>p\d+(?:\.\d+)?|[^.]*)$")  # the left
 _RIGHT = re.compile(r"\s*(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+))?\s*(?P<unit>.*?)\s*$", re.DOTALL)
 
 
-class BadAssertion(McpmuxError):
+class BadAssertion(InvalidValue):
     """A condition that cannot be read, or cannot mean anything. The text points at the place."""
 
     def __init__(self, text: str, place: int, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""What a benchmark is to do, with all defaults; whether its parts go together; its file. Pure.
+"""What a benchmark is to do, with all defaults; and whether its parts go together. Pure.
 
 A session is one conversation (a process, a socket, an HTTP session), a connection one socket. Over HTTP each
 request in flight takes a connection; all other transports carry any number of requests over the one
@@ -7,25 +7,20 @@ connection that a session is.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 from attrs import frozen
 
 from mcpmux.bench.assertion import OF_RUN, Assertion
 from mcpmux.bench.drive import Load
-from mcpmux.bench.operation import Operation, matches, parse_operation
+from mcpmux.bench.operation import Operation, matches
 from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream, WebSocket
-from mcpmux.config.reading import Source, parse_source
-from mcpmux.config.report import InvalidValue, KeyPath, Report, invalid_value, sort_of, suggest
-from mcpmux.config.scalars import Choice, Duration, Flag, Text, Whole
+from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.revisions import SUPPORTED
 
 SEARCH_SECONDS = 3600.0  # a search has no end of its own, but some 20 rates
 
@@ -35,10 +30,6 @@ SECONDS = 10.0
 COUNT = 1_000_000  # turns: a limit that nobody set should not be reached in a short run
 PATIENCE_SECONDS = 10.0
 GRACE_SECONDS = 5.0
-PLACES_LIMIT = 10_000  # of clients, sessions and connections
-ZIPF_LIMIT = 10.0
-CHECKS = ("length", "hash")
-RUNS_LIMIT = 100
 DEFAULT_LISTS = ("tools", "prompts", "resources")  # the first that a server without resources offers
 
 TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
@@ -252,121 +243,3 @@ def is_remote(upstream: Upstream) -> bool:
         return not ip_address(host).is_loopback
     except ValueError:
         return True
-
-
-# A benchmark in a TOML file: the options of the command line, and flows of several steps.
-#
-#     rate = "50..500/1m"
-#     timeout = "5s"
-#
-#     [[flows]]                # one client takes these steps in turn
-#     weight = 3
-#     pause = "200ms"          # between them
-#     steps = ["list tools", 'tool echo {"text": "{{n}}"}']
-
-MOST = 10_000_000  # of any count; the plan has closer limits
-
-
-Read = Callable[[object], Any]
-"""Reads one value. Raises InvalidValue."""
-
-
-def _number(low: float, high: float) -> Read:
-    def read(value: object) -> float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
-            return float(value)
-        raise InvalidValue(f"expected a number from {low:g} to {high:g}")
-
-    return read
-
-
-def _read_rate(value: object) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return f"{value:g}" if value < MOST else str(value)
-    if not isinstance(value, str):
-        raise InvalidValue('expected a rate a second such as 200 or "100..1000/30s"')
-    return value
-
-
-def _read_texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise invalid_value("a list of texts", value)
-    return tuple(value)
-
-
-_read_count = Whole(1, MOST).read
-_read_seconds = Duration().read
-_read_pause = Duration(off=True).read
-
-READERS: Mapping[str, Read] = {
-    "clients": _read_count,
-    "think": _read_pause,
-    "rate": _read_rate,
-    "even": Flag().read,
-    "duration": _read_seconds,
-    "count": _read_count,
-    "warm_up": _read_pause,
-    "timeout": _read_seconds,
-    "sessions": _read_count,
-    "connections": _read_count,
-    "in_flight": _read_count,
-    "zipf": _number(0, ZIPF_LIMIT),
-    "check": Choice(CHECKS).read,
-    "revision": Choice(SUPPORTED).read,
-    "seed": Whole(0, 2**53).read,
-    "find_max": _read_texts,
-    "assert": _read_texts,
-    "push": Text().read,
-    "resources": _read_count,
-}
-"""The settings at the top of the file, named like the options."""
-
-_FLOW: Mapping[str, Read] = {"weight": _number(1e-9, 1e9), "pause": _read_pause, "steps": _read_texts}
-
-
-def parse_scenario(source: Source) -> tuple[dict[str, Any], tuple[Flow, ...]]:
-    """What a file says: options by name, and flows. Raises ConfigError with every mistake of the file."""
-    table = dict(parse_source(source))
-    report = Report(source.origin)
-    flows = tuple(_read_flows(table.pop("flows", []), report))
-    options = _read_table(table, READERS, (), report)
-    report.raise_if_any()
-    return options, flows
-
-
-def _read_flows(value: object, report: Report) -> Iterator[Flow]:
-    if not isinstance(value, list):
-        report.add(("flows",), f"expected tables [[flows]], not {sort_of(value)}")
-        return
-    for number, table in enumerate(value):
-        place: KeyPath = ("flows", number)
-        if not isinstance(table, Mapping):
-            report.add(place, f"expected a table, not {sort_of(table)}")
-            continue
-        flow = _read_table(table, _FLOW, place, report)
-        if "steps" not in table:
-            report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
-        elif flow.get("steps") == ():
-            report.add((*place, "steps"), "expected one at least")
-        steps = []
-        for step, text in enumerate(flow.get("steps", ())):
-            try:
-                steps.append(parse_operation(text))
-            except InvalidValue as mistake:
-                report.add((*place, "steps", step), str(mistake))
-        yield Flow(flow.get("weight", 1.0), tuple(steps), flow.get("pause", 0.0))
-
-
-def _read_table(
-    table: Mapping[str, Any], readers: Mapping[str, Read], place: KeyPath, report: Report
-) -> dict[str, Any]:
-    read: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in readers:
-            report.add((*place, key), suggest(key, [*readers, *([] if place else ["flows"])]))
-            continue
-        try:
-            read[key] = readers[key](value)
-        except InvalidValue as mistake:
-            report.add((*place, key), str(mistake))
-    return read

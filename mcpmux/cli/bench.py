@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,9 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from mcpmux.bench.assertion import Assertion, BadAssertion, check_parts, check_together, parse_assertion
+from mcpmux.bench.assertion import check_parts, check_together, parse_assertion
 from mcpmux.bench.operation import parse_operation
-from mcpmux.bench.plan import (
-    CLIENTS,
-    COUNT,
-    IN_FLIGHT,
-    PLACES_LIMIT,
-    RUNS_LIMIT,
-    SECONDS,
-    ZIPF_LIMIT,
-    Plan,
-    is_remote,
-    parse_scenario,
-)
+from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remote
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
 from mcpmux.cli.bench_run import Bench, Outputs, measure_watched, read_old, report
 from mcpmux.cli.console import tell
@@ -33,13 +24,16 @@ from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_optio
 from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import read_capture
 from mcpmux.config import Limits, Upstream
-from mcpmux.config.reading import load_source
-from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import Duration
+from mcpmux.config.reading import load_source, parse_source
+from mcpmux.config.report import InvalidValue, KeyPath, Report, invalid_value, sort_of, suggest
+from mcpmux.config.scalars import Duration, Flag
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.traffic.reading.dialogue import SideName
 
 OTHER_FILES = 64  # of the process itself
+PLACES_LIMIT = 10_000  # of clients, sessions and connections
+RUNS_LIMIT = 100
+ZIPF_LIMIT = 10.0
 FILES_EACH = 3  # of a session: a connection and what is opened with it, or the pipes of a process
 
 
@@ -122,6 +116,9 @@ def _list(reasons: Counter[str]) -> str:
 
 SECONDS_ABOVE_0 = Parsed("DURATION", Duration().read)
 SECONDS_OR_0 = Parsed("DURATION", Duration(off=True).read)
+OPERATION = Parsed("OPERATION", parse_operation)
+FLOW = Parsed("OPERATION", parse_flow)
+CONDITION = Parsed("COND", parse_assertion)
 PLACES = click.IntRange(1, PLACES_LIMIT)
 RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -132,9 +129,7 @@ PATH = click.Path(path_type=Path)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @upstream_option
 @click.option("--only", multiple=True, metavar="NAME", help="Measure only this upstream of a configuration.")
-@click.option(
-    "--do", "operations", multiple=True, metavar="OPERATION", help="An operation to ask for; see above."
-)
+@click.option("--do", "operations", multiple=True, type=FLOW, help="An operation to ask for; see above.")
 @click.option("--scenario", metavar="FILE", help="Read options and flows of several steps from TOML.")
 @click.option(
     "--capture",
@@ -154,23 +149,28 @@ PATH = click.Path(path_type=Path)
 @click.option("--think", type=SECONDS_OR_0, default=0.0, help="Pause of a client after each response.")
 @click.option("--rate", metavar="RATE", help="Open model: requests a second, whatever the server does.")
 @click.option("--even", is_flag=True, help="Send at even intervals, not at random ones (Poisson).")
-@click.option("--duration", type=SECONDS_ABOVE_0, help=f"Time to measure. Default {SECONDS:g}s.")
+@click.option("--duration", "seconds", type=SECONDS_ABOVE_0, help=f"Time to measure. Default {SECONDS:g}s.")
 @click.option("--count", type=click.IntRange(1), help=f"Most requests to send. Default {COUNT:,}.")
 @click.option("--warm-up", type=SECONDS_OR_0, default=1.0, show_default="1s", help="Time before measuring.")
 @click.option(
-    "--timeout", type=SECONDS_ABOVE_0, default=10.0, show_default="10s", help="Time for a response."
+    "--timeout",
+    "patience",
+    type=SECONDS_ABOVE_0,
+    default=10.0,
+    show_default="10s",
+    help="Time for a response.",
 )
 @click.option("--runs", type=RUNS, default=1, show_default=True, help="Runs of each target, in turns.")
 @click.option("--sessions", type=PLACES, default=1, show_default=True, help="Number of MCP sessions.")
 @click.option("--connections", type=PLACES, help="HTTP connections. Default: one for each in flight.")
 @click.option("--in-flight", type=PLACES, help=f"Most requests in flight. With --rate {IN_FLIGHT}.")
-@click.option("--find-max", multiple=True, metavar="COND", help="Find the highest rate at which it holds.")
-@click.option("--push", metavar="OPERATION", help="Change a resource by it: how soon do all sessions hear?")
+@click.option("--find-max", multiple=True, type=CONDITION, help="Find the highest rate at which it holds.")
+@click.option("--push", type=OPERATION, help="Change a resource by it: how soon do all sessions hear?")
 @click.option(
     "--resources", type=PLACES, default=1, show_default=True, help="Number of resources for --push."
 )
 @click.option(
-    "--assert", "assertions", multiple=True, metavar="COND", help="Exit with code 1 if it does not hold."
+    "--assert", "assertions", multiple=True, type=CONDITION, help="Exit with code 1 if it does not hold."
 )
 @click.option("--compare", metavar="FILE", help="Compare with the results in a file of --json.")
 @click.option("--json", "json_file", type=FILE, help="Write all results as JSON.")
@@ -191,7 +191,6 @@ def bench(
     targets: tuple[str, ...],
     upstreams: tuple[str, ...],
     only: tuple[str, ...],
-    operations: tuple[str, ...],
     allow_remote: bool,
     **options: Any,
 ) -> None:
@@ -234,13 +233,14 @@ def bench(
       mcpmux bench 'python old.py' 'python new.py' --runs 5
       mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
     """
-    flows = with_scenario(options)
+    flows = with_scenario(options) or options["operations"]
     captured = read_captured(options["captures"], options["capture_upstream"], options["with_tools"])
     try:
-        plan = make_plan(flows or tuple(parse_flow(text) for text in operations), captured, options)
+        plan = make_plan(flows, captured, options)
+        check_together(options["assertions"])
+        check_parts(options["assertions"], plan.operation_names())
     except InvalidValue as mistake:
         raise Mistake(str(mistake)) from None
-    assertions = read_assertions(options["assertions"], plan.operation_names())
     found, limits = find_targets(targets, only, upstreams)
     check_targets(found, plan, allow_remote=allow_remote)
     check_files(found, plan)
@@ -249,53 +249,128 @@ def bench(
         csv=options["csv_file"],
         html=options["html_file"],
         old=read_old(options["compare"]),
-        assertions=assertions,
+        assertions=options["assertions"],
     )
     outputs.check()
     outcome = run(measure_watched, Bench(found, plan, limits), plan)
     raise click.exceptions.Exit(report(outcome, outputs))
 
 
+def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:
+    """The plan that the options describe. Raises InvalidValue."""
+    check_together(options["find_max"])
+    own = {field.name for field in attrs.fields(Plan)} & options.keys()
+    given = {name: options[name] for name in own}
+    return Plan(flows=flows, captured=captured, poisson=not options["even"], **given)
+
+
+# A benchmark in a TOML file: options of the command line, and flows of several steps.
+#
+#     rate = "50..500/1m"
+#     timeout = "5s"
+#
+#     [[flows]]                # one client takes these steps in turn
+#     weight = 3
+#     pause = "200ms"          # between them
+#     steps = ["list tools", 'tool echo {"text": "{{n}}"}']
+
+IN_FILE = (
+    *("clients", "think", "rate", "even", "duration", "count", "warm_up", "timeout", "sessions"),
+    *("connections", "in_flight", "zipf", "check", "revision", "seed", "find_max", "assert", "push"),
+    "resources",
+)
+"""The options that a file may give."""
+
+
 def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
-    """The flows of the scenario's file. Its options fill in `options` that the command line does not give."""
+    """The flows of the scenario's file. Its options fill in `options` that the command line does not give.
+
+    Raises ConfigError with every mistake of the file.
+    """
     if options["scenario"] is None:
         return ()
-    given, flows = parse_scenario(load_source(options["scenario"], sys.stdin.buffer.read))
+    source = load_source(options["scenario"], sys.stdin.buffer.read)
+    document = parse_source(source)
+    report = Report(source.origin)
     context = click.get_current_context()
-    for key, value in given.items():
-        name = "assertions" if key == "assert" else key
-        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
-            options[name] = value
-    if context.get_parameter_source("operations") is not ParameterSource.DEFAULT:
-        return ()
-    return flows
+    parameters = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in context.command.params}
+    flows: tuple[Flow, ...] = ()
+    for key, value in document.items():
+        if key == "flows":
+            flows = tuple(_read_flows(value, report))
+        elif key not in IN_FILE:
+            report.add((key,), suggest(key, [*IN_FILE, "flows"]))
+        else:
+            name = str(parameters[key].name)
+            with _reported(report, (key,)):
+                found = _read_option(parameters[key], value, context)
+                if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+                    options[name] = found
+    report.raise_if_any()
+    return flows if context.get_parameter_source("operations") is ParameterSource.DEFAULT else ()
 
 
-def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:
-    """The plan that the options describe. Raises InvalidValue, Mistake."""
-    same = (
-        *("runs", "clients", "rate", "count", "warm_up", "think", "connections", "sessions", "in_flight"),
-        *("zipf", "check", "revision", "seed", "resources"),
-    )
-    return Plan(
-        flows=flows,
-        captured=captured,
-        poisson=not options["even"],
-        seconds=options["duration"],
-        patience=options["timeout"],
-        find_max=read_assertions(options["find_max"]),
-        push=parse_operation(options["push"]) if options["push"] is not None else None,
-        **{name: options[name] for name in same},
-    )
-
-
-def read_assertions(texts: Sequence[str], operations: Sequence[str] | None = None) -> tuple[Assertion, ...]:
-    """The conditions. Raises Mistake if they contradict each other or name no operation."""
+@contextmanager
+def _reported(report: Report, path: KeyPath) -> Iterator[None]:
+    """A value that is not accepted in here becomes a mistake in the report."""
     try:
-        found = tuple(parse_assertion(text) for text in texts)
-        check_together(found)
-        if operations is not None:
-            check_parts(found, operations)
-    except BadAssertion as mistake:
-        raise Mistake(str(mistake)) from None
-    return found
+        yield
+    except InvalidValue as mistake:
+        report.add(path, str(mistake))
+
+
+def _read_option(parameter: click.Parameter, value: object, context: click.Context) -> Any:
+    """A value as the command line would take it."""
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return Flag().read(value)
+    given: object = value
+    if parameter.multiple:
+        given = _read_texts(value)
+    elif isinstance(value, float) and math.isfinite(value):
+        given = f"{value:.9f}".rstrip("0").rstrip(".")
+    elif isinstance(value, int):
+        given = str(value)
+    elif not isinstance(value, str):
+        raise invalid_value("text or a number", value)
+    try:
+        return parameter.type_cast_value(context, given)
+    except click.ClickException as mistake:
+        raise InvalidValue(mistake.message.removeprefix(f"{parameter.opts[0]}: ")) from None
+
+
+def _read_texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise invalid_value("a list of texts", value)
+    return tuple(value)
+
+
+def _read_weight(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
+        return float(value)
+    raise InvalidValue("expected a number above 0")
+
+
+def _read_flows(value: object, report: Report) -> Iterator[Flow]:
+    if not isinstance(value, list):
+        report.add(("flows",), f"expected tables [[flows]], not {sort_of(value)}")
+        return
+    readers: Mapping[str, Callable[[object], Any]]
+    readers = {"weight": _read_weight, "pause": Duration(off=True).read, "steps": _read_texts}
+    for number, table in enumerate(value):
+        place: KeyPath = ("flows", number)
+        if not isinstance(table, Mapping):
+            report.add(place, f"expected a table, not {sort_of(table)}")
+            continue
+        for key in table.keys() - readers.keys():
+            report.add((*place, key), suggest(key, readers))
+        if not table.get("steps"):
+            report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
+        found: dict[str, Any] = {"weight": 1.0, "pause": 0.0, "steps": ()}
+        for key in table.keys() & readers.keys():
+            with _reported(report, (*place, key)):
+                found[key] = readers[key](table[key])
+        steps = []
+        for step, text in enumerate(found["steps"]):
+            with _reported(report, (*place, "steps", step)):
+                steps.append(parse_operation(text))
+        yield Flow(found["weight"], tuple(steps), found["pause"])

@@ -107,7 +107,7 @@ def test_every_mistake_in_a_scenario_is_listed(invoke: Invoke, tmp_path: Path) -
     assert result.exit_code == 2
     for words in (
         "durration: unknown key; did you mean `duration`?",
-        "clients: expected a whole number",
+        "clients: 0 is not in the range 1<=x<=10000",
         "flows[0].steps[0]: `fetch` is no operation; expected one of",
         "flows[0].steps[2]: `raed x` is no operation; did you mean `read x`?",
         "flows[1].wait: unknown key",
