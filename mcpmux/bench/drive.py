@@ -79,17 +79,31 @@ class Load:
         return self.warm_up + self.seconds + self.grace
 
 
-@frozen(kw_only=True)
-class Ending:
-    """How a run ended. `ended`: when the load did. `unfinished`: requests that it cut off without a record.
+class Work:
+    """What a run does until it is over, or `stop`ped. `ended`: when that was.
 
-    `stopped`: why it ended before its time. `late`: requests that left late by the generator's own fault.
+    `stopped`: why it ended before its time. `unfinished`: requests that had no answer at the end. `late`:
+    requests that left late by the generator's own fault.
     """
 
-    ended: float
-    unfinished: int
-    stopped: str | None
-    late: int
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self.stopped: str | None = None
+        self.ended = 0.0
+        self.unfinished = self.late = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.in_flight} in flight>"
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return 0
+
+    def stop(self, reason: str) -> None:
+        """End it now; what was measured stays."""
+        self.stopped = self.stopped or reason
+        self._scope.cancel(reason=reason)
 
 
 class Worker:
@@ -109,7 +123,7 @@ class Worker:
         return f"<Worker {'idle' if self.sent is None else 'busy'}>"
 
 
-class Drive:
+class Drive(Work):
     """One run against one target. Workers use `servers` in turn."""
 
     def __init__(
@@ -121,6 +135,7 @@ class Drive:
         random: Random,
         sleep_until: SleepUntil = trio.sleep_until,
     ) -> None:
+        super().__init__()
         self._load = load
         self._mix = mix
         self._count = record
@@ -131,29 +146,17 @@ class Drive:
                 worker.follow = partial(self._follow, worker)
         self._turn = trio.Lock()
         self._random = random
-        self._scope = trio.CancelScope()
         self._left = math.inf if load.count is None else load.count
-        self._late = 0
         self._lost = 0  # connections, since the server was last heard
         self._lost_since = 0.0
         self._arrivals: Iterator[float] = iter(())
         self._started = self._begun = self._until = 0.0
-        self.stopped: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<Drive {self.in_flight} of {len(self._workers)} in flight>"
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
         return sum(worker.sent is not None for worker in self._workers)
 
-    def stop(self, reason: str) -> None:
-        """End the run now; what was recorded stays."""
-        self.stopped = self.stopped or reason
-        self._scope.cancel(reason=reason)
-
-    async def run(self, started: float) -> Ending:
+    async def run(self, started: float) -> None:
         """Drive from `started` (on the clock of trio) to the end. Cancelling it leaves nothing running."""
         load = self._load
         self._started, self._begun = started, started + load.warm_up
@@ -168,13 +171,8 @@ class Drive:
                     for number, worker in enumerate(self._workers):
                         nursery.start_soon(self._work, worker, name=f"bench worker {number}")
                 watching.cancel_scope.cancel()
-        unfinished = self._finish() if self.stopped is None else self.in_flight
-        return Ending(
-            ended=min(trio.current_time(), self._until),
-            unfinished=unfinished,
-            stopped=self.stopped,
-            late=self._late,
-        )
+        self.unfinished = self._finish() if self.stopped is None else self.in_flight
+        self.ended = min(trio.current_time(), self._until)
 
     def _plan_arrivals(self, profile: Profile) -> Iterator[float]:
         """When requests are due. The warm-up comes first, at the rate at which the profile begins."""
@@ -230,7 +228,7 @@ class Drive:
                 if now < intended:
                     await self._sleep_until(intended)
                     if trio.current_time() - intended > LATE_SECONDS:
-                        self._late += 1
+                        self.late += 1
             await self._take_turn(worker, intended, trio.current_time())
 
     def _may_begin(self, moment: float) -> bool:

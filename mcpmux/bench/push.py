@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import trio
 
 from mcpmux.bench.answer import TIMEOUT, Answer
-from mcpmux.bench.drive import Ending, Record
+from mcpmux.bench.drive import Record, Work
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK, FanOut
 from mcpmux.bench.session import NOT_ACKNOWLEDGED, Session, listen_to
@@ -29,28 +29,19 @@ Change = tuple[str, Ask]
 """The URI of a resource, and the request that changes it."""
 
 
-class Push:
+class Push(Work):
     """One measurement of fan-out. `pause`: seconds between changes."""
 
     def __init__(
         self, uris: Sequence[str], subscribers: int, patience: float, pause: float, record: Record
     ) -> None:
+        super().__init__()
         self._uris = tuple(uris)
         self._patience = patience
         self._pause = pause
         self._count = record
         self.deliveries = Deliveries(subscribers, len(self._uris))
         self._to_tell = trio.Event()
-        self._scope = trio.CancelScope()
-        self.stopped: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<Push {self.deliveries!r}>"
-
-    def stop(self, reason: str) -> None:
-        """End the run now; what was measured stays."""
-        self.stopped = self.stopped or reason
-        self._scope.cancel(reason=reason)
 
     def hear(self, subscriber: int, notification: Notification) -> None:
         """A subscriber has received a notification."""
@@ -66,7 +57,7 @@ class Push:
 
     async def run(
         self, subscribers: Sequence[Session], changer: Session, changes: Iterable[Change], seconds: float
-    ) -> Ending:
+    ) -> None:
         """Subscribe all `subscribers`, then have `changer` make `changes` in turn, within `seconds`.
 
         Raises TransportError or RemoteProtocolError when the server does not take a subscription.
@@ -80,7 +71,7 @@ class Push:
                 with trio.move_on_at(until):
                     await self._make(changer, changes)
             nursery.cancel_scope.cancel()
-        return Ending(ended=trio.current_time(), unfinished=0, stopped=self.stopped, late=0)
+        self.ended = trio.current_time()
 
     async def _subscribe(self, session: Session, nursery: trio.Nursery) -> None:
         with trio.move_on_after(AGREE_SECONDS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import cycle
@@ -11,15 +11,16 @@ from pathlib import Path
 from random import Random
 
 import trio
+from attrs import define, field
 
 from mcpmux.bench.answer import Checker, judge
-from mcpmux.bench.drive import Drive, Ending
+from mcpmux.bench.drive import Drive, Work
 from mcpmux.bench.operation import Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Push
 from mcpmux.bench.results import About, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
-from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
+from mcpmux.bench.search import PROBE_SECONDS, Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
 from mcpmux.bench.workload import InTurn, Turns, bind_mix, parse_flow
@@ -28,8 +29,6 @@ from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.revisions import is_modern
-
-Work = Drive | Search | Push
 
 FIRST_RATE = 50.0  # of a search, if nobody said otherwise; nearly every server bears it
 CHANGES = 100  # of resources, if nobody said otherwise
@@ -43,45 +42,28 @@ def waited_seconds() -> float:
     return 0.0
 
 
+@define(eq=False, repr=False)
 class Run:
     """A benchmark of one target that can be watched and stopped.
 
     `cpu`: seconds that this process used; `waited`: those in which it waited for a core.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        plan: Plan,
-        open_channel: OpenChannel,
-        sleep_until: SleepUntil = trio.sleep_until,
-        cpu: Callable[[], float] = time.process_time,
-        waited: Callable[[], float] = waited_seconds,
-    ) -> None:
-        self.upstream = upstream
-        self._plan = plan
-        self._open_channel = open_channel
-        self._sleep_until = sleep_until
-        self._cpu = cpu
-        self._waited = waited
-        self._stopped: str | None = None
-        self._opening = trio.CancelScope()
-        self.work: Work | None = None
-        self.knee: Knee | None = None
-        self.tally: Tally | None = None
+    upstream: Upstream
+    _plan: Plan
+    _open_channel: OpenChannel
+    _sleep_until: SleepUntil = trio.sleep_until
+    _cpu: Callable[[], float] = time.process_time
+    _waited: Callable[[], float] = waited_seconds
+    _opening: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    work: Work | None = field(default=None, init=False)
+    tally: Tally | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return f"<Run {self.upstream.name} {self.work!r}>"
 
-    @property
-    def in_flight(self) -> int:
-        """How many requests wait for their answers."""
-        drive = self.work.drive if isinstance(self.work, Search) else self.work
-        return drive.in_flight if isinstance(drive, Drive) else 0
-
     def stop(self, reason: str) -> None:
         """End the run now and keep what was measured."""
-        self._stopped = self._stopped or reason
         if self.work is not None:
             self.work.stop(reason)
         else:
@@ -152,23 +134,25 @@ class Run:
         self.tally = tally
         began, waited = self._cpu(), self._waited()
         if plan.push is not None:
-            ending = await self._push(plan.push, sessions, uris, tally)
+            work: Work = await self._push(plan.push, sessions, uris, tally)
         elif plan.find_max:
-            ending = await self._search(sessions, mix, tally)
+            work = await self._search(sessions, mix, tally)
         else:
             self._announce_steps(tally, started + plan.warm_up)
-            drive = Drive(plan.load(), sessions, mix, tally.record, Random(plan.seed), self._sleep_until)
-            ending = await self._go(drive, drive.run(started))
+            random = Random(plan.seed)
+            drive = Drive(plan.load(), sessions, mix, tally.record, random, self._sleep_until)
+            work = self.work = drive
+            await drive.run(started)
         elapsed = trio.current_time() - started
         return tally.results(
             self._about(sessions[0], when),
-            ending.ended,
+            work.ended,
             generator_of(
-                self._cpu() - began, elapsed, self._waited() - waited, ending.late, requests=tally.seen
+                self._cpu() - began, elapsed, self._waited() - waited, work.late, requests=tally.seen
             ),
-            fan_out=self.work.deliveries.results() if isinstance(self.work, Push) else None,
-            unfinished=ending.unfinished,
-            stopped=ending.stopped,
+            fan_out=work.deliveries.results() if isinstance(work, Push) else None,
+            unfinished=work.unfinished,
+            stopped=work.stopped,
         )
 
     def _announce_steps(self, tally: Tally, begun: float) -> None:
@@ -184,33 +168,26 @@ class Run:
             begun += ramp.seconds
             tally.end_step(begun)
 
-    async def _go(self, work: Work, running: Awaitable[Ending]) -> Ending:
-        """Await work that `stop` can stop from now on."""
-        self.work = work
-        if self._stopped is not None:
-            work.stop(self._stopped)
-        return await running
-
-    async def _search(self, sessions: list[Session], mix: Turns, tally: Tally) -> Ending:
+    async def _search(self, sessions: list[Session], mix: Turns, tally: Tally) -> Work:
         plan = self._plan
         profile = plan.profile
         first = profile[0].first if profile is not None else FIRST_RATE
-        search = Search(plan.find_max, first, plan.load, plan.seconds or PROBE_SECONDS, self._cpu)
-        self.knee = search.knee
-        random = Random(plan.seed)
-        return await self._go(search, search.run(sessions, mix, tally, random, self._sleep_until))
+        self.work = search = Search(plan.find_max, first, plan.load, plan.seconds or PROBE_SECONDS, self._cpu)
+        await search.run(sessions, mix, tally, Random(plan.seed), self._sleep_until)
+        return search
 
     async def _push(
         self, operation: Operation, sessions: list[Session], uris: tuple[str, ...], tally: Tally
-    ) -> Ending:
+    ) -> Work:
         plan = self._plan
-        makers = [(uri, bind(operation, (uri,), 0)) for uri in uris]
+        makers = cycle([(uri, bind(operation, (uri,), 0)) for uri in uris])
         random = Random(plan.seed)
-        uris_in_turn = zip(range(plan.count or CHANGES), cycle(makers), strict=False)
-        changes = ((uri, make(number + 1, random)) for number, (uri, make) in uris_in_turn)
-        push = Push(uris, len(sessions) - 1, plan.patience, plan.think or PAUSE_SECONDS, tally.record)
-        seconds = plan.seconds or SECONDS
-        return await self._go(push, push.run(sessions[1:], sessions[0], changes, seconds))
+        numbers = range(1, (plan.count or CHANGES) + 1)
+        changes = ((uri, make(number, random)) for number, (uri, make) in zip(numbers, makers, strict=False))
+        pause = plan.think or PAUSE_SECONDS
+        self.work = push = Push(uris, len(sessions) - 1, plan.patience, pause, tally.record)
+        await push.run(sessions[1:], sessions[0], changes, plan.seconds or SECONDS)
+        return push
 
     def _about(self, session: Session, when: datetime) -> About:
         target = self.upstream.target

@@ -8,7 +8,7 @@ from random import Random
 import trio
 
 from mcpmux.bench.assertion import Assertion, value_of
-from mcpmux.bench.drive import Drive, Ending, Load, Server
+from mcpmux.bench.drive import Drive, Load, Server, Work
 from mcpmux.bench.formatting import rate_text, share_text
 from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp, SleepUntil
@@ -108,7 +108,7 @@ def _worst_error(step: Step) -> str:
     return f" ({step.errors[kind]} × {kind})"
 
 
-class Search:
+class Search(Work):
     """One search. `knee` has what is known so far."""
 
     def __init__(
@@ -120,43 +120,42 @@ class Search:
         cpu: Callable[[], float],
     ) -> None:
         """`load` makes a probe's load from its rate; a probe measures `seconds`."""
+        super().__init__()
         self._conditions = tuple(conditions)
         self._load = load
         self._seconds = seconds
         self._cpu = cpu
         self.knee = Knee(first)
         self.drive: Drive | None = None
-        self.stopped: str | None = None
 
-    def __repr__(self) -> str:
-        return f"<Search {self.knee!r}>"
+    @property
+    def in_flight(self) -> int:
+        return self.drive.in_flight if self.drive is not None else 0
 
     def stop(self, reason: str) -> None:
-        """End the search now; what is known stays."""
-        self.stopped = self.stopped or reason
+        super().stop(reason)
         if self.drive is not None:
             self.drive.stop(reason)
 
     async def run(
         self, servers: Sequence[Server], mix: Turns, tally: Tally, random: Random, sleep_until: SleepUntil
-    ) -> Ending:
+    ) -> None:
         """Probe until the knee is known, the server is gone, or it is stopped."""
-        late = unfinished = 0
         while (rate := self.knee.next) is not None and self.stopped is None:
             load = self._load((Ramp(rate, rate, self._seconds),))
             started = trio.current_time()
             begun = started + load.warm_up
             tally.begin_step(begun, f"{rate:g}/s", offered=rate)
             tally.count_from(begun)
-            self.drive = Drive(load, servers, mix, tally.record, random, sleep_until)
+            self.drive = drive = Drive(load, servers, mix, tally.record, random, sleep_until)
             used = self._cpu()
-            ending = await self.drive.run(started)
+            await drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)
-            late += ending.late
-            unfinished += ending.unfinished
-            if ending.stopped is not None:
-                tally.end_step(ending.ended)
-                self.stopped = ending.stopped
+            self.late += drive.late
+            self.unfinished += drive.unfinished
+            if drive.stopped is not None:
+                tally.end_step(drive.ended)
+                self.stopped = drive.stopped
                 break
             tally.end_step(begun + load.seconds)
             why = find_break(tally.last_step(), self._conditions)
@@ -165,4 +164,4 @@ class Search:
             tally.judge_step(why is None, why)
             self.knee.note(why)
             await trio.sleep(REST_SECONDS)
-        return Ending(ended=trio.current_time(), unfinished=unfinished, stopped=self.stopped, late=late)
+        self.ended = trio.current_time()

@@ -42,6 +42,7 @@ from mcpmux.bench.report.tables import (
 from mcpmux.bench.results import Results, by_name, pooled
 from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
+from mcpmux.bench.search import Search
 from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
@@ -109,9 +110,9 @@ async def _watch(bench: Bench, view: LiveView) -> None:
         await trio.sleep(VIEW_SECONDS)
         now = trio.current_time()
         snapshots = {
-            run.upstream.name: run.tally.snapshot(now, run.in_flight)
+            run.upstream.name: run.tally.snapshot(now, run.work.in_flight)
             for run in bench.runs
-            if run.tally is not None
+            if run.tally is not None and run.work is not None
         }
         turn = f"{bench.turn} of {bench.turns}: {', '.join(snapshots)}" if bench.turns > 1 else ""
         view.update(snapshots, turn)
@@ -322,8 +323,8 @@ class Bench:
             name = run.upstream.name
             if name in found:
                 self._outcome.results.append(found[name])
-            if run.knee is not None:
-                self._outcome.knees[name] = run.knee.describe()
+            if isinstance(run.work, Search):
+                self._outcome.knees[name] = run.work.knee.describe()
 
     def _open_channel(self, upstream: Upstream) -> OpenChannel:
         connections = self._plan.connections_each(upstream) + SPARE_CONNECTIONS

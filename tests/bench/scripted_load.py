@@ -9,7 +9,7 @@ from typing import NamedTuple
 import trio
 
 from mcpmux.bench.answer import Answer
-from mcpmux.bench.drive import Drive, Ending, Load
+from mcpmux.bench.drive import Drive, Load, Work
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.workload import Mix, bind_mix, parse_flow
 
@@ -79,10 +79,10 @@ def ping_mix() -> Mix:
     return bind_mix([parse_flow("ping")], (), 0, Random(1))
 
 
-async def drive(server: DelayedServer, load: Load, seed: int = 1) -> tuple[Recording, Ending, float]:
+async def drive(server: DelayedServer, load: Load, seed: int = 1) -> tuple[Recording, Work, float]:
     """Run a load to its end: what it recorded, how it ended, and when it began."""
     recording = Recording()
     started = trio.current_time()
     run = Drive(load, [server], ping_mix(), recording.record, Random(seed))
-    ending = await run.run(started)
-    return recording, ending, started
+    await run.run(started)
+    return recording, run, started

@@ -83,8 +83,8 @@ async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio
     server = OneAtATime()
     looking = Search([parse_assertion("p99<50ms")], 20, load, 5, lambda: 0.0)
     tally = Tally(trio.current_time())
-    ending = await looking.run([server], ping_mix(), tally, Random(1), trio.sleep_until)
-    assert ending.stopped is None
+    await looking.run([server], ping_mix(), tally, Random(1), trio.sleep_until)
+    assert looking.stopped is None
     assert looking.knee.held is not None
     assert 95 <= looking.knee.held <= 102
     assert "p99<50ms" in (looking.knee.why or "")
@@ -99,6 +99,6 @@ async def test_search_of_a_server_that_dies_ends_with_what_is_known(
 
     looking = Search([parse_assertion("p99<50ms")], 20, load, 5, lambda: 0.0)
     server = DelayedServer(lambda *_: 0.01, lost=22)
-    ending = await looking.run([server], ping_mix(), Tally(trio.current_time()), Random(1), trio.sleep_until)
-    assert (ending.stopped or "").startswith("the server is gone")
+    await looking.run([server], ping_mix(), Tally(trio.current_time()), Random(1), trio.sleep_until)
+    assert (looking.stopped or "").startswith("the server is gone")
     assert looking.knee.held == pytest.approx(40)
