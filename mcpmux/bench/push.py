@@ -96,7 +96,7 @@ class Push(Work):
                 task_status.started()
 
         try:
-            await listen_to(session.listen, self._uris, agree)
+            await listen_to(session.exchange, self._uris, agree)
         except McpmuxError as error:
             if not agreed:
                 raise

@@ -86,10 +86,9 @@ class Run:
                 upstream=self.upstream,
                 revision=plan.revision,
                 judge=check,
-                connected=tally.connected,
+                tally=tally,
                 hear=self._hear,
-                explain=tally.explain,
-                lost=tally.lost_connection if plan.push is None else None,  # a lost subscriber missed changes
+                again=plan.push is None,  # a lost subscriber missed changes
                 pooled=plan.connections is None or plan.connections >= plan.workers,
             )
             async with open_sessions(setup, count) as sessions:
