@@ -14,6 +14,8 @@ import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from attrs import define
+
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
@@ -121,16 +123,14 @@ Or returns None, and has not counted it.
 """
 
 
+@define(eq=False, repr=False)
 class Chain:
     """`ask`: what is being asked. `pending`: `follow` has returned it and it is not sent yet."""
 
-    __slots__ = ("_follow", "_judge", "ask", "pending")
-
-    def __init__(self, ask: Ask, judge: Judge, follow: Follow | None = None) -> None:
-        self.ask = ask
-        self.pending = False
-        self._judge = judge
-        self._follow = follow
+    ask: Ask
+    _judge: Judge
+    _follow: Follow | None = None
+    pending: bool = False
 
     def __repr__(self) -> str:
         return f"<Chain {self.ask.operation}{', pending' if self.pending else ''}>"

@@ -23,7 +23,7 @@ from random import Random
 from typing import Protocol
 
 import trio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer, Follow
 from mcpmux.bench.operation import Ask
@@ -106,18 +106,16 @@ class Work:
         self._scope.cancel(reason=reason)
 
 
+@define(eq=False, repr=False)
 class Worker:
     """One place for a request in flight. `sent` is when its request left, None while it has none."""
 
-    __slots__ = ("ask", "follow", "intended", "scope", "sent", "server")
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.follow: Follow | None = None
-        self.scope = trio.CancelScope()
-        self.ask: Ask | None = None
-        self.intended = 0.0
-        self.sent: float | None = None
+    server: Server
+    follow: Follow | None = None
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    ask: Ask | None = None
+    intended: float = 0.0
+    sent: float | None = None
 
     def __repr__(self) -> str:
         return f"<Worker {'idle' if self.sent is None else 'busy'}>"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import trio
+from attrs import define, field
 
 from mcpmux.config import Limits
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
@@ -72,19 +73,19 @@ class KnownHeads:
         self._lengths[data[:end]] = len(data) - end
 
 
+@define(eq=False, repr=False)
 class Connector:
     """Opens connections to one origin, of which a run may have many: its name is looked up once.
 
     `at_once`: how many may be opening; a server's queue for new connections is short.
     """
 
-    def __init__(self, origin: HttpOrigin, poller: ReadinessPoller, limits: Limits, at_once: int) -> None:
-        self.origin = origin
-        self.limits = limits
-        self._poller = poller
-        self._opening = trio.CapacityLimiter(at_once)
-        self._heads = KnownHeads()
-        self._found: tuple[socket.AddressFamily, tuple[object, ...]] | None = None
+    origin: HttpOrigin
+    _poller: ReadinessPoller
+    limits: Limits
+    _opening: trio.CapacityLimiter = field(converter=trio.CapacityLimiter, alias="at_once")
+    _heads: KnownHeads = field(factory=KnownHeads)
+    _found: tuple[socket.AddressFamily, tuple[object, ...]] | None = None
 
     def __repr__(self) -> str:
         return f"<Connector to {self.origin.authority}>"
@@ -108,57 +109,45 @@ class Connector:
         try:
             await connecting.connect(address)
             return PlainStream(trio.SocketStream(connecting))
-        except OSError as error:
+        except BaseException as error:
             connecting.close()
+            if not isinstance(error, OSError):
+                raise
             raise ConnectFailed(f"cannot connect to {self.origin.authority}: {reason_of(error)}") from None
-        except BaseException:
-            connecting.close()
-            raise
 
 
+def _nothing(_body: bytes) -> None:
+    """Nothing follows."""
+
+
+@define(eq=False, repr=False)
 class HttpConnection:
     """`begun`: the response to the last request has begun to arrive. `parser` has it, unless it was known.
 
     `used`: it has brought a response before.
     """
 
-    __slots__ = (
-        "_busy",
-        "_byte_stream",
-        "_done",
-        "_failure",
-        "_heads",
-        "_known",
-        "_limits",
-        "_poller",
-        "_socket",
-        "_task",
-        "_then",
-        "_unsent",
-        "begun",
-        "closed",
-        "parser",
-        "used",
-    )
+    _byte_stream: PlainStream
+    _poller: ReadinessPoller
+    _heads: KnownHeads  # may be shared with others
+    _limits: Limits
+    parser: ResponseParser = field(init=False)
+    begun: bool = False
+    closed: bool = False
+    used: bool = False
+    _socket: socket.socket = field(init=False)
+    _busy: bool = False
+    _done: bool = False
+    _known: bytes | None = None
+    _failure: Exception | None = None
+    _unsent: bytes = b""
+    _then: Then = _nothing
+    _task: trio.lowlevel.Task | None = None
 
-    def __init__(
-        self, byte_stream: PlainStream, poller: ReadinessPoller, heads: KnownHeads, limits: Limits
-    ) -> None:
-        """`heads`: may be shared with others."""
-        self._byte_stream = byte_stream
-        self._socket = byte_stream.socket
-        self.parser = ResponseParser(limits.max_head_bytes)
-        self.begun = self.closed = self.used = False
-        self._poller = poller
-        self._heads = heads
-        self._limits = limits
-        self._busy = self._done = False
-        self._known: bytes | None = None
-        self._failure: Exception | None = None
-        self._unsent = b""
-        self._then: Then = _nothing
-        self._task: trio.lowlevel.Task | None = None
-        poller.watch(byte_stream.descriptor, self._receive)
+    def __attrs_post_init__(self) -> None:
+        self.parser = ResponseParser(self._limits.max_head_bytes)
+        self._socket = self._byte_stream.socket
+        self._poller.watch(self._byte_stream.descriptor, self._receive)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self._busy else "idle"
@@ -277,7 +266,3 @@ class HttpConnection:
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
-
-
-def _nothing(_body: bytes) -> None:
-    """Nothing follows."""

@@ -12,20 +12,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from attrs import define, field
 
 from mcpmux import __version__
 from mcpmux.bench.answer import Chain, size_of
 from mcpmux.bench.http_connection import Connector, HttpConnection
 from mcpmux.bench.operation import Ask
 from mcpmux.config import Http, Limits, Upstream
-from mcpmux.errors import RemoteProtocolError, RpcError, TransportClosed
+from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import modern_meta, with_meta
-from mcpmux.protocol.envelope import UNREADABLE, decode_fields, encode_request, raw
+from mcpmux.protocol.envelope import UNREADABLE, ErrorReply, Reply, decode_fields, encode_request, raw
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_response import message_in
 from mcpmux.transports.http.client import EVENT_STREAM
 from mcpmux.transports.http.message import encode_request_head
 from mcpmux.transports.http.response import ResponseParser
@@ -42,39 +43,30 @@ DEFAULTS = Limits()
 CLIENT_INFO = raw({"name": "mcpmux-bench", "version": __version__})
 
 
-class _Error(msgspec.Struct):
-    code: int
-    message: str = ""
-
-
 class _Good(msgspec.Struct, gc=False):
     id: int
     result: Fields
 
 
-class _Answer(msgspec.Struct):
-    id: int | str | None = None
-    result: Raw | UnsetType = UNSET
-    error: _Error | UnsetType = UNSET
-
-
 _decode_good = msgspec.json.Decoder(_Good).decode
-_decode = msgspec.json.Decoder(_Answer).decode
 
 
 _Encoded = tuple[bytes, bytes, int]
 """A request before and behind its id, and the bytes of its `params`."""
 
 
+@define(eq=False)
 class _Request:
     """What a chain has sent last: its id, its bytes."""
 
-    __slots__ = ("_chain", "_pool", "_size", "data", "number")
+    _pool: HttpPool
+    _chain: Chain
+    number: int = 0
+    data: bytes = b""
+    _size: int = 0
 
-    def __init__(self, pool: HttpPool, chain: Chain) -> None:
-        self._pool = pool
-        self._chain = chain
-        self._encode(chain.ask)
+    def __attrs_post_init__(self) -> None:
+        self._encode(self._chain.ask)
 
     def _encode(self, ask: Ask) -> bytes:
         before, behind, self._size = self._pool.encode(ask)
@@ -91,17 +83,16 @@ class _Request:
         return self._encode(ask) if ask is not None else None
 
 
+@define(eq=False, repr=False)
 class HttpPool:
-    """The connections of one session. `close` it."""
+    """The connections of one session. `close` it. `client_info`: of a modern client, None if it is legacy."""
 
-    def __init__(self, connector: Connector, channel: HttpChannel, client_info: Raw | None) -> None:
-        """`client_info`: of a modern client, None in a legacy session."""
-        self._connector = connector
-        self._channel = channel
-        self._client_info = client_info
-        self._idle: list[HttpConnection] = []
-        self._number = FIRST_ID
-        self._encoded: dict[tuple[str, str], _Encoded] = {}
+    _connector: Connector
+    _channel: HttpChannel
+    _client_info: Raw | None
+    _idle: list[HttpConnection] = field(factory=list)
+    _number: int = FIRST_ID
+    _encoded: dict[tuple[str, str], _Encoded] = field(factory=dict)
 
     def __repr__(self) -> str:
         return f"<HttpPool {self._connector.origin.authority} {len(self._idle)} idle>"
@@ -137,7 +128,7 @@ class HttpPool:
         good = _good_in(body, request.number)
         if good is not None or chain.pending:
             return good.result if good is not None else {}
-        return self._result_in(_answer_in(body), request.number)
+        return _result_in(_answer_in(body, request.number))
 
     def next_number(self) -> int:
         """The id of the next request."""
@@ -174,31 +165,17 @@ class HttpPool:
 
     def _read(self, parser: ResponseParser, number: int) -> Fields:
         body = parser.take_body()
-        kind = parser.headers.get("content-type", "")
         if parser.status == NO_SESSION and self._client_info is None:
             raise SessionExpired("the server has forgotten the session")
-        if kind.startswith(EVENT_STREAM):
-            events = SseDecoder(self._connector.limits.max_message_bytes).feed(body)
-            answers = (_answer_in(event.data) for event in events if event.data)
-            answer = next((each for each in answers if each is not None and each.id == number), None)
-        else:
-            answer = _answer_in(body)
-        if parser.status != 200 and (answer is None or answer.id not in (number, None)):
+        messages = [body]
+        if parser.headers.get("content-type", "").startswith(EVENT_STREAM):
+            decoder = SseDecoder(self._connector.limits.max_message_bytes)
+            messages = [event.data for event in decoder.feed(body)]
+        answers = (_answer_in(message, number) for message in messages)
+        answer = next((each for each in answers if each is not None), None)
+        if answer is None and parser.status != 200:
             raise HttpStatusError(parser.status, body)
-        return self._result_in(answer, number)
-
-    def _result_in(self, answer: _Answer | None, number: int) -> Fields:
-        """Raises RpcError for an error, RemoteProtocolError for what is no answer to the request."""
-        if answer is None or answer.id not in (number, None):
-            raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
-        if isinstance(answer.error, _Error):
-            raise RpcError(answer.error.code, answer.error.message)
-        if not isinstance(answer.result, Raw):
-            raise RemoteProtocolError("its answer has neither a result nor an error")
-        try:
-            return decode_fields(answer.result)
-        except ValueError:
-            raise RemoteProtocolError("its result is no object") from None
+        return _result_in(answer)
 
 
 def _good_in(body: bytes, number: int) -> _Good | None:
@@ -210,11 +187,22 @@ def _good_in(body: bytes, number: int) -> _Good | None:
     return good if good.id == number else None
 
 
-def _answer_in(body: bytes) -> _Answer | None:
+def _answer_in(body: bytes, number: int) -> Reply | ErrorReply | None:
+    """The answer to a request, or to what the server could not read."""
+    message = message_in(body)
+    return message if isinstance(message, Reply | ErrorReply) and message.id in (number, None) else None
+
+
+def _result_in(answer: Reply | ErrorReply | None) -> Fields:
+    """Raises RpcError for an error, RemoteProtocolError for what is no answer to the request."""
+    if answer is None:
+        raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
+    if isinstance(answer, ErrorReply):
+        raise answer.as_error()
     try:
-        return _decode(body)
-    except UNREADABLE:
-        return None
+        return decode_fields(answer.result) if answer.members is None else answer.members
+    except ValueError:
+        raise RemoteProtocolError("its result is no object") from None
 
 
 @asynccontextmanager

@@ -148,7 +148,8 @@ async def test_an_answer_may_come_as_a_stream_with_other_messages_before_it() ->
 
 
 def rpc_error(message: dict[str, Any]) -> bytes:
-    return http(json.dumps({"id": message["id"], "error": {"code": -32602, "message": "no such"}}).encode())
+    error = {"code": -32602, "message": "no such"}
+    return http(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}).encode())
 
 
 BAD: dict[str, tuple[Answer, type[Exception], str]] = {
@@ -157,9 +158,9 @@ BAD: dict[str, tuple[Answer, type[Exception], str]] = {
     "no JSON": (lambda _: http(b"<html>"), RemoteProtocolError, "no JSON-RPC response"),
     "another id": (lambda _: http(b'{"id": 5, "result": {}}'), RemoteProtocolError, "no JSON-RPC response"),
     "neither": (
-        lambda m: http(b'{"id": %d}' % m["id"]),
+        lambda m: http(b'{"jsonrpc": "2.0", "id": %d}' % m["id"]),
         RemoteProtocolError,
-        "neither a result nor an error",
+        "no JSON-RPC response",
     ),
     "a list": (lambda m: http(result(m, [1])), RemoteProtocolError, "its result is no object"),
     "an empty stream": (
