@@ -21,7 +21,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from itertools import product
+from itertools import combinations, product
 from operator import ge, gt, le, lt
 
 import msgspec
@@ -33,13 +33,21 @@ from mcpmux.traffic.reading.histogram import Distribution
 
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
-UNITS = {
+UNITS: Mapping[str, Mapping[str, float]] = {
     "seconds": {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0},
     "rate": {"/s": 1.0, "/min": 1 / 60},
     "share": {"%": 0.01},
     "count": {"": 1.0},
 }
 """Kind of a value -> its units, and what they are worth."""
+
+TEXTS: Mapping[str, Callable[[float], str]] = {
+    "seconds": time_text,
+    "rate": rate_text,
+    "share": share_text,
+    "count": lambda value: f"{value:,.0f}",
+}
+"""Kind of a value -> how it is shown."""
 
 KINDS = {"rate": ("rate",), "errors": ("share", "count"), "generator": ("share",)}
 """Measure -> kinds of its values; all others are seconds (of times) or counts."""
@@ -51,12 +59,6 @@ SERVICE, CONNECT, DELIVERY = "service", "connect", "delivery"
 ONLY_TIMES = frozenset({SERVICE, CONNECT, DELIVERY})
 EXAMPLES = "such as 'p99<20ms', 'errors<0.1%', 'rate>500/s' or 'read.p50<=5ms'"
 
-_TEXTS: Mapping[str, Callable[[float], str]] = {
-    "seconds": time_text,
-    "share": share_text,
-    "rate": rate_text,
-    "count": lambda value: f"{value:,.0f}",
-}
 _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)$")
 _MEASURE = re.compile(r"(?:^|\.)(?P<measure>p\d+(?:\.\d+)?|[^.]*)$")  # the leftmost match: p99.9, not 9
 _RIGHT = re.compile(r"\s*(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+))?\s*(?P<unit>.*?)\s*$", re.DOTALL)
@@ -93,7 +95,7 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 
     def text_of(self, value: float) -> str:
         """A value in the units of `limit`, for people."""
-        return _TEXTS[self.kind](value)
+        return TEXTS[self.kind](value)
 
 
 def parse_assertion(text: str) -> Assertion:
@@ -109,29 +111,32 @@ def parse_assertion(text: str) -> Assertion:
     value, unit, place = _parse_right(text, found.end())
     kind, factor = _unit_of(text, measure, unit, place)
     assertion = Assertion(
-        text=text,
-        part=part,
-        measure=measure,
-        comparison=found[0],
-        limit=value * factor,
-        kind=kind,
+        text=text, part=part, measure=measure, comparison=found[0], limit=value * factor, kind=kind
     )
-    _check_sense(assertion, found.end())
+    # Nothing measured is below 0; a share of errors is not above 1.
+    most = 1.0 if (measure, kind) == ("errors", "share") else math.inf
+    outcomes = {assertion.holds(0.0), assertion.holds(most)}
+    if outcomes == {False}:
+        raise BadAssertion(text, found.end(), "this can never hold, whatever the server does")
+    if outcomes == {True}:
+        raise BadAssertion(text, found.end(), "this always holds, so it says nothing about the server")
     return assertion
 
 
 def check_together(assertions: Iterable[Assertion]) -> None:
     """Refuse conditions that cannot hold at the same time. Raises BadAssertion."""
-    least: dict[tuple[str | None, str, str], Assertion] = {}
-    most: dict[tuple[str | None, str, str], Assertion] = {}
-    for one in assertions:
-        key = (one.part, one.measure, one.kind)
-        held, opposite = (most, least) if one.comparison.startswith("<") else (least, most)
-        other = opposite.get(key)
-        if other is not None and not _both(one, other):
+    for other, one in combinations(assertions, 2):
+        alike = (one.part, one.measure, one.kind) == (other.part, other.measure, other.kind)
+        if alike and not _fit(*sorted((one, other), key=lambda each: each.comparison[0])):
             raise BadAssertion(one.text, 0, f"this and {other.text!r} cannot both hold")
-        if key not in held or _stricter(one, held[key]):
-            held[key] = one
+
+
+def _fit(below: Assertion, above: Assertion) -> bool:
+    """Whether both can hold; the first is one from above, if any of the two is."""
+    if below.comparison[0] == above.comparison[0]:
+        return True
+    both_hold_limit = (below.comparison, above.comparison) == ("<=", ">=")
+    return above.limit < below.limit or (above.limit == below.limit and both_hold_limit)
 
 
 def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> None:
@@ -148,18 +153,6 @@ def unknown_part(part: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(part, names, 1)
     guess = f"; did you mean {near[0]!r}?" if near else ""
     return f"there is no operation {part!r} in this run; there are {', '.join(names)}{guess}"
-
-
-def _both(one: Assertion, other: Assertion) -> bool:
-    below, above = (one, other) if one.comparison.startswith("<") else (other, one)
-    both_hold_limit = (below.comparison, above.comparison) == ("<=", ">=")
-    return above.limit < below.limit or (above.limit == below.limit and both_hold_limit)
-
-
-def _stricter(one: Assertion, other: Assertion) -> bool:
-    if one.limit == other.limit:
-        return len(one.comparison) < len(other.comparison)
-    return (one.limit < other.limit) == one.comparison.startswith("<")
 
 
 def _parse_left(text: str, end: int) -> tuple[str | None, str]:
@@ -209,22 +202,7 @@ def _unit_of(text: str, measure: str, unit: str, place: int) -> tuple[str, float
     raise BadAssertion(text, place, f"{what}: write {' or '.join(wanted)}")
 
 
-def _check_sense(assertion: Assertion, place: int) -> None:
-    """Nothing measured is below 0; a share of errors is not above 1."""
-    most = 1.0 if assertion.measure == "errors" and assertion.kind == "share" else math.inf
-    limit = assertion.limit
-    never = {"<": limit <= 0, "<=": limit < 0, ">": limit >= most, ">=": limit > most}
-    always = {"<": limit > most, "<=": limit >= most, ">": limit < 0, ">=": limit <= 0}
-    if never[assertion.comparison]:
-        raise BadAssertion(assertion.text, place, "this can never hold, whatever the server does")
-    if always[assertion.comparison]:
-        raise BadAssertion(assertion.text, place, "this always holds, so it says nothing about the server")
-
-
 # Whether results meet conditions, with a sentence for each.
-
-EXIT_HELD = 0
-EXIT_FAILED = 1
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,10 +217,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(assertion: Assertion, results: Results) -> Judgement:
     """Whether results meet a condition. They do not if it was not measured."""
     value, count, why = None, 0, "nothing of it was measured"
-    if assertion.part is not None and assertion.part not in {*results.operations, *ONLY_TIMES}:
-        why = unknown_part(assertion.part, [*results.operations, *ONLY_TIMES])
-    else:
+    known = [*results.operations, *ONLY_TIMES]
+    if assertion.part is None or assertion.part in known:
         value, count = _measured(assertion, results)
+    else:
+        why = unknown_part(assertion.part, known)
     held = value is not None and assertion.holds(value)
     sentence = f"{results.about.name}: {assertion.text} {'holds' if held else 'does not hold'}: "
     sentence += why if value is None else f"it is {assertion.text_of(value)}"
@@ -259,7 +238,7 @@ def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> li
 
 def exit_code(judgements: Iterable[Judgement]) -> int:
     """0 when all hold, 1 otherwise."""
-    return EXIT_HELD if all(judgement.held for judgement in judgements) else EXIT_FAILED
+    return 0 if all(judgement.held for judgement in judgements) else 1
 
 
 def value_of(

@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from random import Random
-from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -54,34 +54,40 @@ def relative_change(old: Sequence[Block], new: Sequence[Block], random: Random) 
     """By what share the mean of the new sample differs from that of the old one; None when that is 0."""
     if weighted_mean(old) <= 0:
         return None
-    return _resampled(old, new, random, lambda before, after: after / before - 1 if before > 0 else None)
+    return _resampled([old, new], random, lambda before, after: after / before - 1 if before > 0 else None)
 
 
 def difference(old: Sequence[Block], new: Sequence[Block], random: Random) -> Interval:
     """By how much the mean of the new sample differs from that of the old one."""
-    return _resampled(old, new, random, lambda before, after: after - before)
-
-
-def _resampled(
-    old: Sequence[Block],
-    new: Sequence[Block],
-    random: Random,
-    relate: Callable[[float, float], float | None],
-) -> Interval:
-    """The interval of a number that the two means make; `relate` gives None where they make none."""
-    sums = [[_sum(block) for block in sample] for sample in (old, new)]
-    drawn = [relate(*(_mean(random.choices(each, k=len(each))) for each in sums)) for _ in range(ROUNDS)]
-    estimate = relate(*map(_mean, sums)) or 0.0
-    return _interval(estimate, [each for each in drawn if each is not None], min(len(old), len(new)))
+    return _resampled([old, new], random, lambda before, after: after - before)
 
 
 def paired_change(old: Sequence[float], new: Sequence[float], random: Random) -> Interval | None:
     """The mean of the relative changes pair by pair; None when an old value is 0."""
     if any(value <= 0 for value in old):
         return None
-    changes = [after / before - 1 for before, after in zip(old, new, strict=True)]
-    drawn = [fmean(random.choices(changes, k=len(changes))) for _ in range(ROUNDS)]
-    return _interval(fmean(changes), drawn, len(changes))
+    changes = [[(1.0, after / before - 1)] for before, after in zip(old, new, strict=True)]
+    return _resampled([changes], random, lambda change: change)
+
+
+def _resampled(
+    samples: Sequence[Sequence[Block]], random: Random, relate: Callable[..., float | None]
+) -> Interval:
+    """The interval of a number that the means of the samples make; `relate` gives None where they make none.
+
+    It is the middle CONFIDENCE of what was drawn, widened as few blocks make it too narrow.
+    """
+    sums = [[_sum(block) for block in sample] for sample in samples]
+    draws = (relate(*(_mean(random.choices(each, k=len(each))) for each in sums)) for _ in range(ROUNDS))
+    drawn = sorted(each for each in draws if each is not None)
+    estimate = relate(*map(_mean, sums)) or 0.0
+    if not drawn:
+        return Interval(estimate, -math.inf, math.inf)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = drawn[int(len(drawn) * tail)], drawn[min(int(len(drawn) * (1 - tail)), len(drawn) - 1)]
+    blocks = min(map(len, samples))
+    wider = math.sqrt(blocks / (blocks - 1)) * (1 + 2 / blocks) if blocks > 1 else math.inf
+    return Interval(estimate, estimate - (estimate - low) * wider, estimate + (high - estimate) * wider)
 
 
 def cliffs_delta(old: Sequence[float], new: Sequence[float]) -> float:
@@ -101,17 +107,6 @@ def _sum(block: Block) -> tuple[float, float]:
 def _mean(sums: Sequence[tuple[float, float]]) -> float:
     weight = sum(weight for weight, _ in sums)
     return sum(product for _, product in sums) / weight if weight else 0.0
-
-
-def _interval(estimate: float, drawn: list[float], blocks: int) -> Interval:
-    """The middle CONFIDENCE of what was drawn, widened as few blocks make it too narrow."""
-    if not drawn:
-        return Interval(estimate, -math.inf, math.inf)
-    drawn.sort()
-    tail = (1 - CONFIDENCE) / 2
-    low, high = drawn[int(len(drawn) * tail)], drawn[min(int(len(drawn) * (1 - tail)), len(drawn) - 1)]
-    wider = math.sqrt(blocks / (blocks - 1)) * (1 + 2 / blocks) if blocks > 1 else math.inf
-    return Interval(estimate, estimate - (estimate - low) * wider, estimate + (high - estimate) * wider)
 
 
 Verdict = Literal["better", "worse", "no difference shown"]
@@ -167,7 +162,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     sides: tuple[str, str] = ("old", "new")
 
 
-class Measure(msgspec.Struct, frozen=True):
+class Measure(NamedTuple):
     """How to read one number off a run, and weights and values off the seconds of a run."""
 
     of_run: Callable[[Results, OperationResult], float | None]
@@ -175,21 +170,24 @@ class Measure(msgspec.Struct, frozen=True):
     text: Callable[[float], str]
 
 
+def _error_shares(rows: Series) -> list[float | None]:
+    return [errors / count if count else None for count, errors in zip(rows.count, rows.errors, strict=True)]
+
+
+def _percentile(percent: int) -> Measure:
+    return Measure(
+        lambda _, part: part.latency.percentile(percent),
+        lambda rows: (rows.count, getattr(rows, f"p{percent}")),
+        time_text,
+    )
+
+
 MEASURES = {
     "rate": Measure(lambda run, part: run.rate(part), lambda rows: (rows.widths(), rows.rates()), rate_text),
-    "p50": Measure(
-        lambda _, part: part.latency.percentile(50), lambda rows: (rows.count, rows.p50), time_text
-    ),
-    "p99": Measure(
-        lambda _, part: part.latency.percentile(99), lambda rows: (rows.count, rows.p99), time_text
-    ),
+    "p50": _percentile(50),
+    "p99": _percentile(99),
     "errors": Measure(
-        lambda _, part: part.error_share,
-        lambda rows: (
-            rows.count,
-            [e / c if c else None for c, e in zip(rows.count, rows.errors, strict=True)],
-        ),
-        share_text,
+        lambda _, part: part.error_share, lambda rows: (rows.count, _error_shares(rows)), share_text
     ),
 }
 
@@ -238,13 +236,20 @@ def compare_runs(
     parts: list[str | None] = [None]
     common = [part for part in new[0].operations if all(part in run.operations for run in (*old, *new))]
     parts += common if len(common) > 1 else []
-    changes = (
-        _change(measure, part, old, new, random, by_runs, paired) for part in parts for measure in MEASURES
-    )
+    changes = []
+    for part, measure in product(parts, MEASURES):
+        values = [_values(measure, part, runs) for runs in (old, new)]
+        if not all(values):
+            continue
+        if by_runs:
+            samples: list[list[Block]] = [[[(1.0, value)] for value in each] for each in values]
+        else:
+            samples = [_blocks(measure, part, runs) for runs in (old, new)]
+        changes.append(_change(measure, part, samples, random, paired))
     return Comparison(
         name=name,
         basis=_basis(old, new, sides, by_runs, paired),
-        changes=tuple(change for change in changes if change is not None),
+        changes=tuple(changes),
         notes=tuple(_notes(old, new, sides, by_runs)),
         sides=sides,
     )
@@ -260,40 +265,27 @@ def in_turns(old: Sequence[Results], new: Sequence[Results]) -> bool:
 
 
 def _change(
-    name: str,
-    part: str | None,
-    old: Sequence[Results],
-    new: Sequence[Results],
-    random: Random,
-    by_runs: bool,
-    paired: bool,
-) -> Change | None:
-    befores, afters = _values(name, part, old), _values(name, part, new)
-    if not befores or not afters:
-        return None
-    before, after = fmean(befores), fmean(afters)
-    blocks: list[list[Block]] = [[[(1.0, value)] for value in values] for values in (befores, afters)]
-    if not by_runs:
-        blocks = [_blocks(name, part, runs) for runs in (old, new)]
-        before, after = map(weighted_mean, blocks)
-        befores, afters = ([value for block in sample for _, value in block] for sample in blocks)
+    measure: str, part: str | None, samples: Sequence[Sequence[Block]], random: Random, paired: bool
+) -> Change:
+    old, new = samples
+    befores, afters = ([value for block in sample for _, value in block] for sample in samples)
     interval: Interval | None = None
-    if min(map(len, blocks)) >= BLOCKS:
-        if name == "errors":
-            interval = difference(blocks[0], blocks[1], random)
+    if min(map(len, samples)) >= BLOCKS:
+        if measure == "errors":
+            interval = difference(old, new, random)
         elif paired:
             interval = paired_change(befores, afters, random)
         else:
-            interval = relative_change(blocks[0], blocks[1], random)
-    margin = ERROR_MARGIN if name == "errors" else MARGIN
+            interval = relative_change(old, new, random)
+    margin = ERROR_MARGIN if measure == "errors" else MARGIN
     verdict: Verdict = "no difference shown"
     if interval is not None and (interval.low > margin or interval.high < -margin):
-        verdict = "better" if (interval.low > 0) == (name == "rate") else "worse"
+        verdict = "better" if (interval.low > 0) == (measure == "rate") else "worse"
     return Change(
         part=part,
-        measure=name,
-        old=before,
-        new=after,
+        measure=measure,
+        old=weighted_mean(old),
+        new=weighted_mean(new),
         interval=interval,
         effect=cliffs_delta(befores, afters),
         verdict=verdict,
