@@ -106,7 +106,7 @@ def _sum(block: Block) -> tuple[float, float]:
 
 def _mean(sums: Sequence[tuple[float, float]]) -> float:
     weight = sum(weight for weight, _ in sums)
-    return sum(product for _, product in sums) / weight if weight else 0.0
+    return math.fsum(product for _, product in sums) / weight if weight else 0.0
 
 
 Verdict = Literal["better", "worse", "no difference shown"]

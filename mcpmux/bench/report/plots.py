@@ -14,9 +14,8 @@ from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.results import Results, Series, Step
 from mcpmux.traffic.reading.histogram import Distribution
 
-# Where a value lies on an axis, and which values get a tick.
-
 Ticks = list[tuple[float, str]]
+"""Values on an axis that get a mark, and what stands there."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,69 +114,68 @@ class Plot:
         for has_value, piece in groupby(points, lambda point: point[1] is not None):
             if not has_value:
                 continue
-            places = _thinned([(self._x.at(x), self._y.at(y)) for x, y in piece if y is not None])
-            if len(places) == 1:
-                ((x, y),) = places
-                self._parts.append(f'<circle class="{escape(style)} dot" cx="{x:.1f}" cy="{y:.1f}" r="1.8"/>')
+            (x, y), *others = _thinned([(self._x.at(x), self._y.at(y)) for x, y in piece if y is not None])
+            if not others:
+                self._parts.append(element("circle", f"{style} dot", cx=x, cy=y, r="1.8"))
                 continue
-            path = f"M{places[0][0]:.1f} {places[0][1]:.1f}"
-            for x, y in places[1:]:
+            path = f"M{x:.1f} {y:.1f}"
+            for x, y in others:
                 path += f"H{x:.1f}V{y:.1f}" if stairs else f"L{x:.1f} {y:.1f}"
-            self._parts.append(f'<path class="{escape(style)} line" d="{path}"/>')
+            self._parts.append(element("path", f"{style} line", d=path))
 
     def dot(self, x: float, y: float, style: str, text: str) -> None:
         """A point with a text that shows when the pointer rests on it."""
-        self._parts.append(
-            f'<circle class="{escape(style)} dot" cx="{self._x.at(x):.1f}" cy="{self._y.at(y):.1f}" r="4.5">'
-            f"<title>{escape(text)}</title></circle>"
-        )
+        title = element("title", inside=escape(text))
+        place = {"cx": self._x.at(x), "cy": self._y.at(y)}
+        self._parts.append(element("circle", f"{style} dot", title, **place, r="4.5"))
 
     def note(self, x: float, y: float, text: str) -> None:
         """A small text above a point, kept inside of the plot."""
         place = self._x.at(x)
         anchor = "end" if place > self._width - 90 else "middle"
-        above = max(self._y.at(y) - 10, 10)
-        self._parts.append(
-            f'<text class="note" text-anchor="{anchor}" x="{place:.1f}" y="{above:.1f}">{escape(text)}</text>'
-        )
+        self._parts.append(_text(text, anchor, place, max(self._y.at(y) - 10, 10), "note"))
 
     def bar(self, left: float, right: float, height: float, style: str) -> None:
         """A bar from the lower edge."""
-        x, end, top = self._x.at(left), self._x.at(right), self._y.at(height)
-        base = self._height - BOTTOM
-        if base - top > 0:
-            self._parts.append(
-                f'<rect class="{escape(style)} bar" x="{x:.1f}" y="{top:.1f}" '
-                f'width="{max(end - x, 0.5):.1f}" height="{base - top:.1f}"/>'
-            )
+        x, end, y = self._x.at(left), self._x.at(right), self._y.at(height)
+        high = self._height - BOTTOM - y
+        if high > 0:
+            width = max(end - x, 0.5)
+            self._parts.append(element("rect", f"{style} bar", x=x, y=y, width=width, height=high))
 
     def figure(self, caption: str, *legend: tuple[str, str]) -> Figure:
         """The whole plot. `legend`: class and text of each line."""
         box = f"0 0 {self._width:.0f} {self._height:.0f}"
-        inside = "".join(self._parts)
-        svg = f'<svg viewBox="{box}" role="img" aria-label="{escape(self.title)}">{inside}</svg>'
+        words = {"viewBox": box, "role": "img", "aria-label": self.title}
+        svg = element("svg", inside="".join(self._parts), **words)
         return Figure(title=self.title, caption=caption, legend=legend, svg=svg)
 
     def _grid(self, x: Axis, y: Axis) -> Iterable[str]:
-        base = self._height - BOTTOM
+        base, right = self._height - BOTTOM, self._width - RIGHT
         for value, text in y.ticks:
             place = self._y.at(value)
-            yield f'<path class="grid" d="M{LEFT:.0f} {place:.1f}H{self._width - RIGHT:.0f}"/>'
-            yield f'<text text-anchor="end" x="{LEFT - 8:.0f}" y="{place + 4:.1f}">{escape(text)}</text>'
+            yield element("path", "grid", d=f"M{LEFT:.0f} {place:.1f}H{right:.0f}")
+            yield _text(text, "end", LEFT - 8, place + 4)
         for value, text in x.ticks:
             place = self._x.at(value)
-            yield f'<path class="grid" d="M{place:.1f} {TOP:.0f}V{base:.1f}"/>'
-            yield f'<text text-anchor="middle" x="{place:.1f}" y="{base + 17:.1f}">{escape(text)}</text>'
-        yield f'<path class="axis" d="M{LEFT:.0f} {base:.1f}H{self._width - RIGHT:.0f}"/>'
-        middle = (LEFT + self._width - RIGHT) / 2
-        yield (
-            f'<text class="label" text-anchor="middle" x="{middle:.0f}" y="{self._height - 8:.0f}">'
-            f"{escape(x.label)}</text>"
-        )
-        yield (
-            f'<text class="label" text-anchor="middle" transform="translate(14 {(TOP + base) / 2:.0f}) '
-            f'rotate(-90)">{escape(y.label)}</text>'
-        )
+            yield element("path", "grid", d=f"M{place:.1f} {TOP:.0f}V{base:.1f}")
+            yield _text(text, "middle", place, base + 17)
+        yield element("path", "axis", d=f"M{LEFT:.0f} {base:.1f}H{right:.0f}")
+        yield _text(x.label, "middle", (LEFT + right) / 2, self._height - 8, "label")
+        turned = f"translate(14 {(TOP + base) / 2:.0f}) rotate(-90)"
+        yield element("text", "label", escape(y.label), text_anchor="middle", transform=turned)
+
+
+def element(tag: str, style: str = "", inside: str = "", **attributes: str | float) -> str:
+    """One element; `inside` is markup. A number has one digit after the point."""
+    texts = {key: word if isinstance(word, str) else f"{word:.1f}" for key, word in attributes.items()}
+    named = {"class": style} if style else {}
+    words = "".join(f' {key.replace("_", "-")}="{escape(text)}"' for key, text in {**named, **texts}.items())
+    return f"<{tag}{words}>{inside}</{tag}>" if inside else f"<{tag}{words}/>"
+
+
+def _text(text: str, anchor: str, x: float, y: float, style: str = "") -> str:
+    return element("text", style, escape(text), text_anchor=anchor, x=x, y=y)
 
 
 def _thinned(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
