@@ -125,12 +125,17 @@ Or returns None, and has not counted it.
 
 @define(eq=False, repr=False)
 class Chain:
-    """`ask`: what is being asked. `pending`: `follow` has returned it and it is not sent yet."""
+    """`ask`: what is being asked. `pending`: `follow` has returned it and it is not sent yet.
+
+    Of what was sent last, `number` is the id and `sent_bytes` the bytes of its params.
+    """
 
     ask: Ask
     _judge: Judge
     _follow: Follow | None = None
     pending: bool = False
+    number: int = 0
+    sent_bytes: int = 0
 
     def __repr__(self) -> str:
         return f"<Chain {self.ask.operation}{', pending' if self.pending else ''}>"

@@ -79,6 +79,7 @@ class Load:
         return self.warm_up + self.seconds + self.grace
 
 
+@define(eq=False, repr=False)
 class Work:
     """What a run does until it is over, or `stop`ped. `ended`: when that was.
 
@@ -86,11 +87,11 @@ class Work:
     requests that left late by the generator's own fault.
     """
 
-    def __init__(self) -> None:
-        self._scope = trio.CancelScope()
-        self.stopped: str | None = None
-        self.ended = 0.0
-        self.unfinished = self.late = 0
+    _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    stopped: str | None = field(default=None, init=False)
+    ended: float = field(default=0.0, init=False)
+    unfinished: int = field(default=0, init=False)
+    late: int = field(default=0, init=False)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.in_flight} in flight>"

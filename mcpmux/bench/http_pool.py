@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 from attrs import define, field
@@ -55,34 +56,6 @@ _Encoded = tuple[bytes, bytes, int]
 """A request before and behind its id, and the bytes of its `params`."""
 
 
-@define(eq=False)
-class _Request:
-    """What a chain has sent last: its id, its bytes."""
-
-    _pool: HttpPool
-    _chain: Chain
-    number: int = 0
-    data: bytes = b""
-    _size: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        self._encode(self._chain.ask)
-
-    def _encode(self, ask: Ask) -> bytes:
-        before, behind, self._size = self._pool.encode(ask)
-        self.number = number = self._pool.next_number()
-        self.data = data = b"%b%d%b" % (before, number, behind)
-        return data
-
-    def follow(self, body: bytes) -> bytes | None:
-        """The request to be sent at once after this response; None when the response goes to who waits."""
-        good = _good_in(body, self.number)
-        if good is None:
-            return None
-        ask = self._chain.advance(good.result, self._size)
-        return self._encode(ask) if ask is not None else None
-
-
 @define(eq=False, repr=False)
 class HttpPool:
     """The connections of one session. `close` it. `client_info`: of a modern client, None if it is legacy."""
@@ -111,31 +84,41 @@ class HttpPool:
 
         Raises RpcError, TransportError, RemoteProtocolError.
         """
-        request = _Request(self, chain)
+        request = self._encode_next(chain)
+        follow = partial(self._follow, chain)
         while True:
             connection = self._take_idle() or await self._connector.open()
             try:
-                body = await connection.exchange(request.data, request.follow)
+                body = await connection.exchange(request, follow)
                 break
             except TransportClosed:  # it was closed while it was idle
                 idempotent = chain.ask.call.method in m.IDEMPOTENT
                 if connection.begun or not connection.used or not idempotent:
                     raise
+                request = self._encode_next(chain)
         if not connection.closed:
             self._idle.append(connection)
         if body is None:
-            return self._read(connection.parser, request.number)
-        good = _good_in(body, request.number)
+            return self._read(connection.parser, chain.number)
+        good = _good_in(body, chain.number)
         if good is not None or chain.pending:
             return good.result if good is not None else {}
-        return _result_in(_answer_in(body, request.number))
+        return _result_in(_answer_in(body, chain.number))
 
-    def next_number(self) -> int:
-        """The id of the next request."""
-        self._number = self._number + 1 if self._number < LAST_ID else FIRST_ID
-        return self._number
+    def _follow(self, chain: Chain, body: bytes) -> bytes | None:
+        """The request to be sent at once after this response; None when the response goes to who waits."""
+        good = _good_in(body, chain.number)
+        if good is None or chain.advance(good.result, chain.sent_bytes) is None:
+            return None
+        return self._encode_next(chain)
 
-    def encode(self, ask: Ask) -> _Encoded:
+    def _encode_next(self, chain: Chain) -> bytes:
+        """The request for what the chain asks now."""
+        before, behind, chain.sent_bytes = self._encode(chain.ask)
+        self._number = chain.number = number = self._number + 1 if self._number < LAST_ID else FIRST_ID
+        return b"%b%d%b" % (before, number, behind)
+
+    def _encode(self, ask: Ask) -> _Encoded:
         """A request before and behind its id."""
         key = (ask.call.method, ask.subject) if ask.subject is not None else None
         found = self._encoded.get(key) if key is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import trio
+from attrs import define, field
 
 from mcpmux.bench.answer import TIMEOUT, Answer
 from mcpmux.bench.drive import Record, Work
@@ -18,7 +19,7 @@ from mcpmux.bench.session import NOT_ACKNOWLEDGED, Session, listen_to
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import Notification, members_of, raw, text_of
 from mcpmux.traffic.reading.histogram import Histogram
 
 AGREE_SECONDS = 10.0  # for the server's word on a subscription
@@ -29,29 +30,21 @@ Change = tuple[str, Ask]
 """The URI of a resource, and the request that changes it."""
 
 
+@define(eq=False, repr=False)
 class Push(Work):
     """One measurement of fan-out. `pause`: seconds between changes."""
 
-    def __init__(
-        self, uris: Sequence[str], subscribers: int, patience: float, pause: float, record: Record
-    ) -> None:
-        super().__init__()
-        self._uris = tuple(uris)
-        self._patience = patience
-        self._pause = pause
-        self._count = record
-        self.deliveries = Deliveries(subscribers, len(self._uris))
-        self._to_tell = trio.Event()
+    _uris: tuple[str, ...]
+    _patience: float
+    _pause: float
+    _count: Record
+    deliveries: Deliveries
+    _to_tell: trio.Event = field(factory=trio.Event, init=False)
 
     def hear(self, subscriber: int, notification: Notification) -> None:
         """A subscriber has received a notification."""
-        if notification.method != m.RESOURCE_UPDATED:
-            return
-        try:
-            uri = text_of(decode_fields(notification.params).get("uri"))
-        except ValueError:
-            return
-        if uri is not None:
+        uri = text_of(members_of(notification.params).get("uri"))
+        if notification.method == m.RESOURCE_UPDATED and uri is not None:
             self.deliveries.hear(subscriber, uri, trio.current_time())
             self._to_tell.set()
 
@@ -87,24 +80,23 @@ class Push(Work):
         raise RemoteProtocolError(f"it did not take a subscription within {AGREE_SECONDS:g} s")
 
     async def _listen(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
-        agreed = False
+        agreed = trio.Event()
 
         def agree() -> None:
-            nonlocal agreed
-            if not agreed:
-                agreed = True
+            if not agreed.is_set():
+                agreed.set()
                 task_status.started()
 
+        end = "the server has ended a subscription"
         try:
             await listen_to(session.exchange, self._uris, agree)
         except McpmuxError as error:
-            if not agreed:
+            if not agreed.is_set():
                 raise
-            self.stop(f"a subscription broke off: {error}")
-            return
-        if not agreed:
+            end = f"a subscription broke off: {error}"
+        if not agreed.is_set():
             raise RemoteProtocolError(NOT_ACKNOWLEDGED)
-        self.stop("the server has ended a subscription")
+        self.stop(end)
 
     async def _make(self, changer: Session, changes: Iterable[Change]) -> None:
         failures = 0
@@ -132,6 +124,7 @@ class Push(Work):
                 await self._to_tell.wait()
 
 
+@define(eq=False, repr=False)
 class Deliveries:
     """Which of `subscribers`, numbered from 0, has heard of which change of `resources`, and when.
 
@@ -140,14 +133,13 @@ class Deliveries:
     resource before its first change is about something else, and not counted.
     """
 
-    def __init__(self, subscribers: int, resources: int) -> None:
-        self._subscribers = subscribers
-        self._resources = resources
-        self._changes = 0
-        self._duplicates = 0
-        self._delay = Histogram()
-        self._changed: dict[str, float] = {}
-        self._heard: dict[str, set[int]] = {}
+    _subscribers: int
+    _resources: int
+    _changes: int = 0
+    _duplicates: int = 0
+    _delay: Histogram = field(factory=Histogram)
+    _changed: dict[str, float] = field(factory=dict)
+    _heard: dict[str, set[int]] = field(factory=dict)
 
     def __repr__(self) -> str:
         return f"<Deliveries {self._delay.count} of {self._changes} changes>"

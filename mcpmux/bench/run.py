@@ -17,10 +17,10 @@ from mcpmux.bench.answer import Checker, judge
 from mcpmux.bench.drive import Drive, Work
 from mcpmux.bench.operation import Operation, bind
 from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
-from mcpmux.bench.push import Push
+from mcpmux.bench.push import Deliveries, Push
 from mcpmux.bench.results import About, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
-from mcpmux.bench.search import PROBE_SECONDS, Search
+from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
 from mcpmux.bench.workload import InTurn, Turns, bind_mix, parse_flow
@@ -171,7 +171,9 @@ class Run:
         plan = self._plan
         profile = plan.profile
         first = profile[0].first if profile is not None else FIRST_RATE
-        self.work = search = Search(plan.find_max, first, plan.load, plan.seconds or PROBE_SECONDS, self._cpu)
+        self.work = search = Search(
+            plan.find_max, Knee(first), plan.load, plan.seconds or PROBE_SECONDS, self._cpu
+        )
         await search.run(sessions, mix, tally, Random(plan.seed), self._sleep_until)
         return search
 
@@ -184,7 +186,8 @@ class Run:
         numbers = range(1, (plan.count or CHANGES) + 1)
         changes = ((uri, make(number, random)) for number, (uri, make) in zip(numbers, makers, strict=False))
         pause = plan.think or PAUSE_SECONDS
-        self.work = push = Push(uris, len(sessions) - 1, plan.patience, pause, tally.record)
+        deliveries = Deliveries(len(sessions) - 1, len(uris))
+        self.work = push = Push(uris, plan.patience, pause, tally.record, deliveries)
         await push.run(sessions[1:], sessions[0], changes, plan.seconds or SECONDS)
         return push
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import trio
+from attrs import define, field
 
 from mcpmux.bench.assertion import Assertion, value_of
 from mcpmux.bench.drive import Drive, Load, Server, Work
@@ -25,6 +26,7 @@ PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
 
 
+@define(eq=False, repr=False)
 class Knee:
     """Which rate to try next, and what is known so far. Pure. `next` is None when the search is over.
 
@@ -35,12 +37,14 @@ class Knee:
     `held` and the lowest that `failed`, which are at most CLOSE apart.
     """
 
-    def __init__(self, first: float) -> None:
-        self.next: float | None = max(first, LOWEST)
-        self.held: float | None = None
-        self.failed: float | None = None
-        self.why: str | None = None
-        self.tries: dict[float, tuple[int, int]] = {}  # by rate: how many held, and how many there were
+    next: float | None
+    held: float | None = None
+    failed: float | None = None
+    why: str | None = None
+    tries: dict[float, tuple[int, int]] = field(factory=dict)  # by rate: how many held, of how many
+
+    def __attrs_post_init__(self) -> None:
+        self.next = max(self.next or 0.0, LOWEST)
 
     def __repr__(self) -> str:
         return f"<Knee between {self.held} and {self.failed}>"
@@ -83,7 +87,7 @@ class Knee:
         )
 
 
-def find_break(step: Step, conditions: tuple[Assertion, ...]) -> str | None:
+def find_break(step: Step, conditions: Sequence[Assertion]) -> str | None:
     """What broke in a step, None when it held: conditions are checked first, then errors, then throughput."""
     failed = sum(step.errors.values())
     for condition in conditions:
@@ -108,25 +112,16 @@ def _worst_error(step: Step) -> str:
     return f" ({step.errors[kind]} × {kind})"
 
 
+@define(eq=False, repr=False)
 class Search(Work):
     """One search. `knee` has what is known so far."""
 
-    def __init__(
-        self,
-        conditions: Sequence[Assertion],
-        first: float,
-        load: Callable[[tuple[Ramp, ...]], Load],
-        seconds: float,
-        cpu: Callable[[], float],
-    ) -> None:
-        """`load` makes a probe's load from its rate; a probe measures `seconds`."""
-        super().__init__()
-        self._conditions = tuple(conditions)
-        self._load = load
-        self._seconds = seconds
-        self._cpu = cpu
-        self.knee = Knee(first)
-        self.drive: Drive | None = None
+    _conditions: Sequence[Assertion]
+    knee: Knee
+    _load: Callable[[tuple[Ramp, ...]], Load]  # of a probe, from its rate
+    _seconds: float  # that a probe measures
+    _cpu: Callable[[], float]
+    drive: Drive | None = field(default=None, init=False)
 
     @property
     def in_flight(self) -> int:

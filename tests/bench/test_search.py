@@ -81,7 +81,7 @@ async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio
         return Load(workers=64, seconds=5, warm_up=0.5, profile=profile, grace=1)
 
     server = OneAtATime()
-    looking = Search([parse_assertion("p99<50ms")], 20, load, 5, lambda: 0.0)
+    looking = Search([parse_assertion("p99<50ms")], Knee(20), load, 5, lambda: 0.0)
     tally = Tally(trio.current_time())
     await looking.run([server], ping_mix(), tally, Random(1), trio.sleep_until)
     assert looking.stopped is None
@@ -97,7 +97,7 @@ async def test_search_of_a_server_that_dies_ends_with_what_is_known(
     def load(profile: tuple[Ramp, ...]) -> Load:
         return Load(workers=64, seconds=5, profile=profile)
 
-    looking = Search([parse_assertion("p99<50ms")], 20, load, 5, lambda: 0.0)
+    looking = Search([parse_assertion("p99<50ms")], Knee(20), load, 5, lambda: 0.0)
     server = DelayedServer(lambda *_: 0.01, lost=22)
     await looking.run([server], ping_mix(), Tally(trio.current_time()), Random(1), trio.sleep_until)
     assert (looking.stopped or "").startswith("the server is gone")
