@@ -20,7 +20,7 @@ import trio
 from attrs import define, field
 
 from mcpmux.config import Limits
-from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, TransportClosed
+from mcpmux.errors import ConnectFailed, MessageTooLarge, TransportClosed
 from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream, connect, reason_of
 from mcpmux.transports.http.client import JSON_TYPE
 from mcpmux.transports.http.response import ResponseParser
@@ -196,46 +196,36 @@ class HttpConnection:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _receive(self) -> None:
-        """Receive once. Called by the poller, so it must not raise."""
+        """Receive once. Called by the poller, so it must not raise: who waits for the exchange is told."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)  # the byte stream would need another call
+            if not self._busy or self._done:
+                self.close()  # nobody asked: the end, or something without meaning
+                return
+            if not self.begun:
+                if data:
+                    self._known = self._heads.body_in(data)
+                    self.begun = True
+                if self._known is not None:
+                    self._go_on(self._known)
+                    return
+                self.parser.begin()
+            self._parse(data)
         except BlockingIOError:
-            return
+            pass
         except OSError as error:
             self._end(TransportClosed(reason_of(error)))
-            return
-        if not self._busy or self._done:
-            self.close()  # nobody asked: the end, or something without meaning
-            return
-        if not self.begun:
-            if data:
-                self._known = self._heads.body_in(data)
-                self.begun = True
-            if self._known is not None:
-                self._go_on(self._known)
-                return
-            self.parser.begin()
-        try:
-            self._parse(data)
-        except McpmuxError as error:
+        except Exception as error:
             self._end(error)
 
     def _go_on(self, body: bytes) -> None:
         """A known response has arrived: send what follows, or end the exchange."""
-        try:
-            data = self._then(body)
-        except Exception as mistake:  # of ours: it is raised where the exchange is waited for
-            self._end(mistake)
-            return
+        data = self._then(body)
         if data is None:
             self._end(None)
             return
         self.begun, self.used, self._known = False, True, None
-        try:
-            sent = self._byte_stream.send_nowait(data)
-        except McpmuxError as error:
-            self._end(error)
-            return
+        sent = self._byte_stream.send_nowait(data)
         if sent < len(data):
             self._unsent = data[sent:]
             self._wake()

@@ -171,9 +171,8 @@ class Run:
         plan = self._plan
         profile = plan.profile
         first = profile[0].first if profile is not None else FIRST_RATE
-        self.work = search = Search(
-            plan.find_max, Knee(first), plan.load, plan.seconds or PROBE_SECONDS, self._cpu
-        )
+        seconds = plan.seconds or PROBE_SECONDS
+        self.work = search = Search(plan.find_max, Knee(first), plan.load, seconds, self._cpu)
         await search.run(sessions, mix, tally, Random(plan.seed), self._sleep_until)
         return search
 
