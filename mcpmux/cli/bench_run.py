@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -43,7 +43,6 @@ from mcpmux.bench.results import Results, by_name, pooled
 from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
-from mcpmux.bench.session import OpenChannel
 from mcpmux.cli.console import ERR, OUT, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
@@ -92,21 +91,20 @@ def read_old(path: str | None) -> Report | None:
 
 async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
     """Measure, with a live view on a terminal."""
-    outcome: Outcome | None = None
     title = " · ".join(bench.names) if len(bench.names) < MANY else f"{len(bench.names)} targets"
     planned = None if plan.find_max else plan.load().longest - plan.load().grace
     with LiveView(ERR, title, planned) as view:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch, bench, view)
+            if ERR.is_terminal:
+                nursery.start_soon(_watch, bench, view)
             outcome = await bench.measure()
             nursery.cancel_scope.cancel()
-    assert outcome is not None
     return outcome
 
 
 async def _watch(bench: Bench, view: LiveView) -> None:
-    """Update the live view. Away from a terminal there is nothing to do."""
-    while ERR.is_terminal:
+    """Update the live view."""
+    while True:
         await trio.sleep(VIEW_SECONDS)
         now = trio.current_time()
         snapshots = {
@@ -148,27 +146,24 @@ def _compare_and_write(outcome: Outcome, outputs: Outputs, judgements: Sequence[
         machine=machine_facts(),
         results=tuple(outcome.results),
     )
-    comparisons: list[Comparison] = compare_targets(new.results, Random(1))
-    alone: Sequence[str] = ()
+    comparisons = compare_targets(new.results, Random(1))
     if outputs.old is not None:
         comparisons += compare_reports(outputs.old, new, Random(1))
-        alone = unmatched(outputs.old, new)
     render_comparisons(comparisons, OUT)
-    for name in alone:
+    for name in unmatched(outputs.old, new) if outputs.old is not None else ():
         tell(f"{name}: not compared, only one of the two has it")
-    if outputs.json is not None:
-        _write(outputs.json, encode_report(new))
-    if outputs.csv is not None:
-        _write(outputs.csv, csv_of(new).encode())
-    if outputs.html is not None:
-        _write(outputs.html, html_of(new, comparisons, judgements).encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
+    files: list[tuple[Path | None, Callable[[], bytes]]] = [
+        (outputs.json, lambda: encode_report(new)),
+        (outputs.csv, lambda: csv_of(new).encode()),
+        (outputs.html, lambda: html_of(new, comparisons, judgements).encode()),
+    ]
+    for path, make in files:
+        if path is None:
+            continue
+        try:
+            path.write_bytes(make())
+        except OSError as error:
+            raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
 
 
 # Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
@@ -220,13 +215,10 @@ def _show_table(console: Console, table: Table) -> None:
     _show(console, table.title, "strong")
     shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
     for place, heading in enumerate(table.headings):
-        words = place in table.left
-        shown.add_column(
-            heading,
-            justify="left" if words else "right",
-            no_wrap=not words,
-            overflow="fold" if words else "ellipsis",
-        )
+        if place in table.left:
+            shown.add_column(heading, overflow="fold")
+        else:
+            shown.add_column(heading, justify="right", no_wrap=True)
     for row in table.rows:
         shown.add_row(*(Text(printable(cell.text), style=_STYLES[cell.tone]) for cell in row))
     if console.is_terminal:
@@ -258,19 +250,19 @@ class Outcome:
     interrupted: bool = False
 
 
+@define(eq=False, repr=False)
 class Bench:
     """Measures several targets: at the same time, or in turns if each has several runs.
 
     `runs`: the runs under way. `turn`: their number, from 1 to `turns`. Both may be watched.
     """
 
-    def __init__(self, upstreams: Sequence[Upstream], plan: Plan, limits: Limits) -> None:
-        self._upstreams = upstreams
-        self._plan = plan
-        self._limits = limits
-        self._outcome = Outcome()
-        self.runs: list[Run] = []
-        self.turn = 0
+    _upstreams: Sequence[Upstream]
+    _plan: Plan
+    _limits: Limits
+    _outcome: Outcome = field(factory=Outcome)
+    runs: list[Run] = field(factory=list)
+    turn: int = 0
 
     def __repr__(self) -> str:
         return f"<Bench of {len(self._upstreams)}>"
@@ -283,21 +275,23 @@ class Bench:
     @property
     def turns(self) -> int:
         """Number of measurements one after another."""
-        return len(self._upstreams) * self._plan.runs if self._plan.runs > 1 else 1
+        return len(self._groups) * self._plan.runs
+
+    @property
+    def _groups(self) -> Sequence[Sequence[Upstream]]:
+        """What is measured at the same time: runs to compare have the machine alone."""
+        return [[each] for each in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
 
     async def measure(self) -> Outcome:
         """Measure everything. The first SIGINT or SIGTERM ends it early, the second one at once.
 
         Raises ConfigError if a target does not have what the benchmark asks for.
         """
-        # Runs to compare have the machine alone.
-        alone = self._plan.runs > 1
-        groups = [[upstream] for upstream in self._upstreams] if alone else [self._upstreams]
         with open_timer() as sleep_until:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._heed_signals)
                 for number in range(self._plan.runs):
-                    for group in groups:
+                    for group in self._groups:
                         await self._measure_all(group, number, sleep_until)
                 nursery.cancel_scope.cancel()
         failures = self._outcome.failures
@@ -309,12 +303,13 @@ class Bench:
         if self._outcome.interrupted:
             return
         plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
+        sizes = self._limits.max_message_bytes, self._limits.max_head_bytes
         self.turn += 1
-        self.runs = [
-            Run(upstream, plan, self._open_channel(upstream), sleep_until)
-            for upstream in upstreams
-            if upstream.name not in self._outcome.failures
-        ]
+        self.runs = []
+        for upstream in upstreams:
+            if upstream.name not in self._outcome.failures:
+                opener = ChannelOpener(*sizes, STOP, plan.connections_each(upstream) + SPARE_CONNECTIONS)
+                self.runs.append(Run(upstream, plan, opener.open, sleep_until))
         found: dict[str, Results] = {}
         async with trio.open_nursery() as nursery:
             for run in self.runs:
@@ -325,11 +320,6 @@ class Bench:
                 self._outcome.results.append(found[name])
             if isinstance(run.work, Search):
                 self._outcome.knees[name] = run.work.knee.describe()
-
-    def _open_channel(self, upstream: Upstream) -> OpenChannel:
-        connections = self._plan.connections_each(upstream) + SPARE_CONNECTIONS
-        limits = self._limits
-        return ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP, connections).open
 
     async def _measure(self, run: Run, found: dict[str, Results]) -> None:
         name = run.upstream.name
