@@ -76,10 +76,7 @@ async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]
     """
     failures: list[McpmuxError] = []
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
-    async with (
-        open_connector(setup.upstream, OPENING_AT_ONCE) as connector,
-        trio.open_nursery() as nursery,
-    ):
+    async with open_connector(setup.upstream, OPENING_AT_ONCE) as connector, trio.open_nursery() as nursery:
         if not setup.pooled:
             connector = None
         sessions = [Session(setup, number, limit, connector) for number in range(count)]
