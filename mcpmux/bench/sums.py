@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from attrs import define, field
 
 from mcpmux.bench.results import COLUMNS, OK, WAITED, OperationResult, Series, Step
 from mcpmux.traffic.reading.histogram import Histogram
@@ -63,22 +64,20 @@ class Sums:
         return self.count, self.errors, p50, p99, most
 
 
+@define(eq=False, repr=False)
 class OperationSums:
     """Of one operation. `row`: of the row with `number`, the last in which it had anything.
 
     That row may be closed already; `closed` has those before it.
     """
 
-    __slots__ = ("_closed", "_whole", "errors", "number", "received_bytes", "row", "sent_bytes")
-
-    def __init__(self, number: int) -> None:
-        self.errors: dict[str, int] = {}
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        self.row = Sums()
-        self.number = number
-        self._closed: list[Columns] = []
-        self._whole = Sums()
+    number: int
+    errors: dict[str, int] = field(factory=dict)
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    row: Sums = field(factory=Sums)
+    _closed: list[Columns] = field(factory=list)
+    _whole: Sums = field(factory=Sums)
 
     def __repr__(self) -> str:
         return f"<OperationSums of {self.whole().count}>"
@@ -117,13 +116,13 @@ class OperationSums:
         )
 
 
-@dataclass(slots=True, kw_only=True)
+@define(kw_only=True)
 class Counts:
     """Requests or connections: how many, what those failed of that failed, and how long they took."""
 
     count: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    times: Histogram = field(default_factory=Histogram)
+    errors: dict[str, int] = field(factory=dict)
+    times: Histogram = field(factory=Histogram)
 
     def add(self, seconds: float, outcome: str) -> None:
         """Count one."""
@@ -134,7 +133,7 @@ class Counts:
             self.times.record(seconds)
 
 
-@dataclass(slots=True, kw_only=True)
+@define(kw_only=True)
 class StepCounts(Counts):
     """Of the requests that were meant to be sent in one step. It is open until `ended` is known."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 import click
+from click import option
 from click.core import ParameterSource
 
 from mcpmux.bench.assertion import check_parts, check_together, parse_assertion
@@ -26,7 +27,7 @@ from mcpmux.cli.traffic_replay import read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.reading import load_source, parse_source
 from mcpmux.config.report import InvalidValue, KeyPath, Report, invalid_value, sort_of, suggest
-from mcpmux.config.scalars import Duration, Flag
+from mcpmux.config.scalars import Duration, Flag, derive_names
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.traffic.reading.dialogue import SideName
 
@@ -50,7 +51,9 @@ def find_targets(
     if unknown:
         raise Mistake(f"--only {unknown[0]}: there is no such upstream; there are {', '.join(names)}")
     chosen = [upstream for upstream in found if not only or upstream.name in only]
-    return with_own_names(chosen), configs[0].limits
+    names = derive_names([upstream.name for upstream in chosen])
+    named = [attrs.evolve(upstream, name=name) for upstream, name in zip(chosen, names, strict=True)]
+    return named, configs[0].limits
 
 
 def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
@@ -63,17 +66,6 @@ def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
             f"so many connections need some {needed:,} open files, and this system allows {allowed:,}: raise "
             "its limit (`ulimit -n`), or ask for fewer sessions and clients"
         )
-
-
-def with_own_names(upstreams: Sequence[Upstream]) -> list[Upstream]:
-    """The same upstreams, with a number after a name that another one has."""
-    seen: Counter[str] = Counter()
-    named = []
-    for upstream in upstreams:
-        seen[upstream.name] += 1
-        number = seen[upstream.name]
-        named.append(upstream if number == 1 else attrs.evolve(upstream, name=f"{upstream.name}-{number}"))
-    return named
 
 
 def check_targets(upstreams: Sequence[Upstream], plan: Plan, *, allow_remote: bool) -> None:
@@ -114,8 +106,8 @@ def _list(reasons: Counter[str]) -> str:
     return "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common())
 
 
-SECONDS_ABOVE_0 = Parsed("DURATION", Duration().read)
-SECONDS_OR_0 = Parsed("DURATION", Duration(off=True).read)
+DURATION = Parsed("DURATION", Duration().read)
+DURATION_OR_0 = Parsed("DURATION", Duration(off=True).read)
 OPERATION = Parsed("OPERATION", parse_operation)
 FLOW = Parsed("OPERATION", parse_flow)
 CONDITION = Parsed("COND", parse_assertion)
@@ -123,69 +115,47 @@ PLACES = click.IntRange(1, PLACES_LIMIT)
 RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
+EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @upstream_option
-@click.option("--only", multiple=True, metavar="NAME", help="Measure only this upstream of a configuration.")
-@click.option("--do", "operations", multiple=True, type=FLOW, help="An operation to ask for; see above.")
-@click.option("--scenario", metavar="FILE", help="Read options and flows of several steps from TOML.")
-@click.option(
-    "--capture",
-    "captures",
-    multiple=True,
-    type=PATH,
-    metavar="FILE|DIR",
-    help="Send the requests of a capture.",
-)
-@click.option(
+@option("--only", multiple=True, metavar="NAME", help="Measure only this upstream of a configuration.")
+@option("--do", "operations", multiple=True, type=FLOW, help="An operation to ask for; see above.")
+@option("--scenario", metavar="FILE", help="Read options and flows of several steps from TOML.")
+@option("--capture", multiple=True, type=PATH, metavar="FILE|DIR", help="Send the requests of a capture.")
+@option(
     "--capture-upstream",
     metavar="NAME",
     help="Send what mcpmux sent to this upstream, not what clients sent.",
 )
-@click.option("--with-tools", is_flag=True, help="Also call the tools of a capture.")
-@click.option("--clients", type=PLACES, help=f"Closed model: number of clients. Default {CLIENTS}.")
-@click.option("--think", type=SECONDS_OR_0, default=0.0, help="Pause of a client after each response.")
-@click.option("--rate", metavar="RATE", help="Open model: requests a second, whatever the server does.")
-@click.option("--even", is_flag=True, help="Send at even intervals, not at random ones (Poisson).")
-@click.option("--duration", "seconds", type=SECONDS_ABOVE_0, help=f"Time to measure. Default {SECONDS:g}s.")
-@click.option("--count", type=click.IntRange(1), help=f"Most requests to send. Default {COUNT:,}.")
-@click.option("--warm-up", type=SECONDS_OR_0, default=1.0, show_default="1s", help="Time before measuring.")
-@click.option(
-    "--timeout",
-    "patience",
-    type=SECONDS_ABOVE_0,
-    default=10.0,
-    show_default="10s",
-    help="Time for a response.",
-)
-@click.option("--runs", type=RUNS, default=1, show_default=True, help="Runs of each target, in turns.")
-@click.option("--sessions", type=PLACES, default=1, show_default=True, help="Number of MCP sessions.")
-@click.option("--connections", type=PLACES, help="HTTP connections. Default: one for each in flight.")
-@click.option("--in-flight", type=PLACES, help=f"Most requests in flight. With --rate {IN_FLIGHT}.")
-@click.option("--find-max", multiple=True, type=CONDITION, help="Find the highest rate at which it holds.")
-@click.option("--push", type=OPERATION, help="Change a resource by it: how soon do all sessions hear?")
-@click.option(
-    "--resources", type=PLACES, default=1, show_default=True, help="Number of resources for --push."
-)
-@click.option(
-    "--assert", "assertions", multiple=True, type=CONDITION, help="Exit with code 1 if it does not hold."
-)
-@click.option("--compare", metavar="FILE", help="Compare with the results in a file of --json.")
-@click.option("--json", "json_file", type=FILE, help="Write all results as JSON.")
-@click.option("--csv", "csv_file", type=FILE, help="Write the numbers as CSV.")
-@click.option("--html", "html_file", type=FILE, help="Write a report with plots as one file.")
-@click.option(
-    "--zipf",
-    type=click.FloatRange(0, ZIPF_LIMIT),
-    default=0,
-    help="Popularity of resources: 1 for Zipf's law.",
-)
-@click.option("--check", type=click.Choice(["length", "hash"]), help="Check that contents stay the same.")
-@click.option("--revision", type=click.Choice(SUPPORTED), help="Speak this revision. Default: the newest.")
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed sends the same requests.")
-@click.option("--allow-remote", is_flag=True, help="Put load on other machines too.")
+@option("--with-tools", is_flag=True, help="Also call the tools of a capture.")
+@option("--clients", type=PLACES, help=f"Closed model: number of clients. Default {CLIENTS}.")
+@option("--think", type=DURATION_OR_0, default=0.0, help="Pause of a client after each response.")
+@option("--rate", metavar="RATE", help="Open model: requests a second, whatever the server does.")
+@option("--even", is_flag=True, help="Send at even intervals, not at random ones (Poisson).")
+@option("--duration", "seconds", type=DURATION, help=f"Time to measure. Default {SECONDS:g}s.")
+@option("--count", type=click.IntRange(1), help=f"Most requests to send. Default {COUNT:,}.")
+@option("--warm-up", type=DURATION_OR_0, default=1.0, show_default="1s", help="Time before measuring.")
+@option("--timeout", "patience", type=DURATION, default=10.0, show_default="10s", help="Time for a response.")
+@option("--runs", type=RUNS, default=1, show_default=True, help="Runs of each target, in turns.")
+@option("--sessions", type=PLACES, default=1, show_default=True, help="Number of MCP sessions.")
+@option("--connections", type=PLACES, help="HTTP connections. Default: one for each in flight.")
+@option("--in-flight", type=PLACES, help=f"Most requests in flight. With --rate {IN_FLIGHT}.")
+@option("--find-max", multiple=True, type=CONDITION, help="Find the highest rate at which it holds.")
+@option("--push", type=OPERATION, help="Change a resource by it: how soon do all sessions hear?")
+@option("--resources", type=PLACES, default=1, show_default=True, help="Number of resources for --push.")
+@option("--assert", "assertions", multiple=True, type=CONDITION, help="Exit with code 1 if it does not hold.")
+@option("--compare", metavar="FILE", help="Compare with the results in a file of --json.")
+@option("--json", type=FILE, help="Write all results as JSON.")
+@option("--csv", type=FILE, help="Write the numbers as CSV.")
+@option("--html", type=FILE, help="Write a report with plots as one file.")
+@option("--zipf", type=EXPONENT, default=0, help="Popularity of resources: 1 for Zipf's law.")
+@option("--check", type=click.Choice(["length", "hash"]), help="Check that contents stay the same.")
+@option("--revision", type=click.Choice(SUPPORTED), help="Speak this revision. Default: the newest.")
+@option("--seed", type=int, default=1, show_default=True, help="The same seed sends the same requests.")
+@option("--allow-remote", is_flag=True, help="Put load on other machines too.")
 @quiet_option
 def bench(
     targets: tuple[str, ...],
@@ -234,7 +204,7 @@ def bench(
       mcpmux bench ws://127.0.0.1:9000 --do '8 read file:///*' --do '1 list tools' --check hash
     """
     flows = with_scenario(options) or options["operations"]
-    captured = read_captured(options["captures"], options["capture_upstream"], options["with_tools"])
+    captured = read_captured(options["capture"], options["capture_upstream"], options["with_tools"])
     try:
         plan = make_plan(flows, captured, options)
         check_together(options["assertions"])
@@ -244,13 +214,8 @@ def bench(
     found, limits = find_targets(targets, only, upstreams)
     check_targets(found, plan, allow_remote=allow_remote)
     check_files(found, plan)
-    outputs = Outputs(
-        json=options["json_file"],
-        csv=options["csv_file"],
-        html=options["html_file"],
-        old=read_old(options["compare"]),
-        assertions=options["assertions"],
-    )
+    names = ("json", "csv", "html", "assertions")
+    outputs = Outputs(old=read_old(options["compare"]), **{name: options[name] for name in names})
     outputs.check()
     outcome = run(measure_watched, Bench(found, plan, limits), plan)
     raise click.exceptions.Exit(report(outcome, outputs))

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Self
 
+from attrs import define, field
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -24,15 +25,12 @@ NAME_WIDTH = 24  # columns of a target's name
 ROWS_AROUND = 4  # lines of the screen that are not rows of targets
 
 
+@define
 class _Row:
     """What is remembered of one target: its last snapshot, and its rates."""
 
-    def __init__(self) -> None:
-        self.last: Snapshot | None = None
-        self.rates: deque[float] = deque(maxlen=SPARKS)
-
-    def __repr__(self) -> str:
-        return f"<_Row {self.last!r}>"
+    last: Snapshot | None = None
+    rates: deque[float] = field(factory=lambda: deque(maxlen=SPARKS))
 
     def update(self, snapshot: Snapshot) -> None:
         last = self.last
@@ -46,17 +44,19 @@ class _Row:
         return f"{rate_text(latest):>9}  {sparkline(list(self.rates), sparks)}"
 
 
+@define(eq=False, repr=False)
 class LiveView:
     """A few lines that change in place, gone when it is left. `planned`: seconds, when the end is known."""
 
-    def __init__(self, console: Console, title: str, planned: float | None = None) -> None:
-        self.title = title
-        self.planned = planned
-        self._console = console
-        self._rows: dict[str, _Row] = {}
-        self._live: Live | None = None
-        if console.is_terminal:
-            self._live = Live(console=console, auto_refresh=False, transient=True)
+    _console: Console
+    title: str
+    planned: float | None = None
+    _rows: dict[str, _Row] = field(factory=dict)
+    _live: Live | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
     def __repr__(self) -> str:
         return f"<LiveView {self.title!r}{'' if self._live else ', quiet'}>"

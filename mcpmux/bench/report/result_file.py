@@ -25,6 +25,7 @@ import msgspec
 from mcpmux import __version__
 from mcpmux.bench.results import Results
 from mcpmux.errors import McpmuxError
+from mcpmux.protocol.envelope import UNREADABLE
 
 FORMAT = "mcpmux bench"
 VERSION = 1
@@ -62,46 +63,33 @@ def decode_report(data: bytes, source: str) -> Report:
     """The report in a file. `source`: how to name it in errors. Raises BadResults."""
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadResults(f"{source} is not JSON of a benchmark: {error}. {_ADVICE}") from error
     if head.format != FORMAT:
         raise BadResults(f"{source} is JSON, but not of a benchmark of mcpmux. {_ADVICE}")
-    _check_version(head.version, source)
+    version = head.version
+    if version != VERSION or isinstance(version, bool | float):
+        about = f"{source} has version {version!r} of the format"
+        if isinstance(version, int) and version > VERSION:
+            advice = "it was written by a newer mcpmux; read it with that one"
+            raise BadResults(f"{about}, and this mcpmux reads version {VERSION}: {advice}")
+        raise BadResults(f"{about}, which never was one: it is damaged")
     try:
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadResults(f"{source} is damaged or was changed by hand: {error}") from error
 
 
 _ADVICE = "Write one with `mcpmux bench TARGET --json FILE`."
-
-
-def _check_version(version: Any, source: str) -> None:
-    if version == VERSION and not isinstance(version, bool | float):
-        return
-    if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
-        raise BadResults(
-            f"{source} has version {version} of the format, and this mcpmux reads version {VERSION}: "
-            "it was written by a newer mcpmux; read it with that one"
-        )
-    raise BadResults(f"{source} has version {version!r} of the format, which never was one: it is damaged")
-
-
 TOOL = f"mcpmux {__version__}"
 
 
 def machine_facts() -> dict[str, str | int | float]:
-    """What matters for speed: system, processor, how many of them may be used, Python."""
+    """What matters for speed: system, processor, how many of them this process may use, Python."""
+    limited = hasattr(os, "sched_getaffinity")
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": platform.machine(),
-        "processors": usable_processors(),
+        "processors": len(os.sched_getaffinity(0)) if limited else os.cpu_count() or 1,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
-
-
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
