@@ -129,16 +129,14 @@ class Plan:
     def load(self, rate: Profile | None = None) -> Load:
         """The load to drive; `rate` in place of the plan's own."""
         profile = rate or self.profile
+        same = ("warm_up", "poisson", "think", "patience")
         return Load(
             workers=self.workers,
             seconds=total_seconds(profile) if profile is not None else self.seconds or SECONDS,
-            warm_up=self.warm_up,
             count=COUNT if self.count is None else self.count,
             profile=profile,
-            poisson=self.poisson,
-            think=self.think,
-            patience=self.patience,
             grace=min(GRACE_SECONDS, self.patience),
+            **{name: getattr(self, name) for name in same},
         )
 
     def connections_each(self, upstream: Upstream) -> int:

@@ -226,9 +226,7 @@ def _sum_values(values: Sequence[Any]) -> Any:
 
 def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
     """Counts by kind, of all tables; the most frequent first."""
-    sums: Counter[str] = Counter()
-    for table in tables:
-        sums.update(table)
+    sums: Counter[str] = sum(map(Counter, tables), Counter())
     return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -239,8 +237,7 @@ def generator_of(
 
     `late`: how many of all `requests` it sent late.
     """
-    share = cpu_seconds / seconds if seconds > 0 else 0.0
-    waited = waited_seconds / seconds if seconds > 0 else 0.0
+    share, waited = (each / seconds if seconds > 0 else 0.0 for each in (cpu_seconds, waited_seconds))
     warning = None
     if share >= BUSY_SHARE:
         warning = (
@@ -280,28 +277,24 @@ def pooled(results: Iterable[Results]) -> list[Results]:
 
 def pool(runs: Sequence[Results]) -> Results:
     """All runs of one target as one; a single run as it is."""
-    first = runs[0]
     if len(runs) == 1:
-        return first
-    names = dict.fromkeys(name for run in runs for name in run.operations)
-    of_name = {name: [run.operations[name] for run in runs if name in run.operations] for name in names}
+        return runs[0]
+    operations = {}
+    for name in dict.fromkeys(name for run in runs for name in run.operations):
+        parts = [run.operations[name] for run in runs if name in run.operations]
+        operations[name] = combined(parts, _pool_series([part.series for part in parts]))
     fan_outs = [run.fan_out for run in runs if run.fan_out is not None]
+    pushes = ("changes", "expected", "deliveries", "duplicates", "delay")
     all_steps = zip(*(run.steps for run in runs), strict=False)  # as far as all runs came
+    generators = [run.generator for run in runs]
     return replace(
         _sum(runs, "seconds", "unfinished"),
-        operations={
-            name: combined(parts, _pool_series([part.series for part in parts]))
-            for name, parts in of_name.items()
-        },
+        operations=operations,
         series=_pool_series([run.series for run in runs]),
         connections=_sum([run.connections for run in runs], "count", "errors", "times", "lost"),
-        generator=max(
-            (run.generator for run in runs), key=lambda one: (one.warning is not None, one.cpu_share)
-        ),
+        generator=max(generators, key=lambda one: (one.warning is not None, one.cpu_share)),
         steps=tuple(_sum(steps, "seconds", "count", "arrived", "errors", "latency") for steps in all_steps),
-        fan_out=_sum(fan_outs, "changes", "expected", "deliveries", "duplicates", "delay")
-        if fan_outs
-        else None,
+        fan_out=_sum(fan_outs, *pushes) if fan_outs else None,
         examples={key: words for run in reversed(runs) for key, words in run.examples.items()},
         stopped=next((run.stopped for run in runs if run.stopped), None),
     )

@@ -142,13 +142,11 @@ class Run:
             drive = Drive(plan.load(), sessions, mix, tally.record, random, self._sleep_until)
             work = self.work = drive
             await drive.run(started)
-        elapsed = trio.current_time() - started
+        cpu, waited = self._cpu() - began, self._waited() - waited
         return tally.results(
             self._about(sessions[0], when),
             work.ended,
-            generator_of(
-                self._cpu() - began, elapsed, self._waited() - waited, work.late, requests=tally.seen
-            ),
+            generator_of(cpu, trio.current_time() - started, waited, work.late, requests=tally.seen),
             fan_out=work.deliveries.results() if isinstance(work, Push) else None,
             unfinished=work.unfinished,
             stopped=work.stopped,
@@ -191,21 +189,14 @@ class Run:
         return push
 
     def _about(self, session: Session, when: datetime) -> About:
-        target = self.upstream.target
+        plan, target, revision = self._plan, self.upstream.target, session.facts.revision
         transport = TRANSPORTS[type(target)]
-        revision = session.facts.revision
+        place = {"transport": transport, "era": "modern" if is_modern(revision) else "legacy"}
         return About(
             name=self.upstream.name,
             target=target.display,
             transport=transport,
             revision=revision,
             when=when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            load=LoadDescription(
-                text=self._plan.describe(),
-                settings={
-                    **self._plan.settings(),
-                    "transport": transport,
-                    "era": "modern" if is_modern(revision) else "legacy",
-                },
-            ),
+            load=LoadDescription(text=plan.describe(), settings={**plan.settings(), **place}),
         )

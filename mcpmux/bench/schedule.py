@@ -135,17 +135,9 @@ CLOCK_MONOTONIC = 1
 FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 SHORT_SECONDS = 0.002  # longer waits leave the timer alone until they are that short
 EXPIRATIONS_BYTES = 8  # what is read from a timer that has ended
-
-
-class _Spec(ctypes.Structure):
-    """`struct itimerspec`: the interval, of which we make no use, and the time to wait."""
-
-    _fields_ = (
-        ("interval_seconds", ctypes.c_long),
-        ("interval_nanoseconds", ctypes.c_long),
-        ("seconds", ctypes.c_long),
-        ("nanoseconds", ctypes.c_long),
-    )
+_Spec = (
+    ctypes.c_long * 4
+)  # `struct itimerspec`: an interval, which we do not use, and seconds and nanoseconds
 
 
 class KernelTimer:
@@ -176,8 +168,7 @@ class KernelTimer:
         if left <= 0:
             await trio.lowlevel.checkpoint()
             return
-        spec = _Spec(0, 0, 0, max(int(left * 1e9), 1))
-        self._set(self._descriptor, 0, ctypes.byref(spec), None)
+        self._set(self._descriptor, 0, _Spec(0, 0, 0, max(int(left * 1e9), 1)), None)
         await trio.lowlevel.wait_readable(self._descriptor)
         os.read(self._descriptor, EXPIRATIONS_BYTES)
 

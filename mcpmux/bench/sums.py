@@ -152,16 +152,12 @@ class StepCounts(Counts):
 
     def freeze(self, ended: float) -> Step:
         """What is kept of it. `ended`: of the run."""
+        same = ("name", "offered", "count", "arrived", "held", "why")
         return Step(
-            name=self.name,
-            offered=self.offered,
             seconds=max((self.ended if self.ended is not None else ended) - self.began, 0.0),
-            count=self.count,
-            arrived=self.arrived,
             errors=dict(self.errors),
             latency=self.times.freeze(),
-            held=self.held,
-            why=self.why,
+            **{name: getattr(self, name) for name in same},
         )
 
 

@@ -14,11 +14,12 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
-from mcpmux.bench.results import OK, WAITED, About, Connections, FanOut, Generator, Results, Step
+from mcpmux.bench.results import OK, WAITED, About, Connections, Generator, Results, Step
 from mcpmux.bench.sums import OTHERS, Columns, Counts, OperationSums, StepCounts, Sums, add_kind, series_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -34,7 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """How far a run is. `elapsed`: seconds since load began; `warming`: whether the warm-up is still on.
 
     `seen`: requests that have ended, with the warm-up; `count` and `errors`: those that count.
-    Percentiles are seconds, over all that counts so far; None without any. `step`: the last one's name.
+    `times`: p50, p99, p99.9 and the most in seconds, of all that counts so far. `step`: the last one's name.
     """
 
     elapsed: float
@@ -43,10 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     errors: int
     in_flight: int
-    p50: float | None
-    p99: float | None
-    p999: float | None
-    most: float | None
+    times: Sequence[float | None]
     step: str | None = None
 
 
@@ -167,7 +165,6 @@ class Tally:
     def snapshot(self, now: float, in_flight: int = 0) -> Snapshot:
         """What a live view shows. Costs more than counting: for a few times a second."""
         whole = Sums(sums.whole() for sums in self._operations.values())
-        p50, p99, p999 = whole.latency.percentiles((50, 99, 99.9))
         return Snapshot(
             elapsed=now - self.started,
             warming=now < self.begun,
@@ -175,26 +172,14 @@ class Tally:
             count=whole.count,
             errors=whole.errors,
             in_flight=in_flight,
-            p50=p50,
-            p99=p99,
-            p999=p999,
-            most=whole.latency.most if whole.latency.count else None,
+            times=whole.latency.percentiles((50, 99, 99.9, 100)),
             step=self._steps[-1].name if self._steps else None,
         )
 
-    def results(
-        self,
-        about: About,
-        ended: float,
-        generator: Generator,
-        *,
-        fan_out: FanOut | None = None,
-        unfinished: int = 0,
-        stopped: str | None = None,
-    ) -> Results:
+    def results(self, about: About, ended: float, generator: Generator, **more: Any) -> Results:
         """Everything that was counted. The run lasted until `ended`, or until its last answer if later.
 
-        May be called before the end too, such as when the run is interrupted.
+        May be called before the end too, such as when the run is interrupted. `more`: what else is known.
         """
         ended = max(ended, self._last)
         self._close_rows(ended)
@@ -219,10 +204,8 @@ class Tally:
             ),
             generator=generator,
             steps=tuple(step.freeze(ended) for step in self._steps),
-            fan_out=fan_out,
-            unfinished=unfinished,
-            stopped=stopped,
             examples=dict(self._examples),
+            **more,
         )
 
     def _add_operation(self, operation: str) -> OperationSums:

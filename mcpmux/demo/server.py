@@ -6,11 +6,11 @@ lists in pages, and refuses unknown methods. What a server is about is in the ta
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import trio
+from attrs import define, field
 
 from mcpmux import __version__
 from mcpmux.errors import RpcError
@@ -29,7 +29,7 @@ from mcpmux.protocol.call import (
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request, decode_any, raw
 from mcpmux.protocol.era import downgrade_error, downgrade_result
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.inline import in_task
@@ -55,6 +55,7 @@ class Tool(NamedTuple):
     call: Answer
 
 
+@define(eq=False, repr=False)
 class DemoServer:
     """One server. `resources`: lists them. `read`: the contents at a URI, None when there are none.
 
@@ -62,30 +63,24 @@ class DemoServer:
     only one that it speaks, a legacy one; None for all.
     """
 
-    def __init__(
-        self,
-        name: str,
-        instructions: str,
-        resources: Callable[[], list[Json]],
-        read: Callable[[str], list[Json] | None],
-        tools: Sequence[Tool],
-        *,
-        lists: Mapping[str, Callable[[], list[Json]]] = MappingProxyType({}),
-        answers: Mapping[str, Answer] = MappingProxyType({}),
-        page_size: int = 100,
-        revision: str | None = None,
-    ) -> None:
-        self._info = raw({"name": f"mcpmux-demo-{name}", "version": __version__})
-        self._instructions = instructions
-        self._read_resource = read
-        self._tools = {tool.listed["name"]: tool for tool in tools}
-        self._lists = {m.RESOURCES_LIST: resources, m.TOOLS_LIST: lambda: [t.listed for t in tools], **lists}
-        self._answers = {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call, **answers}
-        self._page_size = page_size
-        self._revision = revision
+    name: str
+    _instructions: str
+    _resources: Callable[[], list[Json]]
+    _contents: Callable[[str], list[Json] | None] = field(alias="read")
+    _tools: Sequence[Tool]
+    _lists: dict[str, Callable[[], list[Json]]] = field(factory=dict)
+    _answers: dict[str, Answer] = field(factory=dict)
+    _page_size: int = 100
+    _revision: str | None = None
+    _info: Raw = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._info = raw({"name": f"mcpmux-demo-{self.name}", "version": __version__})
+        self._lists |= {m.RESOURCES_LIST: self._resources, m.TOOLS_LIST: self._list_tools}
+        self._answers |= {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call}
 
     def __repr__(self) -> str:
-        return f"<DemoServer {bytes(self._info).decode()}>"
+        return f"<DemoServer {self.name}>"
 
     async def serve(self, messages: MessageStream) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
@@ -144,18 +139,22 @@ class DemoServer:
         fields[META] = raw({SERVER_INFO: self._info})
         return upgrade_result(call.method, fields)
 
+    def _list_tools(self) -> list[Json]:
+        return [tool.listed for tool in self._tools]
+
     async def _read(self, params: Json, _report: Report) -> Json:
         uri = required_text(params, "uri")
-        contents = self._read_resource(uri)
+        contents = self._contents(uri)
         if contents is None:
             raise unknown("Resource", "uri", uri)
         return {"contents": contents}
 
     async def _call(self, params: Json, report: Report) -> Json:
         name, arguments = required_text(params, "name"), object_at(params, "arguments")
-        if name not in self._tools:
-            raise unknown("Tool", "name", name)
-        return await self._tools[name].call(arguments, report)
+        for tool in self._tools:
+            if tool.listed["name"] == name:
+                return await tool.call(arguments, report)
+        raise unknown("Tool", "name", name)
 
     def _page(self, method: str, params: Json) -> Json:
         items = self._lists[method]()

@@ -92,12 +92,7 @@ class LiveView:
                 ("in flight", f"{snapshot.in_flight:,}"),
                 ("errors", _errors(snapshot)),
             ),
-            _pairs(
-                ("p50", time_text(snapshot.p50)),
-                ("p99", time_text(snapshot.p99)),
-                ("p99.9", time_text(snapshot.p999)),
-                ("max", time_text(snapshot.most)),
-            ),
+            _pairs(*zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)),
         )
 
     def _table(self, snapshots: Mapping[str, Snapshot]) -> Group:
@@ -110,13 +105,9 @@ class LiveView:
         sparks = min(SPARKS, max((self._console.width - 100), 8))
         room = max(self._console.height - ROWS_AROUND, 1)
         for name, snapshot in list(snapshots.items())[:room]:
-            table.add_row(
-                Text(printable(name)),
-                Text(self._rows[name].rate(sparks)),
-                f"{snapshot.count:,}",
-                _errors(snapshot),
-                *map(time_text, (snapshot.p50, snapshot.p99, snapshot.most)),
-            )
+            p50, p99, _, most = map(time_text, snapshot.times)
+            texts = f"{snapshot.count:,}", _errors(snapshot), p50, p99, most
+            table.add_row(Text(printable(name)), Text(self._rows[name].rate(sparks)), *texts)
         hidden = len(snapshots) - room
         return Group(table, Text(f"and {hidden} more", style="bright_black")) if hidden > 0 else Group(table)
 

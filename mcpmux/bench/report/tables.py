@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -129,21 +129,13 @@ def _throughput(results: Sequence[Results]) -> Table:
         counts = (sum(connections.errors.values()), "failed"), (connections.lost, "lost")
         wrong = ", ".join(f"{count} {what}" for count, what in counts if count)
         opened = f"{connections.count:,} ({wrong})" if wrong else f"{connections.count:,}"
-        rows.append(
-            (
-                one.about.name,
-                f"{whole.count:,}",
-                Cell(_rate(one, whole), "strong"),
-                _error_cell(whole),
-                bytes_text(whole.sent_bytes),
-                bytes_text(whole.received_bytes),
-                Cell(opened, "bad" if wrong else ""),
-                *map(time_text, connections.times.percentiles((50, 100))),
-                Cell(share_text(one.generator.cpu_share), "warn" if one.generator.warning else ""),
-            )
-        )
-    volume = ("target", "requests", "rate", "errors", "sent", "received")
-    return _table("Throughput", (*volume, "connections", "connect p50", "connect max", "generator CPU"), rows)
+        volume = map(bytes_text, (whole.sent_bytes, whole.received_bytes))
+        times = map(time_text, connections.times.percentiles((50, 100)))
+        busy = Cell(share_text(one.generator.cpu_share), "warn" if one.generator.warning else "")
+        counted = (f"{whole.count:,}", Cell(_rate(one, whole), "strong"), _error_cell(whole))
+        rows.append((one.about.name, *counted, *volume, Cell(opened, "bad" if wrong else ""), *times, busy))
+    headings = ("target", "requests", "rate", "errors", "sent", "received", "connections", "connect p50")
+    return _table("Throughput", (*headings, "connect max", "generator CPU"), rows)
 
 
 def _latencies(results: Sequence[Results]) -> Table:
@@ -160,17 +152,17 @@ def _latencies(results: Sequence[Results]) -> Table:
         whole = one.overall()
         rows.append(_latency_row(every, one, whole, "strong"))
         if differs(whole.latency, whole.service):
-            first = (Cell(text, "dim") for text in (f"{every}, from the actual send", one.about.name, "", ""))
-            rows.append((*first, *_time_cells(whole.service, "dim")))
+            texts = (f"{every}, from the actual send", one.about.name, "", "", *_times_of(whole.service))
+            rows.append([Cell(text, "dim") for text in texts])
     headings = ("operation", "target", "requests", "rate", *TIMES)
     if len(results) > 1:
         return _table("Latency", headings, rows, (0, 1))
     return _table("Latency", (headings[0], *headings[2:]), [(row[0], *row[2:]) for row in rows])
 
 
-def _latency_row(name: str, one: Results, part: OperationResult, tone: Tone = "") -> tuple[Cell, ...]:
-    texts = (name, one.about.name, f"{part.count:,}", _rate(one, part))
-    return (*(Cell(text, tone) for text in texts), *_time_cells(part.latency, tone))
+def _latency_row(name: str, one: Results, part: OperationResult, tone: Tone = "") -> list[Cell]:
+    texts = (name, one.about.name, f"{part.count:,}", _rate(one, part), *_times_of(part.latency))
+    return [Cell(text, tone) for text in texts]
 
 
 def _rate(one: Results, part: OperationResult) -> str:
@@ -179,12 +171,12 @@ def _rate(one: Results, part: OperationResult) -> str:
 
 def _runs(title: str, runs: Sequence[Results]) -> Table:
     """Each run, and their spread: half the distance from least to most, relative to the mean."""
-    wholes = [(run, run.overall()) for run in runs]
-    rates = [run.rate(whole) if run.seconds else None for run, whole in wholes]
-    times = [whole.latency.percentiles((50, 99, 100)) for _, whole in wholes]
+    wholes = [run.overall() for run in runs]
+    rates = [run.rate(whole) if run.seconds else None for run, whole in zip(runs, wholes, strict=True)]
+    times = [whole.latency.percentiles((50, 99, 100)) for whole in wholes]
     rows: list[Row] = [
-        (str(number), f"{whole.count:,}", _error_cell(whole), rate_text(rate), *map(time_text, percentiles))
-        for number, ((_, whole), rate, percentiles) in enumerate(zip(wholes, rates, times, strict=True), 1)
+        (str(number), f"{whole.count:,}", _error_cell(whole), rate_text(rate), *map(time_text, each))
+        for number, (whole, rate, each) in enumerate(zip(wholes, rates, times, strict=True), 1)
     ]
     spreads = (Cell(_spread(column), "dim") for column in (rates, *zip(*times, strict=True)))
     rows.append((Cell("spread", "dim"), "", "", *spreads))
@@ -206,7 +198,7 @@ def _steps(title: str, steps: Sequence[Step]) -> Table:
             "" if step.clients is None else f"{step.clients:,}",
             rate_text(step.rate),
             share_text(sum(step.errors.values()) / step.count if step.count else None),
-            *_time_cells(step.latency),
+            *_times_of(step.latency),
             Cell(f"no: {step.why or 'too slow'}", "bad") if step.held is False else held[step.held],
         )
         for step in steps
@@ -222,7 +214,7 @@ def _fan_out(title: str, pushes: FanOut) -> Table:
         f"{pushes.deliveries:,} of {pushes.expected:,}",
         Cell(f"{pushes.losses:,}", "bad" if pushes.losses else ""),
         Cell(f"{pushes.duplicates:,}", "warn" if pushes.duplicates else ""),
-        *_time_cells(pushes.delay),
+        *_times_of(pushes.delay),
     )
     headings = ("subscribers", "resources", "changes", "delivered", "lost", "duplicates", *TIMES)
     return _table(title, headings, [row], ())
@@ -235,16 +227,10 @@ def _errors(title: str, one: Results) -> Table:
     parts = [(name, part.count, part.errors) for name, part in one.operations.items()]
     parts.append(("connect", connections.count, failures))
     found = [(count, name, kind, whole) for name, whole, errors in parts for kind, count in errors.items()]
-    rows = [
-        (
-            name,
-            Cell(kind, "bad"),
-            f"{count:,}",
-            share_text(count / whole),
-            Cell(one.examples.get(f"{name}: {kind}", ""), "dim"),
-        )
-        for count, name, kind, whole in sorted(found, key=lambda each: -each[0])
-    ]
+    rows: list[Row] = []
+    for count, name, kind, whole in sorted(found, key=lambda each: -each[0]):
+        example = Cell(one.examples.get(f"{name}: {kind}", ""), "dim")
+        rows.append((name, Cell(kind, "bad"), f"{count:,}", share_text(count / whole), example))
     return _table(title, ("operation", "error", "count", "share", "such as"), rows, (0, 1, 4))
 
 
@@ -253,9 +239,9 @@ def _error_cell(whole: OperationResult) -> Cell:
     return Cell(text, "bad") if whole.failed else Cell("0")
 
 
-def _time_cells(times: Distribution, tone: Tone = "") -> list[Cell]:
-    values = [*times.percentiles(PERCENTS), times.most if times.count else None]
-    return [Cell(time_text(value), tone) for value in values]
+def _times_of(times: Distribution) -> list[str]:
+    """Texts for TIMES."""
+    return [time_text(value) for value in times.percentiles((*PERCENTS, 100))]
 
 
 def _table(title: str, headings: tuple[str, ...], rows: Iterable[Row], left: tuple[int, ...] = (0,)) -> Table:
@@ -296,18 +282,25 @@ def _lines(one: Results) -> Iterator[Line]:
         yield from _operation(name, one, part)
     yield "connect", "count", one.connections.count, ""
     yield "connect", "lost", one.connections.lost, ""
-    for kind, count in one.connections.errors.items():
-        yield "connect", f"error {kind}", count, ""
+    yield from _kinds("connect", one.connections.errors)
     yield from _times("connect", "time", one.connections.times)
     yield "", "generator CPU", one.generator.cpu_share, "share"
     for step in one.steps:
-        yield f"step {step.name}", "offered", step.offered, "/s"
-        yield f"step {step.name}", "rate", step.rate, "/s"
-        yield f"step {step.name}", "errors", sum(step.errors.values()), ""
-        yield from _times(f"step {step.name}", "latency", step.latency)
+        name = f"step {step.name}"
+        yield name, "offered", step.offered, "/s"
+        yield name, "rate", step.rate, "/s"
+        yield name, "errors", sum(step.errors.values()), ""
+        yield from _times(name, "latency", step.latency)
     if one.fan_out is not None:
-        counts = ("subscribers", "resources", "changes", "expected", "deliveries", "losses", "duplicates")
-        for measure in counts:
+        for measure in (
+            "subscribers",
+            "resources",
+            "changes",
+            "expected",
+            "deliveries",
+            "losses",
+            "duplicates",
+        ):
             yield "delivery", measure, getattr(one.fan_out, measure), ""
         yield from _times("delivery", "delay", one.fan_out.delay)
 
@@ -317,12 +310,15 @@ def _operation(name: str, one: Results, part: OperationResult) -> Iterator[Line]
     yield name, "rate", one.rate(part), "/s"
     yield name, "errors", part.failed, ""
     yield name, "error share", part.error_share, "share"
-    for kind, count in part.errors.items():
-        yield name, f"error {kind}", count, ""
+    yield from _kinds(name, part.errors)
     yield name, "sent", part.sent_bytes, "bytes"
     yield name, "received", part.received_bytes, "bytes"
     yield from _times(name, "latency", part.latency)
     yield from _times(name, "service", part.service)
+
+
+def _kinds(part: str, errors: Mapping[str, int]) -> Iterator[Line]:
+    return ((part, f"error {kind}", count, "") for kind, count in errors.items())
 
 
 def _times(part: str, what: str, times: Distribution) -> Iterator[Line]:
