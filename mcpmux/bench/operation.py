@@ -14,7 +14,6 @@ A number in front is the weight: `8 read`.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from bisect import bisect_right
@@ -24,7 +23,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from mcpmux.config.report import InvalidValue
+from mcpmux.config.report import InvalidValue, closest
 from mcpmux.mux.pattern import matches as is_match
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -42,15 +41,21 @@ LISTS = {
     "prompts": m.PROMPTS_LIST,
 }
 
+SYNTAX = {
+    "read": "[GLOB]",
+    "list": "[resources|templates|tools|prompts]",
+    "template": "TEMPLATE ARGUMENTS",
+    "tool": "NAME [ARGUMENTS]",
+    "prompt": "NAME [ARGUMENTS]",
+    "complete": "prompt:NAME|TEMPLATE ARGUMENT VALUE",
+    "ping": "",
+    "subscribe": "[GLOB]",
+}
+"""What follows a verb."""
+
+EXPECTED = "expected one of: " + ", ".join(f"{verb} {rest}".strip() for verb, rest in SYNTAX.items())
+
 NAMED = {"tool": m.TOOLS_CALL, "prompt": m.PROMPTS_GET}
-
-VERBS = ("read", "list", "template", "tool", "prompt", "complete", "ping", "subscribe")
-
-EXPECTED = (
-    "expected one of: read [GLOB], list [resources|templates|tools|prompts], template TEMPLATE ARGUMENTS, "
-    "tool NAME [ARGUMENTS], prompt NAME [ARGUMENTS], complete prompt:NAME|TEMPLATE ARGUMENT VALUE, ping, "
-    "subscribe [GLOB]"
-)
 
 
 class Kind(Enum):
@@ -61,6 +66,13 @@ class Kind(Enum):
     """Every page of a list."""
     SUBSCRIBE = "subscribe"
     """To a URI, and unsubscribe again."""
+
+
+OF_URIS = {
+    "read": (m.RESOURCES_READ, Kind.ONCE),
+    "subscribe": (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE),
+}
+"""Verbs about resources of the server's own list."""
 
 
 class Ask(NamedTuple):
@@ -95,7 +107,7 @@ class Operation(NamedTuple):
     @property
     def needs_uris(self) -> bool:
         """Whether the server has to be asked for its resources first."""
-        return self.verb in ("read", "subscribe") or (self.arguments is not None and self.arguments.needs_uri)
+        return self.verb in OF_URIS or (self.arguments is not None and self.arguments.needs_uri)
 
 
 def parse_weighted(text: str) -> tuple[float, str]:
@@ -110,36 +122,31 @@ def parse_weighted(text: str) -> tuple[float, str]:
 def parse_operation(text: str) -> Operation:
     """The operation that the words describe. Raises InvalidValue."""
     verb, _, rest = text.strip().partition(" ")
-    subject, _, more = rest.strip().partition(" ")
-    if verb == "ping" and not subject:
-        return Operation(text, verb, "")
-    if verb in ("read", "subscribe") and not more:
+    subject, _, more = (part.strip() for part in rest.strip().partition(" "))
+    if (verb == "ping" and not subject) or (verb in OF_URIS and not more):
         return Operation(text, verb, subject)
     if verb == "list" and not more and (subject or "resources") in LISTS:
         return Operation(text, verb, subject or "resources")
-    if verb in ("tool", "prompt", "template") and subject:
-        if verb == "template" and not more.strip():
-            raise InvalidValue(f'`{text}`: a template needs values, such as {{"name": "{{{{a|b}}}}"}}')
+    if verb == "template" and subject and not more:
+        raise InvalidValue(f'`{text}`: a template needs values, such as {{"name": "{{{{a|b}}}}"}}')
+    if verb in (*NAMED, "template") and subject:
         try:
-            return Operation(text, verb, subject, parse_arguments(more.strip()))
+            return Operation(text, verb, subject, parse_arguments(more))
         except InvalidValue as mistake:
             raise InvalidValue(f"`{text}`: {mistake}") from None
-    if verb == "complete" and subject:
-        argument, _, value = more.strip().partition(" ")
-        if argument:
-            return Operation(text, verb, subject, Template({"name": argument, "value": value.strip()}))
+    if verb == "complete" and subject and more:
+        argument, _, value = more.partition(" ")
+        return Operation(text, verb, subject, Template({"name": argument, "value": value.strip()}))
     raise InvalidValue(f"`{text}` is no operation; {_guess(verb, subject, more)}{EXPECTED}")
 
 
 def _guess(verb: str, subject: str, more: str) -> str:
     """The likeliest correction, or nothing."""
     if verb == "list" and not more:
-        near = difflib.get_close_matches(subject.lower(), LISTS, 1)
-        return f"did you mean `list {near[0]}`? " if near else ""
-    if verb in VERBS:
-        return ""
-    near = difflib.get_close_matches(verb.lower(), VERBS, 1)
-    return f"did you mean `{' '.join(filter(None, (near[0], subject, more)))}`? " if near else ""
+        near = closest(subject.lower(), LISTS)
+        return f"did you mean `list {near}`? " if near else ""
+    near = None if verb in SYNTAX else closest(verb.lower(), SYNTAX)
+    return f"did you mean `{' '.join(filter(None, (near, subject, more)))}`? " if near else ""
 
 
 def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
@@ -147,20 +154,17 @@ def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
 
     `exponent` of their popularity: 0 for all alike. Raises InvalidValue when there is nothing to ask.
     """
-    verb, name = operation.verb, operation.name
-    if verb in ("read", "subscribe"):
-        reads = verb == "read"
-        method, kind = (m.RESOURCES_READ, Kind.ONCE) if reads else (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE)
+    verb, name, template = operation.verb, operation.name, operation.arguments
+    if verb in OF_URIS:
+        method, kind = OF_URIS[verb]
         found = [uri for uri in uris if matches(operation.subject or "*", uri)]
         asks = [Ask(name, kind, Call(method, {"uri": raw(uri)}, {}), uri) for uri in found]
         drawn = _draw_from(asks, exponent, operation)
         return lambda _number, random: drawn.one(random.random)
-    if verb in ("list", "ping"):
+    if template is None:
         method, kind = (LISTS[operation.subject], Kind.WALK) if verb == "list" else (m.PING, Kind.ONCE)
         ask = Ask(name, kind, Call(method, {}, {}))
         return lambda _number, _random: ask
-    template = operation.arguments
-    assert template is not None
     drawing = _draw_from(uris, exponent, operation) if template.needs_uri else None
 
     def make(number: int, random: Random) -> Ask:
@@ -177,10 +181,10 @@ def matches(glob: str, uri: str) -> bool:
 
 def _draw_from(items: Sequence[T], exponent: float, operation: Operation) -> Drawing[T]:
     if not items:
-        about = f" that matches {operation.subject}" if operation.verb in ("read", "subscribe") else ""
-        raise InvalidValue(
-            f"`{operation.text}`: the server lists no resource{about if operation.subject else ''}"
+        about = (
+            f" that matches {operation.subject}" if operation.verb in OF_URIS and operation.subject else ""
         )
+        raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}")
     return Drawing(items, zipf(len(items), exponent))
 
 
@@ -192,10 +196,9 @@ def _build(operation: Operation, values: Fields) -> Ask:
         return Ask(operation.name, Kind.ONCE, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
     if verb == "complete":
         kind, _, prompt = subject.partition(":")
-        is_prompt = kind == "prompt"
-        ref = (
-            {"type": "ref/prompt", "name": prompt} if is_prompt else {"type": "ref/resource", "uri": subject}
-        )
+        ref = {"type": "ref/resource", "uri": subject}
+        if kind == "prompt":
+            ref = {"type": "ref/prompt", "name": prompt}
         call = Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {})
     else:
         call = Call(NAMED[verb], {"name": raw(subject), "arguments": raw(values)}, {})

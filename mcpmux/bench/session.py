@@ -167,23 +167,21 @@ class Session:
             return Answer(kind, size_of(chain.ask.call.params), 0, words if lost else None)
 
     async def _perform_once(self, chain: Chain, connection: Connection) -> Answer:
-        result = await self._ask(chain, connection)
+        result: Fields | None = None
+        if self._pool is not None:
+            try:
+                result = await self._pool.exchange(chain)
+            except RpcError as error:
+                if error.code != HEADER_MISMATCH:
+                    raise
+        if result is None:  # the channel learns the headers of tools
+            result = await connection.exchange(chain.ask.call, unheard)
         if chain.pending:
             return Answer(OK, 0, 0)  # of an ask that was counted already
         outcome = chain.judge(result)
         if outcome == TOOL_ERROR:
             self._setup.tally.explain(chain.ask.operation, outcome, lambda: words_of(result))
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
-
-    async def _ask(self, chain: Chain, connection: Connection) -> Fields:
-        if self._pool is None:
-            return await connection.exchange(chain.ask.call, unheard)
-        try:
-            return await self._pool.exchange(chain)
-        except RpcError as error:
-            if error.code != HEADER_MISMATCH:
-                raise
-        return await connection.exchange(chain.ask.call, unheard)  # it learns the headers of tools
 
     async def _subscribe(self, call: Call, connection: Connection) -> None:
         """Subscribe to a resource, and unsubscribe as soon as the server has agreed."""

@@ -292,15 +292,8 @@ def _lines(one: Results) -> Iterator[Line]:
         yield name, "errors", sum(step.errors.values()), ""
         yield from _times(name, "latency", step.latency)
     if one.fan_out is not None:
-        for measure in (
-            "subscribers",
-            "resources",
-            "changes",
-            "expected",
-            "deliveries",
-            "losses",
-            "duplicates",
-        ):
+        counts = ("subscribers", "resources", "changes", "expected", "deliveries", "losses", "duplicates")
+        for measure in counts:
             yield "delivery", measure, getattr(one.fan_out, measure), ""
         yield from _times("delivery", "delay", one.fan_out.delay)
 
