@@ -17,7 +17,6 @@ What cannot hold, or cannot fail, is refused when it is read: it would say nothi
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +27,7 @@ import msgspec
 
 from mcpmux.bench.formatting import rate_text, share_text, time_text
 from mcpmux.bench.results import NO_TIMES, Results
-from mcpmux.config.report import InvalidValue
+from mcpmux.config.report import InvalidValue, closest
 from mcpmux.traffic.reading.histogram import Distribution
 
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
@@ -150,8 +149,8 @@ def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> N
 def unknown_part(part: str, known: Iterable[str]) -> str:
     """The text that there is no such operation, and what there is."""
     names = sorted(known)
-    near = difflib.get_close_matches(part, names, 1)
-    guess = f"; did you mean {near[0]!r}?" if near else ""
+    near = closest(part, names)
+    guess = f"; did you mean {near!r}?" if near else ""
     return f"there is no operation {part!r} in this run; there are {', '.join(names)}{guess}"
 
 
@@ -176,8 +175,8 @@ def _parse_left(text: str, end: int) -> tuple[str | None, str]:
         if part is not None:
             raise BadAssertion(text, 0, f"{measure} is about the whole run: write it without {part!r}")
         return None, measure
-    near = difflib.get_close_matches(measure, (*OF_OPERATION, *OF_RUN, "p50", "p99"), 1)
-    guess = f"did you mean {near[0]}?" if near else f"known are p50, p99.9 …, {', '.join(OF_OPERATION)}"
+    near = closest(measure, (*OF_OPERATION, *OF_RUN, "p50", "p99"))
+    guess = f"did you mean {near}?" if near else f"known are p50, p99.9 …, {', '.join(OF_OPERATION)}"
     raise BadAssertion(text, place, f"nothing called {measure!r} is measured; {guess}")
 
 

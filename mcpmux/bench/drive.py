@@ -122,34 +122,33 @@ class Worker:
         return f"<Worker {'idle' if self.sent is None else 'busy'}>"
 
 
+@define(eq=False, repr=False)
 class Drive(Work):
     """One run against one target. Workers use `servers` in turn."""
 
-    def __init__(
-        self,
-        load: Load,
-        servers: Sequence[Server],
-        mix: Turns,
-        record: Record,
-        random: Random,
-        sleep_until: SleepUntil = trio.sleep_until,
-    ) -> None:
-        super().__init__()
-        self._load = load
-        self._mix = mix
-        self._count = record
-        self._sleep_until = sleep_until
+    _load: Load
+    _servers: Sequence[Server]
+    _mix: Turns
+    _count: Record = field(alias="record")
+    _random: Random
+    _sleep_until: SleepUntil = trio.sleep_until
+    _workers: list[Worker] = field(init=False)
+    _turn: trio.Lock = field(factory=trio.Lock, init=False)
+    _left: float = field(init=False)  # turns
+    _lost: int = field(default=0, init=False)  # connections, since the server was last heard
+    _lost_since: float = field(default=0.0, init=False)
+    _arrivals: Iterator[float] = field(factory=lambda: iter(()), init=False)
+    _started: float = field(default=0.0, init=False)
+    _begun: float = field(default=0.0, init=False)
+    _until: float = field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        load, servers = self._load, self._servers
+        self._left = math.inf if load.count is None else load.count
         self._workers = [Worker(servers[turn % len(servers)]) for turn in range(load.workers)]
-        if load.profile is None and load.think <= 0 and mix.single:
+        if load.profile is None and load.think <= 0 and self._mix.single:
             for worker in self._workers:
                 worker.follow = partial(self._follow, worker)
-        self._turn = trio.Lock()
-        self._random = random
-        self._left = math.inf if load.count is None else load.count
-        self._lost = 0  # connections, since the server was last heard
-        self._lost_since = 0.0
-        self._arrivals: Iterator[float] = iter(())
-        self._started = self._begun = self._until = 0.0
 
     @property
     def in_flight(self) -> int:

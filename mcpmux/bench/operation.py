@@ -181,9 +181,8 @@ def matches(glob: str, uri: str) -> bool:
 
 def _draw_from(items: Sequence[T], exponent: float, operation: Operation) -> Drawing[T]:
     if not items:
-        about = (
-            f" that matches {operation.subject}" if operation.verb in OF_URIS and operation.subject else ""
-        )
+        chosen = operation.subject if operation.verb in OF_URIS else ""
+        about = f" that matches {chosen}" if chosen else ""
         raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}")
     return Drawing(items, zipf(len(items), exponent))
 
