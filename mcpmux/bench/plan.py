@@ -7,7 +7,7 @@ connection that a session is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -69,44 +69,42 @@ class Plan:
     runs: int = 1
 
     def __attrs_post_init__(self) -> None:
-        if self.rate is not None and self.clients is not None:
-            raise InvalidValue("a rate and a number of clients exclude each other: arrivals need no clients")
-        if self.rate is not None and self.think:
-            raise InvalidValue("think time belongs to clients; at a rate nobody thinks")
-        if self.profile is not None and self.seconds is not None and "/" in (self.rate or ""):
-            raise InvalidValue("the rate says itself how long it takes; leave the duration out")
-        if self.captured is not None and self.flows:
-            raise InvalidValue("a capture says what is asked: leave operations and flows out")
+        for wrong, text in self._mistakes():
+            if wrong:
+                raise InvalidValue(text)
+
+    def _mistakes(self) -> Iterator[tuple[object, str]]:
+        """Whether parts do not go together, and what to do about it."""
+        rate, clients, profile, push = (
+            self.rate or "",
+            self.clients is not None,
+            self.profile or (),
+            self.push,
+        )
+        captured = self.captured is not None
+        yield rate and clients, "a rate and a number of clients exclude each other: arrivals need no clients"
+        yield rate and self.think, "think time belongs to clients; at a rate nobody thinks"
+        own = "/" in rate and self.seconds is not None
+        yield own, "the rate says itself how long it takes; leave the duration out"
+        yield captured and self.flows, "a capture says what is asked: leave operations and flows out"
         if self.find_max:
-            self._check_search()
-        if self.push is not None:
-            self._check_push()
-
-    def _check_search(self) -> None:
-        for condition in self.find_max:
-            if condition.part is not None or condition.measure in OF_RUN:
-                raise InvalidValue(f"{condition.text}: a search looks at all requests together")
-        if self.push is not None:
-            raise InvalidValue("a search for the highest rate and pushes are two measurements")
-        if self.runs > 1:
-            raise InvalidValue("a search tries each rate several times itself: leave the runs out")
-        if self.clients is not None or self.think:
-            raise InvalidValue("a search looks for a rate: leave clients and think time out")
-        if self.profile is not None and (len(self.profile) > 1 or self.profile[0][0] != self.profile[0][1]):
-            raise InvalidValue("a search begins with one rate: write a single number")
-
-    def _check_push(self) -> None:
-        assert self.push is not None
-        if self.captured is not None:
-            raise InvalidValue("pushes make their own changes: leave the capture out")
-        if self.rate is not None or self.clients is not None:
-            raise InvalidValue("changes are made one after another: leave rate and clients out")
-        if self.resources > 1 and (self.push.arguments is None or not self.push.arguments.needs_uri):
-            raise InvalidValue(
-                "with several resources the change has to say which one: put {{uri}} in its arguments"
+            odd = [each.text for each in self.find_max if each.part is not None or each.measure in OF_RUN]
+            yield odd, f"{''.join(odd[:1])}: a search looks at all requests together"
+            yield push, "a search for the highest rate and pushes are two measurements"
+            yield self.runs > 1, "a search tries each rate several times itself: leave the runs out"
+            yield clients or self.think, "a search looks for a rate: leave clients and think time out"
+            changes = len(profile) > 1 or any(ramp.first != ramp.last for ramp in profile)
+            yield changes, "a search begins with one rate: write a single number"
+        if push is not None:
+            yield captured, "pushes make their own changes: leave the capture out"
+            yield rate or clients, "changes are made one after another: leave rate and clients out"
+            alike = self.resources > 1 and (push.arguments is None or not push.arguments.needs_uri)
+            yield (
+                alike,
+                "with several resources the change has to say which one: put {{uri}} in its arguments",
             )
-        if any(step.verb != "subscribe" for flow in self.flows for step in flow.steps):
-            raise InvalidValue("with pushes the only other operation is `subscribe GLOB`, which says of what")
+            others = any(step.verb != "subscribe" for flow in self.flows for step in flow.steps)
+            yield others, "with pushes the only other operation is `subscribe GLOB`, which says of what"
 
     @property
     def profile(self) -> Profile | None:
@@ -143,23 +141,23 @@ class Plan:
         """Connections that each session may have. Raises InvalidValue when the numbers do not go together."""
         if self.push is not None:
             return 2  # a listen, and a request
-        if self.sessions > self.workers:
-            raise InvalidValue(
-                f"{self.sessions} sessions need as many requests in flight or clients at least"
-            )
+        sessions, workers, connections = self.sessions, self.workers, self.connections
+        if sessions > workers:
+            raise InvalidValue(f"{sessions} sessions need as many requests in flight or clients at least")
         if not isinstance(upstream.target, Http):
-            if self.connections not in (None, self.sessions):
+            if connections not in (None, sessions):
                 kind = TRANSPORTS[type(upstream.target)]
                 raise InvalidValue(
                     f"over {kind} a session is a connection: leave --connections out, use --sessions"
                 )
             return 1
-        connections = self.workers if self.connections is None else self.connections
-        if connections < self.sessions:
-            raise InvalidValue(f"{self.sessions} sessions need as many connections at least")
-        if connections < self.workers and self.connections is not None and self.in_flight is not None:
-            raise InvalidValue(f"over HTTP {self.workers} requests in flight need as many connections")
-        return -(-connections // self.sessions)
+        if connections is None:
+            return -(-workers // sessions)
+        if connections < sessions:
+            raise InvalidValue(f"{sessions} sessions need as many connections at least")
+        if connections < workers and self.in_flight is not None:
+            raise InvalidValue(f"over HTTP {workers} requests in flight need as many connections")
+        return -(-connections // sessions)
 
     def settings(self) -> dict[str, object]:
         """What has to be equal in two runs that are compared."""
