@@ -75,13 +75,8 @@ class Plan:
 
     def _mistakes(self) -> Iterator[tuple[object, str]]:
         """Whether parts do not go together, and what to do about it."""
-        rate, clients, profile, push = (
-            self.rate or "",
-            self.clients is not None,
-            self.profile or (),
-            self.push,
-        )
-        captured = self.captured is not None
+        rate, profile, push = self.rate or "", self.profile or (), self.push
+        clients, captured = self.clients is not None, self.captured is not None
         yield rate and clients, "a rate and a number of clients exclude each other: arrivals need no clients"
         yield rate and self.think, "think time belongs to clients; at a rate nobody thinks"
         own = "/" in rate and self.seconds is not None
@@ -98,11 +93,8 @@ class Plan:
         if push is not None:
             yield captured, "pushes make their own changes: leave the capture out"
             yield rate or clients, "changes are made one after another: leave rate and clients out"
-            alike = self.resources > 1 and (push.arguments is None or not push.arguments.needs_uri)
-            yield (
-                alike,
-                "with several resources the change has to say which one: put {{uri}} in its arguments",
-            )
+            same = self.resources > 1 and (push.arguments is None or not push.arguments.needs_uri)
+            yield same, "with several resources the change has to say which one: put {{uri}} in its arguments"
             others = any(step.verb != "subscribe" for flow in self.flows for step in flow.steps)
             yield others, "with pushes the only other operation is `subscribe GLOB`, which says of what"
 
