@@ -1,15 +1,13 @@
 """What one request of the load is: from words to calls. Pure; chance comes in as an argument.
 
-    read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
-    list [resources|templates|tools|prompts]      all pages
-    template TEMPLATE ARGUMENTS       a read of a URI that the template makes of the arguments
-    tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see below)
-    prompt NAME [ARGUMENTS]
-    complete prompt:NAME|TEMPLATE ARGUMENT VALUE
-    ping
-    subscribe [GLOB]                  ask to be told of a resource's changes, and take that back
-
-A number in front is the weight: `8 read`.
+read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
+list [resources|templates|tools|prompts]      all pages
+template TEMPLATE ARGUMENTS       a read of a URI that the template makes of the arguments
+tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see below)
+prompt NAME [ARGUMENTS]
+complete prompt:NAME|TEMPLATE ARGUMENT VALUE
+ping
+subscribe [GLOB]                  ask to be told of a resource's changes, and take that back
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.raw_json import Fields, Raw
-
-_WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 
 T = TypeVar("T")
 
@@ -108,15 +104,6 @@ class Operation(NamedTuple):
     def needs_uris(self) -> bool:
         """Whether the server has to be asked for its resources first."""
         return self.verb in OF_URIS or (self.arguments is not None and self.arguments.needs_uri)
-
-
-def parse_weighted(text: str) -> tuple[float, str]:
-    """(weight, the rest) of `8 read`; without a number it is 1. Raises InvalidValue."""
-    found = _WEIGHT.fullmatch(text.strip())
-    weight = float(found[1]) if found else 1.0
-    if weight <= 0:
-        raise InvalidValue("a weight has to be above 0")
-    return weight, found[2] if found else text.strip()
 
 
 def parse_operation(text: str) -> Operation:

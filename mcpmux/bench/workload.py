@@ -7,6 +7,7 @@ step. The same seed makes the same sequence of asks.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from attrs import field, frozen
 from mcpmux.bench.operation import (
     LISTS,
     NAMED,
+    OF_URIS,
     Ask,
     Drawing,
     Kind,
@@ -25,8 +27,8 @@ from mcpmux.bench.operation import (
     Operation,
     bind,
     parse_operation,
-    parse_weighted,
 )
+from mcpmux.config.report import InvalidValue
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import text_of
@@ -36,6 +38,8 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.traffic.reading.dialogue import CapturedRequest as Captured
 from mcpmux.traffic.reading.dialogue import Dialogue
 from mcpmux.traffic.replay.settings import why_not
+
+_WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 
 
 class Flow(NamedTuple):
@@ -52,8 +56,11 @@ class Flow(NamedTuple):
 
 
 def parse_flow(text: str) -> Flow:
-    """A flow of one step: `8 read`. Raises InvalidValue."""
-    weight, rest = parse_weighted(text)
+    """A flow of one step: `8 read`; without a number its weight is 1. Raises InvalidValue."""
+    found = _WEIGHT.fullmatch(text.strip())
+    weight, rest = (float(found[1]), found[2]) if found else (1.0, text)
+    if weight <= 0:
+        raise InvalidValue("a weight has to be above 0")
     return Flow(weight, (parse_operation(rest),))
 
 
@@ -130,9 +137,15 @@ TAKEN_BACK = "unsubscribes, which follows each subscription of the load"
 NO_LOAD = "of a method that is no load"
 TOO_MANY = "beyond the limit"
 
-_LISTS = {method: name for name, method in LISTS.items()}
+_LOADS = {
+    **{method: (verb, kind) for verb, (method, kind) in OF_URIS.items()},
+    **{method: (f"list {name}", Kind.WALK) for name, method in LISTS.items()},
+    **{method: (verb, Kind.ONCE) for verb, method in NAMED.items()},
+    m.COMPLETE: ("complete", Kind.ONCE),
+}
+"""Method of a captured request -> what its operation is called, and how it is carried out."""
+
 _OF_A_SESSION = frozenset({m.INITIALIZE, m.DISCOVER, m.PING, m.SET_LEVEL, m.LISTEN})
-_NAMED = {method: verb for verb, method in NAMED.items()}
 _OF_ITS_TIME = (STATE, RESPONSES, TASK_ID, "task")
 
 
@@ -224,22 +237,16 @@ def _why_left_out(turn: Captured, *, with_tools: bool) -> str | None:
     reason = why_not(turn, with_tools=with_tools)
     if reason is not None:
         return reason
-    if turn.method in _LISTS:
+    if _LOADS.get(turn.method, ("", None))[1] is Kind.WALK:
         return LATER_PAGE if "cursor" in turn.params else None
     if any(name in turn.params for name in _OF_ITS_TIME):
         return OF_ITS_TIME
-    known = (*_NAMED, m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.COMPLETE)
-    return None if turn.method in known else NO_LOAD
+    return None if turn.method in _LOADS else NO_LOAD
 
 
 def _ask_of(turn: Captured) -> Ask:
-    call = Call(turn.method, turn.params, {})
-    if turn.method in _LISTS:
-        return Ask(f"list {_LISTS[turn.method]}", Kind.WALK, call)
-    if turn.method == m.RESOURCES_SUBSCRIBE:
-        return Ask("subscribe", Kind.SUBSCRIBE, call)
-    if turn.method == m.RESOURCES_READ:
-        return Ask("read", Kind.ONCE, call, text_of(turn.params.get("uri")))
-    if turn.method == m.COMPLETE:
-        return Ask("complete", Kind.ONCE, call)
-    return Ask(f"{_NAMED[turn.method]} {text_of(turn.params.get('name')) or '?'}", Kind.ONCE, call)
+    operation, kind = _LOADS[turn.method]
+    if turn.method in NAMED.values():
+        operation += f" {text_of(turn.params.get('name')) or '?'}"
+    subject = text_of(turn.params.get("uri")) if turn.method == m.RESOURCES_READ else None
+    return Ask(operation, kind, Call(turn.method, turn.params, {}), subject)

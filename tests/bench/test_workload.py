@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.bench.operation import Drawing, Kind, bind, parse_operation, parse_weighted, zipf
+from mcpmux.bench.operation import Drawing, Kind, bind, parse_operation, zipf
 from mcpmux.bench.workload import Flow, bind_mix, parse_flow
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import decode_any
@@ -102,12 +102,17 @@ def test_nothing_to_read_is_told() -> None:
         bind(parse_operation("read http:*"), URIS, 0)
 
 
-def test_weights() -> None:
-    assert parse_weighted("8 read") == (8, "read")
-    assert parse_weighted("0.5x list tools") == (0.5, "list tools")
-    assert parse_weighted("ping") == (1, "ping")
+@pytest.mark.parametrize(
+    ("text", "weight", "operation"),
+    [("8 read", 8, "read"), ("0.5x list tools", 0.5, "list tools"), ("ping", 1, "ping")],
+)
+def test_weights(text: str, weight: float, operation: str) -> None:
+    assert parse_flow(text) == Flow(weight, (parse_operation(operation),))
+
+
+def test_a_weight_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidValue):
-        parse_weighted("0 ping")
+        parse_flow("0 ping")
 
 
 def test_a_mix_keeps_the_weights_and_the_seed() -> None:
