@@ -16,7 +16,6 @@ from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.report.plots import (
     OF_LATENCY,
     OF_PUSHES,
-    Figure,
     distribution_figure,
     knee_figure,
     time_figures,
@@ -62,12 +61,10 @@ def html_of(
 def _tiles(one: Results) -> str:
     """The numbers that are read first."""
     whole = one.overall()
-    p50, p99, p999 = whole.latency.percentiles((50, 99, 99.9))
+    times = zip(("p50", "p99", "p99.9"), whole.latency.percentiles((50, 99, 99.9)), strict=True)
     tiles = [
         (rate_text(one.rate(whole) if one.seconds else None), "answers without error", ""),
-        (time_text(p50), "p50 latency", ""),
-        (time_text(p99), "p99 latency", ""),
-        (time_text(p999), "p99.9 latency", ""),
+        *((time_text(value), f"{name} latency", "") for name, value in times),
         (share_text(whole.error_share), "errors", "bad" if whole.failed else "good"),
         (f"{whole.count:,}", "requests", ""),
         (share_text(one.generator.cpu_share), "generator CPU", "warn" if one.generator.warning else ""),
@@ -106,19 +103,9 @@ def _plots(targets: Mapping[str, Sequence[Results]]) -> Iterable[str]:
             yield _figures([distribution_figure("Delay of pushes by percentile", OF_PUSHES, pushes)])
 
 
-def _figures(figures: Sequence[Figure | None]) -> str:
-    shown = [_figure(figure) for figure in figures if figure is not None]
+def _figures(figures: Sequence[str | None]) -> str:
+    shown = [figure for figure in figures if figure is not None]
     return f'<div class="pair">{"".join(shown)}</div>' if len(shown) > 1 else "".join(shown)
-
-
-def _figure(figure: Figure) -> str:
-    legend = "".join(
-        f'<li class="{escape(style)}"><i></i>{escape(text)}</li>' for style, text in figure.legend
-    )
-    return (
-        f'<figure class="card"><h3>{escape(figure.title)}</h3><ul class="legend">{legend}</ul>{figure.svg}'
-        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
-    )
 
 
 def _card(body: str, title: str = "", kind: str = "") -> str:

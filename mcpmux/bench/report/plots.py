@@ -64,7 +64,7 @@ def span(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if high > low * 1.2 else (low / 1.2, high * 1.2)
 
 
-# Plots as SVG inside of a page: axes, lines, dots and bars. Colours are classes of the page's style.
+# Figures of a page, with SVG inside: axes, lines, dots and bars. Colours are classes of the page's style.
 #
 # Promises: every text is escaped; a line has at most a point or two per pixel, however many values it has.
 
@@ -85,15 +85,6 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     def scale(self, start: float, end: float) -> Scale:
         """Its values between two places."""
         return Scale(low=self.ticks[0][0], high=self.ticks[-1][0], start=start, end=end, log=self.log)
-
-
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot with its explanations. `legend`: (class, text) of each line."""
-
-    title: str
-    caption: str
-    legend: tuple[tuple[str, str], ...]
-    svg: str
 
 
 class Plot:
@@ -143,12 +134,18 @@ class Plot:
             width = max(end - x, 0.5)
             self._parts.append(element("rect", f"{style} bar", x=x, y=y, width=width, height=high))
 
-    def figure(self, caption: str, *legend: tuple[str, str]) -> Figure:
-        """The whole plot. `legend`: class and text of each line."""
+    def figure(self, caption: str, *legend: tuple[str, str]) -> str:
+        """The whole plot with its explanations. `legend`: class and text of each line."""
+        lines = (element("li", style, f"<i></i>{escape(text)}") for style, text in legend)
         box = f"0 0 {self._width:.0f} {self._height:.0f}"
         words = {"viewBox": box, "role": "img", "aria-label": self.title}
-        svg = element("svg", inside="".join(self._parts), **words)
-        return Figure(title=self.title, caption=caption, legend=legend, svg=svg)
+        inside = (
+            element("h3", inside=escape(self.title)),
+            element("ul", "legend", "".join(lines)),
+            element("svg", inside="".join(self._parts), **words),
+            element("figcaption", inside=escape(caption)),
+        )
+        return element("figure", "card", "".join(inside))
 
     def _grid(self, x: Axis, y: Axis) -> Iterable[str]:
         base, right = self._height - BOTTOM, self._width - RIGHT
@@ -219,7 +216,7 @@ def _latency_axis(values: Sequence[float]) -> Axis:
     return Axis(label="latency", ticks=log_ticks(*span(values), tick_text), log=True)
 
 
-def distribution_figure(title: str, caption: str, lines: Sequence[tuple[str, Distribution]]) -> Figure | None:
+def distribution_figure(title: str, caption: str, lines: Sequence[tuple[str, Distribution]]) -> str | None:
     """Durations by percentile, on an axis with the same room for each further nine; None without any."""
     lines = [(name, latency) for name, latency in lines if latency.count]
     if not lines:
@@ -233,7 +230,7 @@ def distribution_figure(title: str, caption: str, lines: Sequence[tuple[str, Dis
     return plot.figure(caption, *_legend(name for name, _ in lines))
 
 
-def time_figures(one: Results) -> list[Figure]:
+def time_figures(one: Results) -> list[str]:
     """Rate and errors, then latencies, second by second; without a last second that is cut short."""
     series = one.series.whole()
     if len(series.count) < 2:
@@ -244,7 +241,7 @@ def time_figures(one: Results) -> list[Figure]:
     return [_rate_figure(one, series, x), _latency_figure(series, x)]
 
 
-def _rate_figure(one: Results, series: Series, x: Axis) -> Figure:
+def _rate_figure(one: Results, series: Series, x: Axis) -> str:
     widths, rates = series.widths(), series.rates()
     failures = [errors / width if width else 0.0 for errors, width in zip(series.errors, widths, strict=True)]
     y = Axis(label="per second", ticks=even_ticks(max(*rates, *failures), 5, number_text))
@@ -258,7 +255,7 @@ def _rate_figure(one: Results, series: Series, x: Axis) -> Figure:
     return plot.figure("What arrived in each stretch of time.", *legend)
 
 
-def _latency_figure(series: Series, x: Axis) -> Figure:
+def _latency_figure(series: Series, x: Axis) -> str:
     columns = {"p50": series.p50, "p99": series.p99, "max": series.most}
     values = [value for column in columns.values() for value in column if value is not None]
     plot = Plot("Latency over time", x, _latency_axis(values), HALF)
@@ -269,7 +266,7 @@ def _latency_figure(series: Series, x: Axis) -> Figure:
     return plot.figure(caption, *_legend(columns))
 
 
-def knee_figure(steps: Sequence[Step]) -> Figure | None:
+def knee_figure(steps: Sequence[Step]) -> str | None:
     """Throughput against latency, a dot for each step; None with fewer than two."""
     shown = sorted((step for step in steps if step.latency.count), key=lambda step: step.offered or step.rate)
     if len(shown) < 2:
