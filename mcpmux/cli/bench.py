@@ -281,7 +281,7 @@ def _reported(report: Report, path: KeyPath) -> Iterator[None]:
     try:
         yield
     except InvalidValue as mistake:
-        report.add(path, str(mistake))
+        report.add(path, str(mistake).partition("\n")[0])  # without the place in a condition
 
 
 def _read_option(parameter: click.Parameter, value: object, context: click.Context) -> Any:
@@ -326,14 +326,15 @@ def _read_flows(value: object, report: Report) -> Iterator[Flow]:
         if not isinstance(table, Mapping):
             report.add(place, f"expected a table, not {sort_of(table)}")
             continue
-        for key in table.keys() - readers.keys():
+        for key in sorted(table.keys() - readers.keys()):
             report.add((*place, key), suggest(key, readers))
         if not table.get("steps"):
             report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
         found: dict[str, Any] = {"weight": 1.0, "pause": 0.0, "steps": ()}
-        for key in table.keys() & readers.keys():
-            with _reported(report, (*place, key)):
-                found[key] = readers[key](table[key])
+        for key, read in readers.items():
+            if key in table:
+                with _reported(report, (*place, key)):
+                    found[key] = read(table[key])
         steps = []
         for step, text in enumerate(found["steps"]):
             with _reported(report, (*place, "steps", step)):

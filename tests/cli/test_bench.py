@@ -101,13 +101,16 @@ def test_mistake_is_told_before_anything_is_asked(invoke: Invoke, args: list[str
 def test_every_mistake_in_a_scenario_is_listed(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "load.toml"
     file.write_text(
-        'durration = "5s"\nclients = 0\nflows = [{steps = ["fetch", "list", "raed x"]}, {wait = 1}, 5]\n'
+        'durration = "5s"\nclients = 0\ncount = 2.5\nassert = ["p99=5ms"]\n'
+        'flows = [{steps = ["fetch", "list", "raed x"]}, {wait = 1}, 5]\n'
     )
     result = invoke("bench", URL, "--scenario", str(file))
     assert result.exit_code == 2
     for words in (
         "durration: unknown key; did you mean `duration`?",
         "clients: 0 is not in the range 1<=x<=10000",
+        "count: '2.5' is not a valid integer",
+        "assert: '=' is no comparison here: write <= or >=\n",
         "flows[0].steps[0]: `fetch` is no operation; expected one of",
         "flows[0].steps[2]: `raed x` is no operation; did you mean `read x`?",
         "flows[1].wait: unknown key",
