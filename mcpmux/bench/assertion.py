@@ -107,11 +107,8 @@ def parse_assertion(text: str) -> Assertion:
         meant = {"=<": "<=", "=>": ">="}.get(found[0], "<= or >=")
         raise BadAssertion(text, found.start(), f"{found[0]!r} is no comparison here: write {meant}")
     part, measure = _parse_left(text, found.start())
-    value, unit, place = _parse_right(text, found.end())
-    kind, factor = _unit_of(text, measure, unit, place)
-    assertion = Assertion(
-        text=text, part=part, measure=measure, comparison=found[0], limit=value * factor, kind=kind
-    )
+    limit, kind = _parse_right(text, found.end(), measure)
+    assertion = Assertion(text=text, part=part, measure=measure, comparison=found[0], limit=limit, kind=kind)
     # Nothing measured is below 0; a share of errors is not above 1.
     most = 1.0 if (measure, kind) == ("errors", "share") else math.inf
     outcomes = {assertion.holds(0.0), assertion.holds(most)}
@@ -155,9 +152,9 @@ def unknown_part(part: str, known: Iterable[str]) -> str:
 
 
 def _parse_left(text: str, end: int) -> tuple[str | None, str]:
+    """Part and measure."""
     left = text[:end].rstrip()
-    found = _MEASURE.search(left)
-    measure = found["measure"] if found else ""
+    measure = _MEASURE.findall(left)[0]
     place = len(left) - len(measure)
     part = left[: place - 1] if place else None
     if part is not None and not part.strip():
@@ -180,22 +177,18 @@ def _parse_left(text: str, end: int) -> tuple[str | None, str]:
     raise BadAssertion(text, place, f"nothing called {measure!r} is measured; {guess}")
 
 
-def _parse_right(text: str, start: int) -> tuple[float, str, int]:
-    """Value, unit, and where the unit is."""
+def _parse_right(text: str, start: int, measure: str) -> tuple[float, str]:
+    """The limit, and the kind that its unit makes it; the unit has to fit what is measured."""
     found = _RIGHT.match(text, start)
-    if found is None or found["value"] is None:
-        place = found.start("unit") if found else start
+    assert found is not None  # all of it is optional
+    place, unit = found.start("unit"), found["unit"]
+    if found["value"] is None:
         raise BadAssertion(text, place, f"a number has to follow the comparison, {EXAMPLES}")
-    return float(found["value"]), found["unit"], found.start("unit")
-
-
-def _unit_of(text: str, measure: str, unit: str, place: int) -> tuple[str, float]:
-    """(kind, factor) of a unit that fits what is measured."""
     is_time = _PERCENTILE.match(measure) or measure in TIMES
     kinds = KINDS.get(measure, ("seconds" if is_time else "count",))
     for kind in kinds:
         if unit in UNITS[kind]:
-            return kind, UNITS[kind][unit]
+            return float(found["value"]) * UNITS[kind][unit], kind
     wanted = [name or "no unit" for kind in kinds for name in UNITS[kind]]
     what = f"{unit!r} is no unit of {measure}" if unit else f"{measure} needs a unit"
     raise BadAssertion(text, place, f"{what}: write {' or '.join(wanted)}")
