@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from attrs import define
+from attrs import define, field
 
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
@@ -86,15 +86,15 @@ def words_of(result: Fields) -> str:
         return ""
 
 
+@define(eq=False, repr=False)
 class Checker:
     """Remembers the first answer for each subject and compares the later ones. `mode`: length or hash.
 
     Of more than MOST_KNOWN subjects the later ones are not compared.
     """
 
-    def __init__(self, mode: str) -> None:
-        self._hashes = mode == "hash"
-        self._known: dict[str, int | bytes] = {}
+    _mode: str
+    _known: dict[str, int | bytes] = field(factory=dict)
 
     def __repr__(self) -> str:
         return f"<Checker of {len(self._known)}>"
@@ -108,7 +108,8 @@ class Checker:
         if contents is None:
             return WRONG
         data = memoryview(contents)
-        seen = hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest() if self._hashes else data.nbytes
+        hashed = self._mode == "hash"
+        seen = hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest() if hashed else data.nbytes
         if len(self._known) >= MOST_KNOWN:
             return OK if self._known.get(ask.subject, seen) == seen else WRONG
         return OK if self._known.setdefault(ask.subject, seen) == seen else WRONG

@@ -60,17 +60,12 @@ class KnownHeads:
         """Remember the head of a response that came as a whole in `data`."""
         end = data.find(HEAD_END) + len(HEAD_END)
         headers = parser.headers
-        if (
-            parser.status != 200
-            or not data.startswith(b"HTTP/1.1 200 ")  # no interim response in front of it
-            or not parser.keep_alive
-            or headers.get("content-length") != str(len(data) - end)
-            or not headers.get("content-type", "").startswith(JSON_TYPE)
-        ):
-            return
-        if len(self._lengths) >= MOST_HEADS:
-            self._lengths.clear()
-        self._lengths[data[:end]] = len(data) - end
+        good = parser.status == 200 and data.startswith(b"HTTP/1.1 200 ")  # no interim response before it
+        whole = parser.keep_alive and headers.get("content-length") == str(len(data) - end)
+        if good and whole and headers.get("content-type", "").startswith(JSON_TYPE):
+            if len(self._lengths) >= MOST_HEADS:
+                self._lengths.clear()
+            self._lengths[data[:end]] = len(data) - end
 
 
 @define(eq=False, repr=False)

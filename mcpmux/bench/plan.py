@@ -172,14 +172,12 @@ class Plan:
 
     def describe(self) -> str:
         """The load in one line, for people."""
+        places = f"at most {self.workers} in flight"
         if self.find_max:
-            words = " and ".join(condition.text for condition in self.find_max)
-            model = f"the highest rate with {words}"
-            places = f"at most {self.workers} in flight"
+            model = f"the highest rate with {' and '.join(condition.text for condition in self.find_max)}"
         elif self.rate is not None:
             rate = f"arrivals at {self.rate}" if "/" in self.rate else f"{self.rate} a second"
             model = f"{rate}, {'Poisson' if self.poisson else 'even'}"
-            places = f"at most {self.workers} in flight"
         elif self.push is not None:
             model, places = f"`{self.push.text}`", f"{self.sessions} subscribers, {self.resources} resources"
         else:

@@ -26,7 +26,7 @@ PROBE_SECONDS = 5.0  # of one try, if nobody said otherwise
 REST_SECONDS = 0.2  # between two tries, for the server to be done with the last one
 
 
-@define(eq=False, repr=False)
+@define
 class Knee:
     """Which rate to try next, and what is known so far. Pure. `next` is None when the search is over.
 
@@ -45,9 +45,6 @@ class Knee:
 
     def __attrs_post_init__(self) -> None:
         self.next = max(self.next or 0.0, LOWEST)
-
-    def __repr__(self) -> str:
-        return f"<Knee between {self.held} and {self.failed}>"
 
     def note(self, why: str | None) -> None:
         """Take the outcome of a try: None when the rate held, or what broke."""

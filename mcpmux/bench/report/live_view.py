@@ -85,15 +85,10 @@ class LiveView:
         """One target, with all that is known."""
         name, snapshot = item
         width = min(SPARKS, max(self._console.width - 40, 8))
-        return Group(
-            _pairs(("rate", self._rows[name].rate(width))),
-            _pairs(
-                ("requests", f"{snapshot.count:,}"),
-                ("in flight", f"{snapshot.in_flight:,}"),
-                ("errors", _errors(snapshot)),
-            ),
-            _pairs(*zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)),
-        )
+        rate = ("rate", self._rows[name].rate(width))
+        counts = ("requests", f"{snapshot.count:,}"), ("in flight", f"{snapshot.in_flight:,}")
+        times = zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)
+        return Group(_pairs(rate), _pairs(*counts, ("errors", _errors(snapshot))), _pairs(*times))
 
     def _table(self, snapshots: Mapping[str, Snapshot]) -> Group:
         """Several targets, a row each; with more than the screen is high, the first ones."""
