@@ -62,13 +62,20 @@ def test_upstream_that_is_missing_is_named_on_stderr(invoke: Invoke, tmp_path: P
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_list_that_never_ends_is_the_servers_fault(invoke: Invoke) -> None:
+def test_list_that_never_ends_is_the_servers_fault(invoke: Invoke, tmp_path: Path) -> None:
+    program = tmp_path / "endless.py"
     endless = """
-from mcpmux.demo import clock
-clock.METHODS["tools/list"] = lambda params: {"tools": [clock.TOOL], "nextCursor": "again"}
-clock.main()
+from mcpmux.demo import clock, server
+
+class Endless(server.DemoServer):
+    def _page(self, method, params):
+        return {"tools": [clock.NOW], "nextCursor": "again"}
+
+tools = [server.Tool(clock.NOW, clock.tell_time)]
+server.run_server(Endless("endless", "", list, clock.read, tools, revision="2025-11-25"))
 """
-    result = invoke("ls", shlex.join([sys.executable, "-c", endless]), "tools")
+    program.write_text(endless)
+    result = invoke("ls", shlex.join([sys.executable, str(program)]), "tools")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "tools/list never ends" in result.stderr
 

@@ -15,12 +15,15 @@ from tests.cli.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_a
 from tests.traffic.made import record, write
 
 HOSTILE = """
-from mcpmux.demo import clock
-clock.RESOURCE["title"] = "\\x1b]0;owned\\x07[bold]not bold[/bold]"
-clock.METHODS["resources/read"] = lambda params: {
-    "contents": [{"uri": clock.URI, "text": "one\\r\\n\\ttwo\\x1b[2Jthree"}]
-}
-clock.main()
+from mcpmux.demo import clock, server
+server.run_server(server.DemoServer(
+    "hostile",
+    "",
+    lambda: [{**clock.RESOURCE, "title": "\\x1b]0;owned\\x07[bold]not bold[/bold]"}],
+    lambda uri: [{"uri": uri, "text": "one\\r\\n\\ttwo\\x1b[2Jthree"}],
+    [],
+    revision="2025-11-25",
+))
 """
 
 
