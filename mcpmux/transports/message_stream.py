@@ -3,9 +3,6 @@
 Promises: a message is written whole or, when the stream fails, not at all; a cancelled `send` has queued
 the whole message or nothing; a slow reader makes `send` wait, in bounded memory. Refuses to know who the
 peer is and what a message says.
-
-One task owns the writing, because an interrupted `send_all` may have sent half a message. It writes all
-that is queued at once, so a burst of messages costs one system call.
 """
 
 from __future__ import annotations
@@ -20,13 +17,10 @@ from trio.abc import HalfCloseableStream
 
 from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized, encode_line
+from mcpmux.transports.send_queue import BROKEN, SendQueue
 
 RECEIVE_BYTES = 64 * 1024  # what a pipe holds; larger reads gain nothing
-QUEUE_BYTES = 256 * 1024  # waiting to be written, after which `send` waits: a few full kernel buffers
 FLUSH_SECONDS = 2.0  # for the last messages when closing; a peer that does not read loses them
-LAST_WORDS_SECONDS = 2.0  # a peer that stopped reading is gone; what it said before that is still taken
-
-_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class MessageStream(Protocol):
@@ -87,42 +81,21 @@ class LineStream:
         self._decoder = LineDecoder(max_message_bytes)
         self._received: deque[Line] = deque()
         self._receive_end: str | None = None
-        self._reading = trio.CancelScope()
-        self._read_deadline = float("inf")
-        self._queue: list[bytes] = []
-        self._queued_bytes = 0
-        self._send_end: str | None = None
-        self._writing = trio.CancelScope()
-        self._work = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
-        self._writer_done = trio.Event()
+        self._queue = SendQueue(stream.send_all)
+        self.run_writer = self._queue.run
 
     def __repr__(self) -> str:
-        state = f"{len(self._received)} received, {self._queued_bytes} bytes queued"
-        ends = [end for end in (self._receive_end, self._send_end) if end]
-        return f"<LineStream {', '.join([state, *ends])}>"
+        return f"<LineStream {len(self._received)} received, end={self._receive_end!r}, {self._queue!r}>"
 
     async def send(self, message: bytes) -> None:
         """See MessageStream."""
-        while self._queued_bytes >= QUEUE_BYTES:
-            await self._room.park()
-        if self._send_end is not None:
-            raise TransportClosed(self._send_end)
-        self._enqueue(message)
+        await self._queue.room()
+        if not self._queue.offer(encode_line(message)):
+            raise TransportClosed(self._queue.end or "")
 
     def offer(self, message: bytes) -> bool:
         """See NowaitMessageStream."""
-        if self._queued_bytes >= QUEUE_BYTES or self._send_end is not None:
-            return False
-        self._enqueue(message)
-        return True
-
-    def _enqueue(self, message: bytes) -> None:
-        line = encode_line(message)
-        if not self._queue:
-            self._work.unpark()
-        self._queue.append(line)
-        self._queued_bytes += len(line)
+        return self._queue.offer(encode_line(message))
 
     async def receive(self) -> bytes:
         """See MessageStream."""
@@ -145,7 +118,7 @@ class LineStream:
         Waits as long as the peer does not read: the caller owns the deadline.
         """
         await self._flush()
-        with suppress(*_BROKEN):
+        with suppress(*BROKEN):
             await self._stream.send_eof()
 
     async def aclose(self) -> None:
@@ -154,24 +127,23 @@ class LineStream:
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._flush()
         finally:
-            self._writing.cancel(reason="the stream is closed")
+            self._queue.stop()
             await trio.aclose_forcefully(self._stream)
 
     async def _flush(self) -> None:
-        self._refuse_sends("the stream is closed")
-        self._work.unpark()
-        await self._writer_done.wait()
+        self._queue.finish()
+        await self._queue.done.wait()
 
     async def _read_more(self) -> None:
         if self._receive_end is not None:
             raise TransportClosed(self._receive_end)
         try:
-            with trio.CancelScope(deadline=self._read_deadline) as self._reading:
+            with self._queue.reading() as scope:
                 self._take(await self._stream.receive_some(RECEIVE_BYTES))
-        except _BROKEN as error:
+        except BROKEN as error:
             self._receive_end = f"cannot receive: {error.__cause__ or error}"
-        if self._reading.cancelled_caught:
-            self._receive_end = self._send_end
+        if scope.cancelled_caught:
+            self._receive_end = self._queue.end
 
     def _take(self, chunk: bytes | bytearray) -> None:
         if chunk:
@@ -179,39 +151,6 @@ class LineStream:
         else:
             self._received += self._decoder.close()
             self._receive_end = "the stream has ended"
-
-    async def run_writer(self) -> None:
-        """Write what is queued until the stream is closed and all is written.
-
-        A broken stream ends it too, without an error: `send` and `receive` tell. Cancelling it loses
-        what is queued and may leave half a message in the stream; nothing is written after that.
-        """
-        try:
-            with self._writing:
-                while self._queue or self._send_end is None:
-                    if self._queue:
-                        await self._stream.send_all(self._take_queue())
-                    else:
-                        await self._work.park()
-        except _BROKEN as error:
-            self._refuse_sends(f"cannot send: {error.__cause__ or error}")
-            self._read_deadline = trio.current_time() + LAST_WORDS_SECONDS
-            self._reading.deadline = self._read_deadline
-        finally:
-            self._refuse_sends("the stream is closed")
-            self._take_queue()
-            self._writer_done.set()
-
-    def _take_queue(self) -> bytes:
-        data = b"".join(self._queue)
-        self._queue.clear()
-        self._queued_bytes = 0
-        self._room.unpark_all()
-        return data
-
-    def _refuse_sends(self, reason: str) -> None:
-        if self._send_end is None:
-            self._send_end = reason
 
 
 @asynccontextmanager

@@ -1,16 +1,21 @@
-"""Bytes that wait to be sent to one peer, in pieces that go out whole: events, frames.
+"""Bytes that wait to be sent to one peer, in pieces that go out whole: lines, events, frames.
 
 Promises: only `run` sends, and nothing follows a piece that was cut off, as nothing more is sent then. A peer
 that reads slowly makes `room` wait, in bounded memory. Refuses to know what a piece says.
+
+One task owns the sending, because an interrupted `send_all` may have sent half a message. It sends all that
+is queued at once, so a burst of messages costs one system call.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 
 import trio
 
-from mcpmux.transports.message_stream import QUEUE_BYTES
+QUEUE_BYTES = 256 * 1024  # waiting to be sent, after which senders wait: a few full kernel buffers
+LAST_WORDS_SECONDS = 2.0  # a peer that stopped reading is gone; what it said before that is still taken
 
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -18,7 +23,8 @@ BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 class SendQueue:
     """What waits for `send`. Whoever makes it runs `run` in a task.
 
-    `shield`: only `stop` cancels sending. `filler`: sent whenever nothing else was for `quiet` seconds.
+    `end`: why nothing more is taken. `shield`: only `stop` cancels sending. `filler`: sent whenever nothing
+    else was for `quiet` seconds.
     """
 
     def __init__(
@@ -35,8 +41,11 @@ class SendQueue:
         self._pieces: list[bytes] = []
         self._queued_bytes = 0
         self._urgent = b""
-        self._last: bytes | None = None  # the piece to end with, once it is decided
+        self._last = b""  # the piece to end with
+        self.end: str | None = None
         self._sending = trio.CancelScope(shield=shield)
+        self._reading = trio.CancelScope()
+        self._read_deadline = math.inf
         self._work = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
         self.done = trio.Event()  # nothing more is sent: all of it is, or the stream broke
@@ -45,40 +54,38 @@ class SendQueue:
         return f"<SendQueue {self._queued_bytes} bytes queued, done={self.done.is_set()}>"
 
     @property
-    def has_room(self) -> bool:
-        """Whether not too much is queued."""
-        return self._queued_bytes < QUEUE_BYTES
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing more is taken."""
-        return self._last is not None
+    def takes_more(self) -> bool:
+        """Whether `offer` would take a piece."""
+        return self._queued_bytes < QUEUE_BYTES and self.end is None
 
     async def room(self) -> None:
         """Wait while too much is queued and more would be taken. A checkpoint only when it has to wait."""
-        while self._queued_bytes >= QUEUE_BYTES and self._last is None:
+        while self._queued_bytes >= QUEUE_BYTES and self.end is None:
             await self._room.park()
 
-    def put(self, piece: bytes) -> None:
-        """Queue one piece. It is dropped once the queue is finished."""
-        if self._last is None:
-            self._pieces.append(piece)
-            self._queued_bytes += len(piece)
+    def offer(self, piece: bytes) -> bool:
+        """Queue one piece; False, and nothing is done, when too much is queued or nothing more is taken."""
+        if self._queued_bytes >= QUEUE_BYTES or self.end is not None:
+            return False
+        if not self._pieces:
             self._work.unpark()
+        self._pieces.append(piece)
+        self._queued_bytes += len(piece)
+        return True
 
     def put_first(self, piece: bytes) -> None:
         """Send this piece next, in place of one that was put first and still waits."""
-        if self._last is None:
+        if self.end is None:
             self._urgent = piece
             self._work.unpark()
 
-    def finish(self, last: bytes = b"") -> None:
+    def finish(self, last: bytes = b"", reason: str = "the stream is closed") -> None:
         """Send what is queued, then the piece `last`, then nothing more.
 
         `done` follows, as late as the peer reads. Only the first call counts.
         """
-        if self._last is None:
-            self._last = last
+        if self.end is None:
+            self._last, self.end = last, reason
             self._work.unpark()
             self._room.unpark_all()
 
@@ -90,11 +97,19 @@ class SendQueue:
         """Send nothing more, now. What was being sent is cut off: the stream is of no use any more."""
         self._sending.cancel(reason="the connection is closed")
 
+    def reading(self) -> trio.CancelScope:
+        """A scope to receive in. When sending breaks, it ends LAST_WORDS_SECONDS later."""
+        self._reading = trio.CancelScope(deadline=self._read_deadline)
+        return self._reading
+
     async def run(self) -> None:
-        """Send until `finish` or `stop`, or until the stream breaks: whoever receives is told why."""
+        """Send until `finish` or `stop`, or until the stream breaks: whoever receives is told why.
+
+        Cancelling loses what is queued and may leave half a piece in the stream; nothing is sent after that.
+        """
         try:
             with self._sending:
-                while (data := self._take()) or self._last is None:
+                while (data := self._take()) or self.end is None:
                     if data:
                         await self._send(data)
                     elif self._filler:
@@ -106,8 +121,9 @@ class SendQueue:
                         await self._work.park()
                 if self._last:
                     await self._send(self._last)
-        except BROKEN:
-            pass
+        except BROKEN as error:
+            self.finish(reason=f"cannot send: {error.__cause__ or error}")
+            self._read_deadline = self._reading.deadline = trio.current_time() + LAST_WORDS_SECONDS
         finally:
             self.finish()
             self._take()

@@ -13,12 +13,11 @@ from trio.testing import (
 from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.transports.message_stream import (
     FLUSH_SECONDS,
-    LAST_WORDS_SECONDS,
-    QUEUE_BYTES,
     offer_to,
     open_line_stream,
     receive_from,
 )
+from mcpmux.transports.send_queue import LAST_WORDS_SECONDS, QUEUE_BYTES
 from tests.memory_pipe import open_memory_pipes
 
 LIMIT = 1000

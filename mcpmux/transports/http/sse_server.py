@@ -50,9 +50,8 @@ class SseServerStream:
 
     async def send(self, message: bytes) -> None:
         await self._queue.room()
-        if self._queue.is_finished:
+        if not self._queue.offer(encode_event(message, event="message")):
             raise TransportClosed(CLOSED)
-        self._queue.put(encode_event(message, event="message"))
 
     async def receive(self) -> bytes:
         try:

@@ -10,7 +10,6 @@ The parser does no I/O. Whoever receives reads the stream for it; all that is se
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -20,7 +19,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.message_stream import LAST_WORDS_SECONDS, RECEIVE_BYTES
+from mcpmux.transports.message_stream import RECEIVE_BYTES
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 from mcpmux.transports.stream import PatientStream
 
@@ -51,11 +50,10 @@ class WebSocketStream:
         self._limit = max_message_bytes
         self._allowance = ALLOWANCE_SHARES * max_message_bytes + ALLOWANCE_BYTES
         self._queue = SendQueue(stream.send_all, shield=True)
+        self.run_writer = self._queue.run
         self._partial = bytearray()
         self._received = 0  # since the last message was whole
         self._garbled = False  # the parser has given up
-        self._reading = trio.CancelScope()
-        self._read_deadline = math.inf
         self._end: str | None = None  # why nothing more is received, nor taken to be sent
 
     def __repr__(self) -> str:
@@ -67,10 +65,9 @@ class WebSocketStream:
             raise TransportClosed(self._end or LOST)
 
     def offer(self, message: bytes) -> bool:
-        if not self._queue.has_room or self._end is not None or self._queue.done.is_set():
+        if not self._queue.takes_more:
             return False
-        self._queue.put(self._protocol.send(TextMessage(message.decode(errors="replace"))))
-        return True
+        return self._queue.offer(self._protocol.send(TextMessage(message.decode(errors="replace"))))
 
     def receive_nowait(self) -> None:
         """Nothing: frames are left to `receive`, which gives other tasks their turn."""
@@ -94,10 +91,11 @@ class WebSocketStream:
 
     async def _read_more(self) -> None:
         data: bytes | bytearray = b""
-        with trio.CancelScope(deadline=self._read_deadline) as self._reading, suppress(*BROKEN):
+        with self._queue.reading(), suppress(*BROKEN):
             data = await self._stream.receive_some(RECEIVE_BYTES)
         if not data:
             self._end = self._end or LOST
+            self._queue.finish()
             self._queue.stop()
         elif self._end is None:
             self._received += len(data)
@@ -179,13 +177,6 @@ class WebSocketStream:
                     if any(isinstance(event, CloseConnection) for event in self._protocol.events()):
                         return
 
-    async def run_queue(self) -> None:
-        """Send what is queued until the stream is closed; a broken stream ends it too. A task of its own."""
-        await self._queue.run()
-        if self._end is None:  # the stream broke: what the peer has said before that is still taken
-            self._read_deadline = trio.current_time() + LAST_WORDS_SECONDS
-            self._reading.deadline = self._read_deadline
-
 
 @asynccontextmanager
 async def open_websocket_stream(
@@ -197,7 +188,7 @@ async def open_websocket_stream(
     """
     async with trio.open_nursery() as nursery:
         messages = WebSocketStream(protocol, stream, max_message_bytes)
-        nursery.start_soon(messages.run_queue, name="websocket writer")
+        nursery.start_soon(messages.run_writer, name="websocket writer")
         try:
             yield messages
         finally:
