@@ -45,30 +45,23 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, event: Event, whole: Event | None = None) -> bool:
-        """Keep `event` to be told; False when one that says the same waits already.
+    def put(self, event: Event, whole: Event | None = None, *, is_known: bool = True) -> bool:
+        """Keep `event` to be told; False when one that says the same waits already, or it is dropped.
 
-        `whole` says that of the subscribed resource, when `event` is about a part of it.
+        `whole` says that of the subscribed resource, when `event` is about a part of it. No event of an
+        unknown kind stands for another; it is dropped, and counted as merged, when DETAIL_LIMIT others wait.
         """
-        if whole is not None and len(self._waiting) >= DETAIL_LIMIT:
+        is_full = len(self._waiting) >= DETAIL_LIMIT
+        if whole is not None and is_full:
             event = whole
-        key = (event.method, _subject(event.params))
-        waits = key in self._waiting
-        self.merged += waits
-        self._waiting[key] = event
-        return not waits
-
-    def keep(self, event: Event) -> bool:
-        """Keep an event of an unknown kind, so that none stands for another; False when it is not kept.
-
-        It is dropped, and counted as merged, when the same waits already or DETAIL_LIMIT others wait.
-        """
-        key = (event.method, bytes(raw(event.params)).decode())
-        if key in self._waiting or len(self._waiting) >= DETAIL_LIMIT:
-            self.merged += 1
-            return False
-        self._waiting[key] = event
-        return True
+        key = (event.method, _subject(event.params) if is_known else bytes(raw(event.params)).decode())
+        is_new = key not in self._waiting
+        if is_new and is_full and not is_known:
+            is_new = False
+        else:
+            self._waiting[key] = event
+        self.merged += not is_new
+        return is_new
 
     def drop(self, method: str) -> bool:
         """Nothing of that kind is to be told any more; whether any waited."""

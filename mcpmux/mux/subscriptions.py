@@ -25,6 +25,8 @@ class Subscriptions(Generic[Listener]):
     """The interest of all listeners in resources of all upstreams."""
 
     def __init__(self) -> None:
+        self.said_raw: set[tuple[Listener, str, str]] = set()
+        """(listener, upstream, URI) where the listener calls the URI as its server does, without a prefix."""
         self._interest: dict[str, dict[str, set[Listener]]] = {}
         self._of_listener: dict[Listener, set[tuple[str, str]]] = {}
 
@@ -32,8 +34,10 @@ class Subscriptions(Generic[Listener]):
         counts = {upstream: len(uris) for upstream, uris in self._interest.items()}
         return f"<Subscriptions {counts} of {len(self._of_listener)} listeners>"
 
-    def add(self, listener: Listener, upstream: str, uri: str) -> bool:
-        """`listener` wants to hear of `uri`; True when it is the first one."""
+    def add(self, listener: Listener, upstream: str, uri: str, *, said_raw: bool = False) -> bool:
+        """`listener` wants to hear of `uri`; True when it is the first one. See `said_raw`."""
+        if said_raw:
+            self.said_raw.add((listener, upstream, uri))
         listeners = self._interest.setdefault(upstream, {}).setdefault(uri, set())
         listeners.add(listener)
         self._of_listener.setdefault(listener, set()).add((upstream, uri))
@@ -45,6 +49,7 @@ class Subscriptions(Generic[Listener]):
         if (upstream, uri) not in held:
             return False
         held.discard((upstream, uri))
+        self.said_raw.discard((listener, upstream, uri))
         if not held:
             del self._of_listener[listener]
         uris = self._interest[upstream]
@@ -65,8 +70,9 @@ class Subscriptions(Generic[Listener]):
         """All interest in `upstream` is interest in `other` from now on; the URIs that it is about."""
         moved = self._held(upstream)
         for listener, uri in moved:
+            said_raw = (listener, upstream, uri) in self.said_raw
             self.remove(listener, upstream, uri)
-            self.add(listener, other, uri)
+            self.add(listener, other, uri, said_raw=said_raw)
         return frozenset(uri for _, uri in moved)
 
     def forget(self, upstream: str) -> None:

@@ -50,6 +50,13 @@ UNASKED: Final = frozenset(
 )
 """Notifications of servers that belong to no request, whatever stream they come on."""
 
+LIST_CHANGES: Final = {
+    "tools": TOOLS_CHANGED,
+    "prompts": PROMPTS_CHANGED,
+    "resources": RESOURCES_CHANGED,
+}
+"""Capability → says that its lists have changed. A listen wishes for it as `<capability>ListChanged`."""
+
 MISSED: Final = "dev.mcpmux/missed"
 """Said by our own edge to the core, never on a wire: what a server told for a while may not have arrived."""
 

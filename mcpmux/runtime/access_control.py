@@ -37,11 +37,7 @@ _JUDGED = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
 _JUDGED_OF_REF = {key: key for key in ("type", "uri", "name")}
 """Members that rules are about. Some servers read them in any case of letters, and take the last one."""
 
-_CAPABILITY_OF_CHANGE = {
-    m.RESOURCES_CHANGED: "resources",
-    m.TOOLS_CHANGED: "tools",
-    m.PROMPTS_CHANGED: "prompts",
-}
+_CAPABILITY_OF_CHANGE = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 
 class AccessControl:

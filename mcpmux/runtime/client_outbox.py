@@ -7,7 +7,9 @@ everything at once, changes are kept for the reader as they are without an outle
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -16,18 +18,17 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.principal import ANYONE, Principal
 
 
-class Outlet(Protocol):
-    """How a client can be told something at once."""
+class Outlet(NamedTuple):
+    """How a client can be told something at once.
 
-    def tell_nowait(self, event: Event) -> bool:
-        """Take `event`, and send what goes without waiting; False when `flush` has to come next."""
-        ...
+    `tell_nowait` takes an event and sends what goes without waiting; False when `flush` has to send the rest.
+    """
 
-    async def flush(self) -> None:
-        """Send what `tell_nowait` has left."""
-        ...
+    tell_nowait: Callable[[Event], bool]
+    flush: Callable[[], Awaitable[None]]
 
 
+@dataclass(slots=True, eq=False)
 class ClientOutbox:
     """An outbox that can be waited for. `kinds`: the list changes (method names) that its client may hear.
 
@@ -36,54 +37,31 @@ class ClientOutbox:
     to end.
     """
 
-    __slots__ = ("_arrival", "_closed", "_outbox", "_outlet", "client", "is_granted", "kinds", "principal")
-
-    def __init__(
-        self,
-        kinds: frozenset[str],
-        principal: Principal = ANYONE,
-        *,
-        is_granted: bool = False,
-        client: object = None,
-    ) -> None:
-        self.client = client
-        self.kinds = kinds
-        self.principal = principal
-        self.is_granted = is_granted
-        self._outbox = Outbox()
-        self._arrival = trio.lowlevel.ParkingLot()
-        self._closed = False
-        self._outlet: Outlet | None = None  # while the reader waits, for nothing is kept then
-
-    def __repr__(self) -> str:
-        return f"<ClientOutbox {self._outbox!r}>"
+    kinds: frozenset[str]
+    principal: Principal = ANYONE
+    is_granted: bool = field(default=False, kw_only=True)
+    client: object = field(default=None, kw_only=True, repr=False)
+    _outbox: Outbox = field(default_factory=Outbox, init=False)
+    _arrival: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot, init=False)
+    _closed: bool = field(default=False, init=False)
+    _outlet: Outlet | None = field(
+        default=None, init=False
+    )  # while the reader waits, for nothing is kept then
 
     @property
     def merged(self) -> int:
         """How many changes were told together with an earlier one, because the client read too slowly."""
         return self._outbox.merged
 
-    def put(self, event: Event, whole: Event | None = None) -> None:
-        """Tell the client of `event`, or keep it, or `whole` for it when too much waits. Never waits."""
+    def put(self, event: Event, whole: Event | None = None, *, is_known: bool = True) -> None:
+        """Tell the client of `event`, or keep it as `Outbox.put` does. Never waits."""
         outlet = self._outlet
         if outlet is None:
-            if self._outbox.put(event, whole):
+            if self._outbox.put(event, whole, is_known=is_known):
                 self._arrival.unpark()
         elif not outlet.tell_nowait(event):
-            self._wake_to_flush()
-
-    def keep(self, event: Event) -> None:
-        """Tell or keep an event of a kind that is not known. Never waits."""
-        outlet = self._outlet
-        if outlet is None:
-            if self._outbox.keep(event):
-                self._arrival.unpark()
-        elif not outlet.tell_nowait(event):
-            self._wake_to_flush()
-
-    def _wake_to_flush(self) -> None:
-        self._outlet = None  # it has to be flushed first, by the reader
-        self._arrival.unpark()
+            self._outlet = None  # it has to be flushed first, by the reader
+            self._arrival.unpark()
 
     def drop(self, method: str) -> bool:
         """What waits of that kind is not told any more; whether anything did."""

@@ -35,12 +35,7 @@ from mcpmux.runtime.personal import PERSONAL, Personal
 
 log = structlog.get_logger()
 
-_CHANGE_OF: Final = {
-    "resources": m.RESOURCES_CHANGED,
-    "tools": m.TOOLS_CHANGED,
-    "prompts": m.PROMPTS_CHANGED,
-}
-LIST_CHANGES: Final = frozenset(_CHANGE_OF.values())
+LIST_CHANGES: Final = frozenset(m.LIST_CHANGES.values())
 ANYTHING: Final = "dev.mcpmux/anything"
 """Among an outbox's kinds: its client may hear what nobody knows. A modern one hears what it asked for."""
 
@@ -75,9 +70,6 @@ class NotificationHub:
         self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
         self.personal = Personal()
         self._listeners: set[ClientOutbox] = set()
-        self._raw: dict[
-            ClientOutbox, set[tuple[str, str]]
-        ] = {}  # (upstream, URI) that its client says unprefixed
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
         self._updates: dict[tuple[str, str], None] = {}  # (session's key, own URI) to be told, oldest first
@@ -121,7 +113,6 @@ class NotificationHub:
         self._listeners.discard(outbox)
         if outbox.merged:
             log.info("a slow client has gone", changes_told_together=outbox.merged)
-        self._raw.pop(outbox, None)
         for upstream in self.subscriptions.remove_all(outbox):
             self._on_wanted(upstream)
 
@@ -133,9 +124,7 @@ class NotificationHub:
         held = self.subscriptions.count(outbox)
         if held >= SUBSCRIPTION_LIMIT:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
-        if said_raw:
-            self._raw.setdefault(outbox, set()).add((upstream, uri))
-        if self.subscriptions.add(outbox, upstream, uri):
+        if self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw):
             self._on_wanted(upstream)
         return self.subscriptions.count(outbox) > held
 
@@ -146,7 +135,6 @@ class NotificationHub:
 
     def unsubscribe(self, outbox: ClientOutbox, upstream: str, uri: str) -> None:
         """The client does not want to hear of `uri` any more; nothing happens when it never did."""
-        self._raw.get(outbox, set()).discard((upstream, uri))
         if self.subscriptions.remove(outbox, upstream, uri):
             self._on_wanted(upstream)
 
@@ -155,65 +143,46 @@ class NotificationHub:
         waiting, self._updates = self._updates, {}
         for owner, uri in waiting:
             self._updates[other if owner == upstream else owner, uri] = None
-        for said_raw in self._raw.values():
-            moved = {(owner, uri) for owner, uri in said_raw if owner == upstream}
-            said_raw -= moved
-            said_raw |= {(other, uri) for _, uri in moved}
         return self.subscriptions.move(upstream, other)
 
     def forget(self, upstream: str) -> None:
         """Nothing has the URIs any more under which clients know those of an upstream."""
         self._tell_all(upstream)
         self.subscriptions.forget(upstream)
-        for said_raw in self._raw.values():
-            said_raw -= {(owner, uri) for owner, uri in said_raw if owner == upstream}
         self._on_wanted(upstream)
 
     def hear(self, upstream: str, notification: Notification) -> None:
         """An upstream says that something has changed."""
-        if notification.method in LIST_CHANGES:
-            name = upstream_of(upstream)
-            self.tell_list_change(notification.method, name)
+        method, name = notification.method, upstream_of(upstream)
+        if method in LIST_CHANGES:
+            self.tell_list_change(method, name)
             if self.on_list_change is not None:
-                self.on_list_change(name, notification.method)
-        elif notification.method == m.RESOURCE_UPDATED:
-            try:
-                uri = text_of(decode_fields(notification.params).get("uri"))
-            except ValueError:
-                uri = None
-            if uri is not None:
-                self.tell_update(upstream, uri)
-        elif notification.method == WITHDRAWN:
-            state = text_of(decode_fields(notification.params).get(STATE))
-            if (waiting := self.questions.get(state or "")) is not None:
-                waiting.cancel(reason="the server does not want to know any more")
-        elif notification.method in PERSONAL:
-            self._hear_personal(upstream, notification)
-        else:
-            self._hear_other(upstream, notification)
-
-    def _hear_other(self, upstream: str, notification: Notification) -> None:
-        """What mcpmux does not know, of an extension perhaps: for the clients of the only server there is."""
-        if not self.passes_all:
-            log.debug("upstream notification dropped", method=notification.method, upstream=upstream)
+                self.on_list_change(name, method)
             return
-        try:
-            event = Event(notification.method, decode_fields(notification.params))
-        except ValueError:
-            return
-        name = upstream_of(upstream)
-        for outbox in self._listeners:
-            if ANYTHING in outbox.kinds and self._access.may(outbox.principal, name, event.method, None):
-                outbox.keep(event)
-
-    def _hear_personal(self, upstream: str, notification: Notification) -> None:
         try:
             params = decode_fields(notification.params)
         except ValueError:
             return
-        space = self._space_of(upstream)
-        if space is not None and self._may_hear_of_task(upstream, params):
-            self.personal.hear(upstream, notification.method, params, space)
+        if method == m.RESOURCE_UPDATED:
+            if (uri := text_of(params.get("uri"))) is not None:
+                self.tell_update(upstream, uri)
+        elif method == WITHDRAWN:
+            if (waiting := self.questions.get(text_of(params.get(STATE)) or "")) is not None:
+                waiting.cancel(reason="the server does not want to know any more")
+        elif method in PERSONAL:
+            space = self._space_of(upstream)
+            if space is not None and self._may_hear_of_task(upstream, params):
+                self.personal.hear(upstream, method, params, space)
+        elif self.passes_all:
+            self._tell_unknown(name, Event(method, params))
+        else:
+            log.debug("upstream notification dropped", method=method, upstream=upstream)
+
+    def _tell_unknown(self, upstream: str, event: Event) -> None:
+        """What mcpmux does not know, of an extension perhaps: for the clients of the only server there is."""
+        for outbox in self._listeners:
+            if ANYTHING in outbox.kinds and self._access.may(outbox.principal, upstream, event.method, None):
+                outbox.put(event, is_known=False)
 
     def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
         """Whether the client of the task that a notification is about, if it is, may still use its tool."""
@@ -228,7 +197,7 @@ class NotificationHub:
 
     def upstream_changed(self, upstream: str, capabilities: Collection[str]) -> None:
         """An upstream's part of the lists of these capabilities has come or gone, or may have changed."""
-        for capability, method in _CHANGE_OF.items():
+        for capability, method in m.LIST_CHANGES.items():
             if capability in capabilities:
                 self.tell_list_change(method, upstream)
 
@@ -254,16 +223,15 @@ class NotificationHub:
             return
         words = _Words(space, uri)
         usual = words.of(uri, said_raw=False)
-        restricted, raw_of = self._access.policy is not None, self._raw
+        restricted, raw_of = self._access.policy is not None, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
-            if outbox not in raw_of and subscribed == uri:
-                outbox.put(usual)
-                continue
-            said_raw = (upstream, subscribed) in raw_of.get(outbox, ())
-            event = words.of(uri, said_raw=said_raw)
-            outbox.put(event, None if subscribed == uri else words.of(subscribed, said_raw=said_raw))
+            said_raw = (outbox, upstream, subscribed) in raw_of if raw_of else False
+            if subscribed == uri:
+                outbox.put(words.of(uri, said_raw=True) if said_raw else usual)
+            else:
+                outbox.put(words.of(uri, said_raw=said_raw), words.of(subscribed, said_raw=said_raw))
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
         return self._access.may(outbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
@@ -290,7 +258,7 @@ class NotificationHub:
         """Something that a client still listens to may have changed, nobody knows any more what it was."""
         for upstream, uri in self.subscriptions.held_by(outbox):
             if (space := self._space_of(upstream)) is not None:
-                said_raw = (upstream, uri) in self._raw.get(outbox, ())
+                said_raw = (outbox, upstream, uri) in self.subscriptions.said_raw
                 outbox.put(_update_of(uri if said_raw else space.expose_uri(uri)))
 
     def _is_deaf(self, outbox: ClientOutbox, names: Collection[str]) -> bool:

@@ -124,13 +124,16 @@ def test_what_is_told_of_a_task_is_the_latest_and_each_task_is_told_of():
 def test_events_of_an_unknown_kind_do_not_stand_for_each_other():
     box = Outbox()
     first, second = (Event("vendor/thing", {"n": raw(number)}) for number in (1, 2))
-    assert [box.keep(event) for event in (first, second, first)] == [True, True, False]
+    assert [box.put(event, is_known=False) for event in (first, second, first)] == [True, True, False]
     assert [box.take(), box.take(), box.take()] == [first, second, None]
     assert box.merged == 1
 
 
 def test_events_of_an_unknown_kind_are_bounded():
     box = Outbox()
-    kept = [box.keep(Event("vendor/thing", {"n": raw(number)})) for number in range(DETAIL_LIMIT + 3)]
+    kept = [
+        box.put(Event("vendor/thing", {"n": raw(number)}), is_known=False)
+        for number in range(DETAIL_LIMIT + 3)
+    ]
     assert kept == [True] * DETAIL_LIMIT + [False] * 3
     assert (len(box), box.merged) == (DETAIL_LIMIT, 3)

@@ -64,7 +64,7 @@ async def test_a_waiting_client_hears_at_once_and_nobody_is_woken(autojump_clock
         for number in range(3):
             client.outbox.put(update(number))
             assert len(client.heard) == number + 1  # without a turn of the scheduler
-        client.outbox.keep(Event("notifications/unknown", {}))
+        client.outbox.put(Event("notifications/unknown", {}), is_known=False)
         assert len(client.heard) == 4
         client.outbox.close()
     assert client.by_reader == []

@@ -15,16 +15,12 @@ from mcpmux.protocol.call import META, SUBSCRIPTION_ID, Call, Event, Notify, Tag
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields, Id, Raw
-from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
 from mcpmux.runtime.notification_hub import SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.transports.inline import in_task
 
-_KINDS = {
-    "toolsListChanged": m.TOOLS_CHANGED,
-    "promptsListChanged": m.PROMPTS_CHANGED,
-    "resourcesListChanged": m.RESOURCES_CHANGED,
-}
+_KINDS = {f"{capability}ListChanged": method for capability, method in m.LIST_CHANGES.items()}
 
 
 @runtime_checkable
@@ -40,25 +36,10 @@ class SaysAtOnce(Protocol):
         ...
 
 
-class ListenOutlet:
-    """An Outlet to the client of one listen: each notification with the listen's `_meta`."""
-
-    __slots__ = ("_saying", "_tagged")
-
-    def __init__(self, saying: SaysAtOnce, meta: Raw) -> None:
-        self._saying = saying
-        self._tagged = Tagged(meta)
-
-    def __repr__(self) -> str:
-        return f"<ListenOutlet {self._tagged!r}>"
-
-    def tell_nowait(self, event: Event) -> bool:
-        """See Outlet."""
-        return self._saying.say_nowait(self._tagged.encode(event))
-
-    async def flush(self) -> None:
-        """See Outlet."""
-        await self._saying.flush()
+def _outlet(saying: SaysAtOnce, meta: Raw) -> Outlet:
+    """To the client of one listen: each notification with the listen's `_meta`."""
+    tagged = Tagged(meta)
+    return Outlet(lambda event: saying.say_nowait(tagged.encode(event)), saying.flush)
 
 
 class Filter(NamedTuple):
@@ -108,7 +89,7 @@ async def serve_listen(
     try:
         honoured = await _subscribe_all(router, outbox, wish.uris, call)
         await notify(_acknowledgement(wish, honoured, tag))
-        outlet = ListenOutlet(notify, tag) if isinstance(notify, SaysAtOnce) else None
+        outlet = _outlet(notify, tag) if isinstance(notify, SaysAtOnce) else None
         while (event := await outbox.take(outlet)) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))
     finally:

@@ -10,7 +10,6 @@ Source: "Listening for Messages from the Server" and "Resumability and Redeliver
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -19,7 +18,7 @@ import trio
 from mcpmux.mux.replay import ReplayBuffer, Said
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event, encode_notice
-from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
 from mcpmux.transports.http.reply import HttpReply
 from mcpmux.transports.sse import encode_event
 
@@ -61,7 +60,7 @@ class OwnStream:
             self._reader.cancel(reason="the client opened its stream again")
         with trio.CancelScope() as scope:
             self._reader = scope
-            outlet = _Outlet(self, reply)
+            outlet = Outlet(lambda event: reply.write_nowait(self.keep(event)), reply.flush)
             while True:
                 event: Event | None = None
                 with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:
@@ -87,20 +86,6 @@ class OwnStream:
 
     def _keep(self, data: bytes) -> bytes:
         return _EVENT % (self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number, data)
-
-
-@dataclass(slots=True, eq=False)
-class _Outlet:
-    """An Outlet to the client of a session whose own stream is open."""
-
-    stream: OwnStream
-    reply: HttpReply
-
-    def tell_nowait(self, event: Event) -> bool:
-        return self.reply.write_nowait(self.stream.keep(event))
-
-    async def flush(self) -> None:
-        await self.reply.flush()
 
 
 _last: tuple[Event, Said] = (_QUESTION, (OWN_STREAM, b""))

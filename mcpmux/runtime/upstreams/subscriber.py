@@ -38,11 +38,7 @@ RETRY_SECONDS = 5.0  # after a listen that broke off
 REASK_SECONDS = 30.0  # for what is refused now and was agreed once: somebody still relies on it
 SUBSCRIBES_AT_ONCE = 16  # legacy requests in flight; enough to hide latency, too few to flood
 
-_LISTS = (
-    ("toolsListChanged", "tools"),
-    ("promptsListChanged", "prompts"),
-    ("resourcesListChanged", "resources"),
-)
+_LISTS = tuple((f"{capability}ListChanged", capability) for capability in m.LIST_CHANGES)
 
 Tell = Callable[[str], None]
 """Says that a resource of the upstream may have changed."""
