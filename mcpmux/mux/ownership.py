@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 OWNED_LIMIT = 1000  # things of one owner: more than any client looks after
-HELD_LIMIT = 50_000  # tasks of principals; about 10 MB
+MADE_LIMIT = 50_000  # tasks of all clients; about 10 MB
 
 Note = TypeVar("Note")
 Key = tuple[str, str]
@@ -63,26 +63,30 @@ class Ownership(Generic[Note]):
             del self._things[key]
 
 
-class Holding:
-    """Tasks of principals: the first one that a task is noted for has it, whatever session made it.
+class MadeTasks:
+    """Which tool has made a task, and for which principal: the first one, whatever session it was made in.
 
-    Past HELD_LIMIT the oldest is nobody's again. A restart forgets all.
+    Past MADE_LIMIT the oldest is forgotten: it is nobody's, and of an unknown tool. A restart forgets all.
     """
 
     def __init__(self) -> None:
-        self._holders: dict[tuple[str, str], str] = {}
+        self._made: dict[Key, tuple[str, str | None]] = {}
 
     def __repr__(self) -> str:
-        return f"<Holding {len(self._holders)} tasks>"
+        return f"<MadeTasks {len(self._made)}>"
 
-    def note(self, upstream: str, task_id: str, principal: str) -> None:
-        """A task was made for `principal`; nothing happens when it is nobody in particular ("")."""
-        if not principal:
-            return
-        self._holders.setdefault((upstream, task_id), principal)
-        if len(self._holders) > HELD_LIMIT:
-            del self._holders[next(iter(self._holders))]
+    def note(self, upstream: str, task_id: str, principal: str, tool: str | None) -> None:
+        """A call of `tool` has made a task for `principal`, "" for nobody in particular."""
+        key = (upstream, task_id)
+        holder, known = self._made.get(key, ("", None))
+        self._made[key] = (holder or principal, tool or known)
+        if len(self._made) > MADE_LIMIT:
+            del self._made[next(iter(self._made))]
+
+    def tool_of(self, upstream: str, task_id: str | None) -> str | None:
+        """The tool that has made a task, None when that is not known."""
+        return self._made.get((upstream, task_id or ""), ("", None))[1]
 
     def may_use(self, upstream: str, task_id: str, principal: str) -> bool:
         """Whether it is `principal`'s, or nobody's."""
-        return self._holders.get((upstream, task_id), principal) == principal
+        return self._made.get((upstream, task_id), ("", None))[0] in ("", principal)

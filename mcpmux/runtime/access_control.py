@@ -3,8 +3,7 @@
 Promises: what a principal may not use is answered like something that does not exist, before any upstream is
 asked about it; the rules of one moment are one immutable value. Refuses to know how a use is carried out.
 
-A task belongs to the use of its tool, so it is remembered which tool made which task, within a bound. A
-forgotten task is one of an unknown tool.
+A task belongs to the use of its tool, so it is remembered which tool made which task (`MadeTasks`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from itertools import compress
 import msgspec
 
 from mcpmux.errors import Refused, RpcError
+from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -24,8 +24,6 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
-
-TASK_LIMIT = 10_000  # tasks whose tools are remembered; past that the oldest are of unknown tools
 
 _NAMED_BY = {
     m.RESOURCES_LIST: "uri",
@@ -45,24 +43,11 @@ class AccessControl:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy
-        self._tools: dict[tuple[str, str], str] = {}
+        self.tasks = MadeTasks()
+        self.tool_of = self.tasks.tool_of
 
     def __repr__(self) -> str:
-        return f"<AccessControl {self.policy!r}, {len(self._tools)} tasks>"
-
-    # Tasks
-
-    def made_task(self, key: str, task_id: str, tool: str | None) -> None:
-        """A tool call in the session with that key has made a task."""
-        if tool is None:
-            return
-        if len(self._tools) >= TASK_LIMIT:
-            del self._tools[next(iter(self._tools))]
-        self._tools[key, task_id] = tool
-
-    def tool_of(self, key: str, task_id: str | None) -> str | None:
-        """The tool that has made a task, None when that is not known."""
-        return self._tools.get((key, task_id or ""))
+        return f"<AccessControl {self.policy!r}, {self.tasks!r}>"
 
     # Lists
 

@@ -33,7 +33,6 @@ import structlog
 import trio
 
 from mcpmux.errors import Overdue, RpcError
-from mcpmux.mux.ownership import Holding
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event, Notify
@@ -309,7 +308,6 @@ class Tasks:
         self._find_client = find_client
         self._view = TaskView()
         self.waits = TaskWaits(self._view)
-        self._held = Holding()
 
     def __repr__(self) -> str:
         return f"<Tasks {self._personal.tasks!r}, {self.waits!r}>"
@@ -381,8 +379,7 @@ class Tasks:
         made = tasks.made_task(result)
         task_id = text_of(made.get(tasks.TASK_ID)) if made is not None else None
         if task_id is not None:
-            self._access.made_task(upstream.key, task_id, call.text("name"))
-            self._held.note(upstream.key, task_id, call.principal.name)
+            self._access.tasks.note(upstream.key, task_id, call.principal.name, call.text("name"))
             token = call.meta.get(PROGRESS_TOKEN)
             self._personal.own_task(upstream.key, upstream.space, task_id, call.client, token)
         return result
@@ -395,9 +392,8 @@ class Tasks:
             raise tasks.extension_missing()
         modern = _is_modern(upstream)
         # Whether it is the client's and its principal's, as far as it is known whose it is.
-        is_own = self._held.may_use(
-            upstream.key, task_id, call.principal.name
-        ) and self._personal.tasks.may_use(upstream.key, task_id, call.client)
+        is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.name)
+        is_own = is_own and self._personal.tasks.may_use(upstream.key, task_id, call.client)
         if (call.legacy and modern) or not is_own:
             raise no_task()
         if call.legacy or modern:
