@@ -29,43 +29,55 @@ Answer = Callable[[Request, Notify], Awaitable[Fields]]
 """Answers one request of the peer, or raises RpcError."""
 
 
-class _Exchange:
+class InlineExchange:
     """One request that is being answered: inline, and in a task once it needs one."""
 
     __slots__ = ("_attended", "_nursery", "_running", "_scope")
 
-    def __init__(self, nursery: trio.Nursery, work: Coroutine[Any, Any, None], context: Context) -> None:
+    def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._running = Inline(work, context, self.attend)
+        self._running: Inline | None = None
         self._scope: trio.CancelScope | None = None
         self._attended = False
 
     def __repr__(self) -> str:
-        return f"<_Exchange {self._running!r}>"
+        return f"<{type(self).__name__} {self._running!r}>"
 
-    def start(self) -> None:
-        if not self._running.start():
+    def start(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+        """Begin."""
+        self._running = running = Inline(work, context, self.attend)
+        if not running.start():
             self.attend()
 
     def attend(self) -> None:
         """From now on it has a task, unless it is over."""
-        if self._running.is_over:
-            if (mistake := self._running.error) is not None:  # of ours, outside the wall
+        running = self._running
+        if running is None or self._attended:
+            return
+        if running.is_over:
+            if (mistake := running.error) is not None:  # of ours, outside the wall
                 log.error("an exchange ended badly", exc_info=mistake)
-        elif not self._attended:
-            self._attended = True
-            self._scope = trio.CancelScope()
-            self._nursery.start_soon(self._go_on, self._scope, name="exchange")
+            return
+        self._attended = True
+        try:
+            self._nursery.start_soon(self._go_on, running, self._make_scope(), name="exchange")
+        except RuntimeError:  # who serves it has ended before this connection: nothing goes on any more
+            running.close()
 
-    async def _go_on(self, scope: trio.CancelScope) -> None:
+    def _make_scope(self) -> trio.CancelScope:
+        """Its scope; most are over before they need one."""
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+        return self._scope
+
+    async def _go_on(self, running: Inline, scope: trio.CancelScope) -> None:
         with scope:
-            await self._running.attend()
+            await running.attend()
 
     def cancel(self, reason: str) -> None:
         """It is not to be answered any more."""
+        self._make_scope().cancel(reason=reason)
         self.attend()
-        if self._scope is not None:
-            self._scope.cancel(reason=reason)
 
 
 class Incoming:
@@ -76,7 +88,7 @@ class Incoming:
         self._offer = offer_to(messages)
         self._answer = answer
         self._on_done = on_done
-        self._exchanges: dict[Id, _Exchange | trio.CancelScope] = {}
+        self._exchanges: dict[Id, InlineExchange | trio.CancelScope] = {}
         self._context = copy_context()  # each exchange has its own copy
 
     def __repr__(self) -> str:
@@ -91,9 +103,8 @@ class Incoming:
     def begin(self, nursery: trio.Nursery, request: Request, batch: BatchAnswer | None) -> None:
         """Answer a request, whose id is not in use."""
         if batch is None:
-            exchange = _Exchange(nursery, self._serve(request), self._context.copy())
-            self._exchanges[request.id] = exchange
-            exchange.start()
+            exchange = self._exchanges[request.id] = InlineExchange(nursery)
+            exchange.start(self._serve(request), self._context.copy())
         else:
             batch.expect()
             scope = self._exchanges[request.id] = trio.CancelScope()
@@ -109,7 +120,7 @@ class Incoming:
     def close(self) -> None:
         """The peer asks nothing more; what it has asked goes on, in tasks that its nursery waits for."""
         for exchange in list(self._exchanges.values()):
-            if isinstance(exchange, _Exchange):
+            if isinstance(exchange, InlineExchange):
                 exchange.attend()
 
     async def _serve(self, request: Request) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.runtime.downstreams import http_session, resumable_call
+from mcpmux.runtime.downstreams import http_session
+from mcpmux.runtime.downstreams.resumable_call import ResumableCall
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_http_endpoint import open_endpoint, request
@@ -86,7 +87,7 @@ async def test_call_that_is_answered_soon_needs_no_stream_and_no_task(held, revi
 
     async with in_session(held, revision) as (client, session):
         held.gate.set()
-        monkeypatch.setattr(resumable_call, "_go_on", work)
+        monkeypatch.setattr(ResumableCall, "_go_on", work)
         for number in range(3):
             answer = await client.send(call(number), session)
             assert (answer.status, answer.headers["content-type"]) == (200, "application/json")

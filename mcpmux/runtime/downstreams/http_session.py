@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
@@ -159,10 +160,6 @@ class HttpSession:
             self._deadlines.watch(call)
         return self._start_and_follow(call, reply)
 
-    async def _start_and_follow(self, call: ResumableCall, reply: HttpReply) -> None:
-        call.start(self._work(call))
-        await self._follow(call, reply)
-
     async def _respond(self, request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
         try:
             await respond(request, reply, work, streams=streams, legacy=True)
@@ -183,18 +180,22 @@ class HttpSession:
             raise Busy(f"more than {self._in_flight_limit} requests in flight", IN_FLIGHT, own=True)
         self._in_flight[request.id] = call_off
 
-    async def work(self, request: Request, scope: trio.CancelScope, say: Say) -> bytes | None:
-        """The answer to an admitted request of several that share a response; None when it was cancelled."""
+    async def _outcome(self, request: Request, say: Say) -> bytes:
+        """The answer to a request, whatever becomes of it; what comes before it is said by `say`."""
 
         async def notify(event: Event) -> None:
             await say(encode_notification(event.method, event.params))
 
+        ask = partial(self._ask, say)
+        return (await outcome(request, partial(self.session.answer, request, ask=ask), notify))[1]
+
+    async def work(self, request: Request, scope: trio.CancelScope, say: Say) -> bytes | None:
+        """The answer to an admitted request of several that share a response; None when it was cancelled."""
         if self.watch is not None:
             self.watch.begin(request.id)
         try:
             with scope:
-                ask = partial(self._ask, say)
-                return (await outcome(request, partial(self.session.answer, request, ask=ask), notify))[1]
+                return await self._outcome(request, say)
             return None
         finally:
             del self._in_flight[request.id]
@@ -210,24 +211,19 @@ class HttpSession:
 
     async def _work(self, call: ResumableCall) -> None:
         """A request that outlives its connection: everything it says goes into its stream."""
-        request = call.request
 
         async def say(message: bytes) -> None:
             self._put(call, message)
 
-        async def notify(event: Event) -> None:
-            self._put(call, encode_notification(event.method, event.params))
-
         try:
-            ask = partial(self._ask, say)
-            _, data = await outcome(request, partial(self.session.answer, request, ask=ask), notify)
+            data = await self._outcome(call.request, say)
             if call.number is None:
                 call.only_answer = data
             else:
                 self._put(call, data)
         finally:
             self._deadlines.forget(call)
-            del self._in_flight[request.id]
+            del self._in_flight[call.request.id]
             if call.number is not None:
                 del self._calls[call.number]
                 self._buffer.close(call.number)
@@ -237,8 +233,9 @@ class HttpSession:
         self._buffer.add(self._open(call), encode_event(data), trio.current_time())
         call.tell()
 
-    async def _follow(self, call: ResumableCall, reply: HttpReply) -> None:
-        """Send a call's stream as it grows; as plain JSON when its answer comes soon and alone."""
+    async def _start_and_follow(self, call: ResumableCall, reply: HttpReply) -> None:
+        """Begin a call, and send its stream as it grows: plain JSON when its answer comes soon and alone."""
+        call.start(self._work(call), copy_context())
         self._readers += 1
         try:
             if not call.over and call.number is None:
