@@ -56,7 +56,6 @@ from mcpmux.runtime.downstreams.http_answer import (
     refuse_with,
     respond,
 )
-from mcpmux.runtime.downstreams.http_batch import answer_batch
 from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
@@ -254,7 +253,7 @@ class HttpEndpoint:
     ) -> None:
         streams = "text/event-stream" in request.headers.get("accept", "")
         if await self._suffice(messages, request, reply):
-            await answer_batch(session, messages, reply, streams=streams)
+            await session.answer_batch(messages, reply, streams=streams)
 
     async def _suffice(
         self, messages: Sequence[Message | BadMessage], request: HttpRequest, reply: HttpReply

@@ -2,13 +2,14 @@
 
 Promises: a tool call goes on when its client loses the connection, and its stream can be resumed with
 `Last-Event-ID`, as can the session's own stream; what is kept for that is bounded. Other requests change
-nothing, so they just end with their connection. Source: "Transports", 2025-03-26 to 2025-11-25.
+nothing, so they just end with their connection. Source: "Transports", 2025-03-26 to 2025-11-25; "Sending
+Messages to the Server" in 2025-03-26 for batches.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -21,15 +22,19 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import IN_FLIGHT, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
+    BadMessage,
     ErrorReply,
+    Message,
     Notification,
     Reply,
     Request,
     decode_fields,
+    encode_error,
     encode_notification,
     encode_request,
     id_of,
 )
+from mcpmux.protocol.framing import BatchAnswer
 from mcpmux.protocol.inflight import PendingRequest, PendingRequests
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
@@ -166,12 +171,6 @@ class HttpSession:
         finally:
             del self._in_flight[request.id]
 
-    def admit(self, request: Request) -> trio.CancelScope:
-        """One more request is in flight: the scope that cancels it. Raises RpcError for a refusal."""
-        scope = trio.CancelScope()
-        self._admit(request, lambda reason: scope.cancel(reason=reason))
-        return scope
-
     def _admit(self, request: Request, call_off: CallOff) -> None:
         self.last_used = trio.current_time()
         if request.id in self._in_flight:
@@ -189,16 +188,57 @@ class HttpSession:
         ask = partial(self._ask, say)
         return (await outcome(request, partial(self.session.answer, request, ask=ask), notify))[1]
 
-    async def work(self, request: Request, scope: trio.CancelScope, say: Say) -> bytes | None:
-        """The answer to an admitted request of several that share a response; None when it was cancelled."""
-        if self.watch is not None:
-            self.watch.begin(request.id)
-        try:
-            with scope:
-                return await self._outcome(request, say)
-            return None
-        finally:
-            del self._in_flight[request.id]
+    async def answer_batch(
+        self, members: Sequence[Message | BadMessage], reply: HttpReply, *, streams: bool
+    ) -> None:
+        """Take every member of a batch, side by side; status 202 is all when none of them wants an answer.
+
+        What is said before the answer makes it an event stream, with the array of answers as its last event;
+        otherwise it is a JSON body. Members end with their connection: a batch cannot be resumed.
+        """
+        await in_task()
+        batch = BatchAnswer()
+        turn = trio.Lock()
+        say_now = streaming(reply, streams=streams)
+
+        async def say(message: bytes) -> None:
+            async with turn:  # the members share one stream
+                await say_now(message)
+
+        async def work(request: Request, scope: trio.CancelScope) -> None:
+            if self.watch is not None:
+                self.watch.begin(request.id)
+            answer: bytes | None = None  # of one that was cancelled
+            try:
+                with scope:
+                    answer = await self._outcome(request, say)
+            finally:
+                del self._in_flight[request.id]
+            batch.settle(answer)
+
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                if isinstance(member, Request):
+                    batch.expect()
+                    scope = trio.CancelScope()
+                    try:
+                        self._admit(member, partial(_cancel, scope))
+                    except RpcError as refusal:
+                        batch.settle(encode_error(member.id, refusal))
+                    else:
+                        nursery.start_soon(work, member, scope, name=f"exchange {member.method}")
+                elif isinstance(member, BadMessage):
+                    batch.expect()
+                    batch.settle(encode_error(member.id, member))
+                elif isinstance(member, Notification):
+                    self.take_notification(member)
+                else:
+                    self.take_answer(member)
+        answers = batch.settle()
+        if reply.started:
+            await reply.finish(encode_event(answers) if answers is not None else b"")
+        else:
+            await _send_only(reply, answers)
 
     def _open(self, call: ResumableCall) -> int:
         """The number of a call's stream, which there is from now on."""
@@ -292,8 +332,12 @@ class HttpSession:
             self._readers -= 1
 
 
+def _cancel(scope: trio.CancelScope, reason: str) -> None:
+    scope.cancel(reason=reason)
+
+
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:
-    """The answer alone; a request that was cancelled has none."""
+    """The answer alone; what was cancelled, or asked nothing, has none."""
     if data is None:
         await reply.send(202, ())
     else:
