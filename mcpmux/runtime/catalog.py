@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import trio
@@ -27,24 +28,21 @@ class Owners(NamedTuple):
     missing: dict[str, str]
 
 
+@dataclass(eq=False)
 class _Search:
     """Who has claimed something so far. `again`: whether anybody was judged by what is remembered of it.
 
     `list_method`: the list that has it; what is in none of RESOURCES_LIST may be one of a template.
     """
 
-    def __init__(self, list_method: str, uri: str, call: Call, *, anew: bool) -> None:
-        self.list_method = list_method
-        self.uri = uri
-        self.call = call
-        self.anew = anew
-        self.listed: set[str] = set()
-        self.templated: set[str] = set()
-        self.missing: dict[str, str] = {}
-        self.again = False
-
-    def __repr__(self) -> str:
-        return f"<Search {self.uri} listed={self.listed} templated={self.templated}>"
+    list_method: str
+    uri: str
+    call: Call
+    anew: bool
+    listed: set[str] = field(default_factory=set)
+    templated: set[str] = field(default_factory=set)
+    missing: dict[str, str] = field(default_factory=dict)
+    again: bool = False
 
 
 class Catalog:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -40,6 +41,7 @@ EXCHANGE: Final[ContextVar[int]] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
 
 
+@dataclass(slots=True, eq=False)
 class Leg:
     """One conversation as the watcher knows it. `revision`, `session` and `name` are set once they are known.
 
@@ -49,37 +51,20 @@ class Leg:
     and revision of a modern client were read from, and `meta` that of its last call if calls share it.
     """
 
-    __slots__ = (
-        "introduction",
-        "meta",
-        "name",
-        "notes",
-        "peer",
-        "revision",
-        "session",
-        "side",
-        "transport",
-        "upstream",
-    )
-
-    def __init__(self, side: Side, peer: str, transport: str, upstream: str | None = None) -> None:
-        self.side = side
-        self.peer = peer
-        self.transport = transport
-        self.upstream = upstream
-        self.revision: str | None = None
-        self.session: str | None = None
-        self.name: str | None = None
-        self.introduction: Introduction | None = None
-        self.meta: Meta | None = None
-        self.notes: Any = None
+    side: Side
+    peer: str
+    transport: str
+    upstream: str | None = None
+    revision: str | None = None
+    session: str | None = None
+    name: str | None = None
+    introduction: Introduction | None = field(default=None, repr=False)
+    meta: Meta | None = field(default=None, repr=False)
+    notes: Any = field(default=None, repr=False)
 
     def introduce(self, revision: str | None, name: str | None) -> None:
         """The client has said who it is."""
         self.revision, self.name, self.introduction, self.meta = revision, name, None, None
-
-    def __repr__(self) -> str:
-        return f"<Leg {self.side} {self.peer} {self.transport} {self.revision}>"
 
 
 class Tap(Protocol):
@@ -251,16 +236,13 @@ def tapped(messages: MessageStream, watch: Watch | None) -> MessageStream:
     return messages if watch is None else TappedStream(messages, watch.tap, watch.leg)
 
 
+@dataclass(eq=False)
 class TappedStream:
     """A MessageStream whose messages a tap sees, as they are."""
 
-    def __init__(self, messages: MessageStream, tap: Tap, leg: Leg) -> None:
-        self._messages = messages
-        self._tap = tap
-        self._leg = leg
-
-    def __repr__(self) -> str:
-        return f"<TappedStream {self._leg!r}>"
+    _messages: MessageStream
+    _tap: Tap = field(repr=False)
+    _leg: Leg
 
     async def send(self, message: bytes) -> None:
         """See MessageStream."""

@@ -14,6 +14,7 @@ import ssl
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -28,23 +29,20 @@ from mcpmux.transports.tls.context import CurrentContext, client_context, explai
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read
 
 
+@dataclass(eq=False)
 class PatientStream(HalfCloseableStream):
-    """`stream`, which it owns; a peer that reads nothing of what is sent in `stall` seconds is gone."""
+    """A stream, which it owns; a peer that reads nothing of what is sent in `stall` seconds is gone."""
 
-    def __init__(self, stream: Stream, stall: float = math.inf) -> None:
-        self._stream = stream
-        self._stall = stall
-
-    def __repr__(self) -> str:
-        return f"<PatientStream {self._stream!r}, stall={self._stall:g}>"
+    _stream: Stream
+    stall: float = math.inf
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
         while rest:
-            with trio.move_on_after(self._stall) as scope:
+            with trio.move_on_after(self.stall) as scope:
                 await self._stream.send_all(rest[:SEND_BYTES])
             if scope.cancelled_caught:
-                raise trio.BrokenResourceError(f"the peer read nothing for {self._stall:g} s")
+                raise trio.BrokenResourceError(f"the peer read nothing for {self.stall:g} s")
             rest = rest[SEND_BYTES:]
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -151,12 +149,12 @@ def in_tls(
     return [_TlsListener(plain, context) for plain in listeners]
 
 
+@dataclass(eq=False)
 class _TlsListener(Listener[Stream]):
     """As trio's, but with whatever context is the current one."""
 
-    def __init__(self, plain: Listener[trio.SocketStream], context: CurrentContext) -> None:
-        self._plain = plain
-        self._context = context
+    _plain: Listener[trio.SocketStream]
+    _context: CurrentContext
 
     async def accept(self) -> Stream:
         """The next connection, before its handshake."""

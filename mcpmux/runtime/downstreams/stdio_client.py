@@ -6,6 +6,7 @@ Both may be used on the same stream. Source: "Versioning and Compatibility" (dua
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -37,21 +38,19 @@ STALL_SECONDS: Final = 60.0  # a client that reads nothing for so long is gone
 LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
 
 
+@dataclass(eq=False, repr=False)
 class DuplexClient:
     """The client at the other end of one stream."""
 
-    def __init__(
-        self, service: Service, stall: float, principal: Principal = ANYONE, gate: Gate | None = None
-    ) -> None:
-        self._principal = principal
-        self._gate = gate
-        self._service = service
-        self._stall = stall
-        self._session: Session | None = None
-        self._initialized = trio.Event()
-        self._listens: set[trio.CancelScope] = set()
-        self.channel: DuplexChannel | None = None
-        self.watch: Watch | None = None
+    _service: Service
+    _stall: float
+    _principal: Principal = ANYONE
+    _gate: Gate | None = None
+    _session: Session | None = None
+    _initialized: trio.Event = field(default_factory=trio.Event)
+    _listens: set[trio.CancelScope] = field(default_factory=set)
+    channel: DuplexChannel | None = None
+    watch: Watch | None = None
 
     def __repr__(self) -> str:
         return f"<DuplexClient {self._session!r}>"

@@ -5,6 +5,8 @@ For what a server asks outside of any call; questions inside a call are rewritte
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mcpmux.mux import rewrite
 from mcpmux.mux.namespace import Space
 from mcpmux.protocol.principal import Principal
@@ -13,15 +15,12 @@ from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Client
 
 
+@dataclass(eq=False)
 class Addressee:
     """The client that is meant by what one server asks."""
 
-    def __init__(self, client: Client, space: Space) -> None:
-        self._client = client
-        self._space = space
-
-    def __repr__(self) -> str:
-        return f"<Addressee {self._client!r} of {self._space.upstream}>"
+    _client: Client
+    _space: Space
 
     @property
     def capabilities(self) -> Raw:

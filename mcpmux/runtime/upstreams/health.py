@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -63,16 +64,13 @@ class Patient(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Health:
     """One connection's. `run` has to run while it lasts."""
 
-    def __init__(self, patient: Patient, connection: Connection) -> None:
-        self._patient = patient
-        self._connection = connection
-        self._silences = 0
-
-    def __repr__(self) -> str:
-        return f"<Health {self._patient.breaker!r}, {self._silences} silences>"
+    _patient: Patient
+    _connection: Connection
+    _silences: int = 0
 
     async def run(self) -> None:
         """Ask when it is time, until cancelled or until the connection is given up."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import structlog
 import trio
@@ -51,32 +52,29 @@ OnLists = Callable[[frozenset[str]], None]
 """Told the capabilities whose lists a modern upstream tells of from now on, or does not any more."""
 
 
+@dataclass(eq=False, repr=False)
 class Subscriber:
-    """One upstream's subscriptions. `run` has to run while a connection lasts."""
+    """One upstream's subscriptions. `run` has to run while a connection lasts.
 
-    def __init__(
-        self,
-        wanted: Callable[[], frozenset[str]],
-        whose: Callable[[str], object],
-        tell_update: Tell,
-        tell_lists: TellLists,
-    ) -> None:
-        """`whose`: a client that wants to hear of a URI, and is asked what the upstream wants to know."""
-        self._wanted = wanted
-        self._whose = whose
-        self._answering: set[str] = set()  # URIs about which a client is being asked
-        self._tell_update = tell_update
-        self._tell_lists = tell_lists
-        self.settled = trio.Event()  # the upstream has said what of its lists it tells, or that it does not
-        self._deaf = False  # a listen broke off, or was late, and no other has taken over
-        self.on_lists: OnLists = _untold
-        self._asked: set[str] = set()
-        self._refused: dict[str, RpcError] = {}
-        self._missed: frozenset[str] = frozenset()  # whose changes may have passed unheard
-        self._busy: set[str] = set()  # URIs that a legacy upstream is being asked about
-        self._listen = trio.CancelScope()  # of the newest acknowledged listen
-        self._wish = trio.Event()
-        self._progress = trio.Event()
+    `_whose`: a client that wants to hear of a URI, and is asked what the upstream wants to know. `settled`:
+    the upstream has said what of its lists it tells, or that it does not.
+    """
+
+    _wanted: Callable[[], frozenset[str]]
+    _whose: Callable[[str], object]
+    _tell_update: Tell
+    _tell_lists: TellLists
+    _answering: set[str] = field(default_factory=set)  # URIs about which a client is being asked
+    settled: trio.Event = field(default_factory=trio.Event)
+    _deaf: bool = False  # a listen broke off, or was late, and no other has taken over
+    on_lists: OnLists = lambda _lists: None
+    _asked: set[str] = field(default_factory=set)
+    _refused: dict[str, RpcError] = field(default_factory=dict)
+    _missed: frozenset[str] = frozenset()  # whose changes may have passed unheard
+    _busy: set[str] = field(default_factory=set)  # URIs that a legacy upstream is being asked about
+    _listen: trio.CancelScope = field(default_factory=trio.CancelScope)  # of the newest acknowledged listen
+    _wish: trio.Event = field(default_factory=trio.Event)
+    _progress: trio.Event = field(default_factory=trio.Event)
 
     def __repr__(self) -> str:
         return f"<Subscriber {len(self._asked)} asked, {len(self._refused)} refused>"
@@ -347,7 +345,3 @@ def _honoured_lists(params: Fields) -> frozenset[str]:
     except (KeyError, ValueError):
         return frozenset()
     return frozenset(name for wish, name in _LISTS if bytes(agreed.get(wish, b"")) == b"true")
-
-
-def _untold(_lists: frozenset[str]) -> None:
-    """For a subscriber whose owner keeps nothing."""

@@ -61,18 +61,15 @@ class NoEventStream(RemoteProtocolError):
         self.challenge = challenge
 
 
+@dataclass(eq=False)
 class EventStream:
     """The events of one response, as they come. `next` raises TransportClosed at the end, every time."""
 
-    def __init__(self, response: HttpResponse, max_event_bytes: int) -> None:
-        self._response = response
-        self._decoder = SseDecoder(max_event_bytes, skips=True)
-        self._received: deque[SseEvent] = deque()
-        self._reading = trio.CancelScope()
-        self.end: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<EventStream {len(self._received)} received, end={self.end!r}>"
+    _response: HttpResponse
+    _decoder: SseDecoder
+    _received: deque[SseEvent] = field(default_factory=deque)
+    _reading: trio.CancelScope = field(default_factory=trio.CancelScope, repr=False)
+    end: str | None = None
 
     async def next(self) -> SseEvent:
         """The next event; one that was too large says so."""
@@ -106,26 +103,18 @@ class _Post:
     left: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class SseClientStream:
     """A MessageStream to one server. Made by `open_sse_client_stream`."""
 
-    def __init__(
-        self,
-        pool: HttpPool,
-        target: str,
-        headers: Fields,
-        events: EventStream,
-        nursery: trio.Nursery,
-        shown: Shown | None = None,
-    ) -> None:
-        self._shown = shown
-        self._pool = pool
-        self._target = target
-        self._headers = (*headers, ("Content-Type", "application/json"))
-        self._events = events
-        self._nursery = nursery
-        self._slots = trio.Semaphore(POSTS_AT_ONCE)
-        self._under_way: set[_Post] = set()
+    _pool: HttpPool
+    _target: str
+    _headers: Fields
+    _events: EventStream
+    _nursery: trio.Nursery
+    _shown: Shown | None = None
+    _slots: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(POSTS_AT_ONCE))
+    _under_way: set[_Post] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"<SseClientStream {self._events!r}, {len(self._under_way)} under way>"
@@ -274,12 +263,13 @@ async def open_sse_client_stream(
             request = pool.request("GET", target_of(url), wanted, b"", idempotent=True)
             response = await stack.enter_async_context(request)
             _check_stream(response)
-            events = EventStream(response, max_message_bytes)
+            events = EventStream(response, SseDecoder(max_message_bytes, skips=True))
             target = target_of(resolve_endpoint(url, await _endpoint_in(events)))
         if waiting.cancelled_caught:
             raise NoEventStream(f"GET brought no event stream with an `endpoint` event within {patience:g} s")
         async with trio.open_nursery() as nursery:
-            messages = SseClientStream(pool, target, headers, events, nursery, shown)
+            posted = (*headers, ("Content-Type", "application/json"))
+            messages = SseClientStream(pool, target, posted, events, nursery, shown)
             try:
                 yield messages
             finally:
