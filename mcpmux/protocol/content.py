@@ -67,9 +67,9 @@ def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
         if "structuredContent" in result:
             _say_structured(result, result["structuredContent"], revision)
         if revision < V_2025_06_18:
-            _replace_each(result, "content", carry)
+            replace_each(result, "content", carry)
     elif method == m.PROMPTS_GET and revision < V_2025_06_18:
-        _replace_each(result, "messages", carry_in)
+        replace_each(result, "messages", carry_in)
     return result
 
 
@@ -88,12 +88,15 @@ def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
         result["content"] = raw([*blocks, _text(bytes(structured).decode())])
 
 
-def _replace_each(result: Fields, key: str, change: Callable[[Fields], Fields]) -> None:
+def replace_each(fields: Fields, key: str, change: Callable[[Fields], Fields]) -> None:
+    """Have `change` replace each of the objects in a member (changed in place), if it is a list of these."""
     try:
-        items = decode_list(result[key])
+        items = decode_list(fields[key])
     except (KeyError, ValueError):
         return
-    result[key] = raw([change(item) for item in items])
+    changed = [change(item) for item in items]
+    if changed != items:
+        fields[key] = raw(changed)
 
 
 def _carried(block: Fields, revision: str) -> Fields:

@@ -27,7 +27,8 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, MODERN_KEYS, SERVER_INFO, Call, Meta
 from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
-from mcpmux.protocol.envelope import decode_fields, decode_list, error_body, members_of, raw, text_of
+from mcpmux.protocol.content import replace_each
+from mcpmux.protocol.envelope import decode_fields, error_body, members_of, raw, text_of
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -69,7 +70,7 @@ def downgrade_result(result: Fields) -> Fields:
         else:
             result[META] = rest
     if "tools" in result:
-        _tighten_schemas(result)
+        replace_each(result, "tools", _with_tight_schemas)
     return result
 
 
@@ -87,29 +88,18 @@ def _rest_of(meta: bytes) -> Raw | None:
 _kept_rest: Final = lru_cache(KEPT)(_rest_of)
 
 
-def _tighten_schemas(result: Fields) -> None:
-    """Make each tool's schemas such as the legacy revisions allow; `outputSchema` goes when it cannot be."""
-    try:
-        tools = decode_list(result["tools"])
-    except ValueError:
-        return
-    changed = False
-    for tool in tools:
-        for key in ("inputSchema", "outputSchema"):
-            if key not in tool:
-                continue
-            schema = members_of(tool[key])
-            if key == "outputSchema" and text_of(schema.get("type")) != "object":
-                del tool[key]
-                changed = True
-                continue
-            properties = members_of(schema.get("properties"))
-            tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(one), one) for name, one in properties.items()}
-            if tightened != properties:
-                tool[key] = raw({**schema, "properties": tightened})
-                changed = True
-    if changed:
-        result["tools"] = raw(tools)
+def _with_tight_schemas(tool: Fields) -> Fields:
+    """A tool with schemas such as the legacy revisions allow; `outputSchema` goes when it cannot be."""
+    for key in ("inputSchema", "outputSchema"):
+        schema = members_of(tool.get(key))
+        if key == "outputSchema" and text_of(schema.get("type")) != "object":
+            tool = {name: value for name, value in tool.items() if name != key} if key in tool else tool
+            continue
+        properties = members_of(schema.get("properties"))
+        tightened = {name: _BOOLEAN_SCHEMAS.get(bytes(one), one) for name, one in properties.items()}
+        if tightened != properties:
+            tool = {**tool, key: raw({**schema, "properties": tightened})}
+    return tool
 
 
 def upgrade_error(method: str, params: Fields, error: RpcError) -> RpcError:

@@ -24,9 +24,9 @@ from typing import Any, Final
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import META
 from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY
+from mcpmux.protocol.content import replace_each
 from mcpmux.protocol.envelope import (
     data_of,
-    decode_list,
     error_body,
     members_of,
     raw,
@@ -188,18 +188,13 @@ def related_task(params: Fields) -> str | None:
 
 def without_task_support(result: Fields) -> Fields:
     """A modern server's `tools/list` for a legacy client (changed in place): it makes no legacy tasks."""
-    try:
-        tools = decode_list(result["tools"])
-    except (KeyError, ValueError):
-        return result
-    changed = False
-    for tool in tools:
-        execution = members_of(tool.get("execution"))
-        if execution.pop("taskSupport", None) is not None:
-            changed = True
-            del tool["execution"]
-            if execution:
-                tool["execution"] = raw(execution)
-    if changed:
-        result["tools"] = raw(tools)
+    replace_each(result, "tools", _without_support)
     return result
+
+
+def _without_support(tool: Fields) -> Fields:
+    execution = members_of(tool.get("execution"))
+    if execution.pop("taskSupport", None) is None:
+        return tool
+    rest = {key: value for key, value in tool.items() if key != "execution"}
+    return {**rest, "execution": raw(execution)} if execution else rest

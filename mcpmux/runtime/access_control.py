@@ -16,6 +16,7 @@ import msgspec
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
+from mcpmux.mux.spelling import Target
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -90,7 +91,7 @@ class AccessControl:
     # Uses
 
     def check(
-        self, principal: Principal, upstream: str, method: str, target: str | None, refusal: RpcError
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None, refusal: RpcError
     ) -> None:
         """Raises `refusal`, as Refused, unless `target`, in the upstream's own words, may be used."""
         if self.policy is not None:
@@ -100,14 +101,9 @@ class AccessControl:
 
     def check_uri(self, principal: Principal, upstream: str, use: str, uri: str, refusal: RpcError) -> None:
         """The same for a URI, or for a template that is to be completed."""
-        if (policy := self.policy) is not None:
-            allowed, rule = (
-                policy.may_complete(principal, upstream, uri)
-                if use == m.COMPLETE
-                else policy.decide(principal, upstream, use, uri)
-            )
-            if not allowed:
-                raise as_refused(refusal, rule)
+        if self.policy is not None:
+            target = Target(uri, is_template=True) if use == m.COMPLETE else uri
+            self.check(principal, upstream, use, target, refusal)
 
     def candidates(
         self, principal: Principal, upstreams: Collection[str], use: str, uri: str, *, is_uri: bool = True
