@@ -15,7 +15,7 @@ from mcpmux.errors import Overdue, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_streamable
+from mcpmux.runtime.upstreams.channels import HttpPlace, open_streamable
 from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits

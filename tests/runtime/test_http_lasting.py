@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.runtime.downstreams import http_session
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.resumable_call import ResumableCall
+from mcpmux.runtime.downstreams.http_session import ResumableCall
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_http_endpoint import open_endpoint, request
 

@@ -48,12 +48,12 @@ from mcpmux.runtime.downstreams.http_answer import (
     streaming,
 )
 from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
-from mcpmux.runtime.downstreams.resumable_call import ResumableCall
 from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.incoming import InlineExchange
 from mcpmux.runtime.tap import Watch
 from mcpmux.transports.deadlines import DeadlineSweeper
 from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.inline import in_task, woken
+from mcpmux.transports.inline import Wake, in_task, woken
 from mcpmux.transports.sse import encode_event, with_id
 
 # For a call's answer, before its client gets an event id to resume from, at the sweep after that.
@@ -63,6 +63,53 @@ RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream h
 
 CallOff = Callable[[str], None]
 """Cancels a request, for the reason given."""
+
+
+class ResumableCall(InlineExchange):
+    """A tool call, which outlives its connection. `number`: of its stream, None while it has none.
+
+        started --its answer comes soon and alone-----> over, without a stream
+                --an event comes, or some time passes-> it has a stream, which can be resumed
+        with a stream --its answer comes--------------> over
+
+    `wake`: of whoever waits for the first thing that happens: an event, its end, or `until`, in trio's time.
+    """
+
+    def __init__(self, request: Request, nursery: trio.Nursery, until: float) -> None:
+        super().__init__(nursery)
+        self.request = request
+        self.until = until
+        self.number: int | None = None
+        self.over = False
+        self.only_answer: bytes | None = None  # when it never had a stream; None: it was cancelled
+        self._arrival: trio.lowlevel.ParkingLot | None = None
+        self.wake: Wake | None = None
+
+    def __repr__(self) -> str:
+        return f"<ResumableCall {self.request.method} {self.request.id!r}>"
+
+    async def wait(self) -> None:
+        """Until there is more in its stream, or it is over."""
+        if self._arrival is None:
+            self._arrival = trio.lowlevel.ParkingLot()
+        await self._arrival.park()
+
+    def tell(self) -> None:
+        """There is something in its stream, or it is time for one."""
+        if self._arrival is not None:
+            self._arrival.unpark_all()
+        if self.wake is not None:
+            self.wake()
+
+    def end(self) -> None:
+        """It is answered, or cancelled."""
+        self.over = True
+        self._running = None
+        self.tell()
+
+    def cut_off(self) -> None:
+        """Nobody waits any longer for an answer that comes alone."""
+        self.tell()
 
 
 class HttpSession:

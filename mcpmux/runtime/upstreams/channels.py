@@ -1,31 +1,45 @@
-"""From a configured target to an open channel: the one place that knows which transports there are."""
+"""From a configured target to an open channel: the one place that knows which transports there are.
+
+Over HTTP that is Streamable HTTP or HTTP+SSE: "Clients wanting to support older servers should" POST
+`initialize`, and when that is answered with 400, 404 or 405 GET the same URL. An event stream that begins with
+`endpoint` is HTTP+SSE.
+
+Source: "Backwards Compatibility" in "Transports", 2025-11-25; "HTTP with SSE" of 2024-11-05.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
+import trio
 from msgspec.structs import replace
 
-from mcpmux.auth.credential import Credential
+from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.config import ClientTls, Http, Stdio, Upstream, WebSocket
 from mcpmux.errors import ConfigError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request
+from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.method import PING
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.duplex_channel import DuplexChannel
+from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.tap import Watch, tapped
-from mcpmux.runtime.upstreams.sse_channel import HttpPlace, open_either, open_sse, open_streamable
+from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
+from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
+from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.limits import HEAD_FIELDS
-from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy, target_of
+from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_stream
 from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
 from mcpmux.transports.readiness import ReadinessPoller
 from mcpmux.transports.tls.context import TlsContexts
@@ -33,6 +47,7 @@ from mcpmux.transports.tls.context import TlsContexts
 log = structlog.get_logger()
 
 STREAMS = 32  # connections to a server besides those of exchanges: its event streams, listens, answers
+DETECT_SECONDS = 5.0  # for the first event, where it is not sure that there will be one
 LAST_WORDS = 3  # lines of stderr that explain a death
 
 
@@ -41,6 +56,113 @@ async def answer_server(request: Request, _notify: Notify) -> Fields:
     if request.method == PING:
         return {}
     raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
+
+
+class HttpPlace(NamedTuple):
+    """One server's URL, and how it is spoken to there. `patience`: seconds for it to answer a GET."""
+
+    pool: HttpPool
+    url: str
+    headers: Headers
+    message_limit: int
+    answer: Answer
+    hear: Hear
+    patience: float
+    watch: Watch | None = None
+    credential: Credential | None = None
+
+
+@asynccontextmanager
+async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> AsyncIterator[HttpChannel]:
+    """A channel over Streamable HTTP; leaving ends the session at the server.
+
+    The server need not be there yet. `older`: opens what it may need instead.
+    """
+    pool, url, headers, limit, answer, hear, _, watch, credential = place
+    _watch_as(watch, "http")
+    peer = HttpPeer(pool, target_of(url), headers, limit, watch, credential)
+    async with trio.open_nursery() as nursery:
+        channel = HttpChannel(peer, answer, hear, nursery, older)
+        nursery.start_soon(channel.deadlines.run, name="http deadlines")
+        nursery.start_soon(pool.deadlines.run, name="ends of http streams")
+        try:
+            yield channel
+        finally:
+            channel.fail_calls()
+            await peer.end_session()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
+    """A channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
+    pool, url, headers, limit, answer, hear, patience, watch, credential = place
+    shown = credential.header if credential is not None else None
+    async with AsyncExitStack() as stack:
+        opening = open_sse_client_stream(pool, url, headers, limit, patience, shown)
+        try:
+            messages = await stack.enter_async_context(opening)
+        except NoEventStream as error:
+            if credential is not None and error.status in REFUSES_TOKEN:
+                # The next attempt to connect shows another token, if there is one.
+                renewed = await credential.refused(credential.header_now(), error.status, error.challenge)
+                if not renewed and credential.advice is not None:
+                    raise TransportError(f"{error}: {credential.advice}") from None
+            raise
+        _watch_as(watch, "sse")
+        channel = await stack.enter_async_context(
+            open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
+        )
+        channel.legacy_only = True
+        yield channel
+
+
+def _watch_as(watch: Watch | None, transport: str) -> None:
+    """Whoever watches is told what it is, once that is known: it may be another one than last time."""
+    if watch is not None:
+        watch.leg.transport = transport
+
+
+@asynccontextmanager
+async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
+    """A channel over whichever of the two it is; `sse_urls` remembers those found out to be HTTP+SSE.
+
+    A remembered one that has no event stream any more is forgotten and found out anew. Raises as `open_sse`.
+    """
+    async with AsyncExitStack() as stack:
+        guess = place._replace(patience=min(place.patience, DETECT_SECONDS))
+        channel: Channel | None = None
+        if place.url in sse_urls:
+            try:
+                channel = await stack.enter_async_context(open_sse(guess))
+            except NoEventStream as error:
+                log.info("the server does not speak HTTP+SSE any more", reason=str(error))
+                sse_urls.discard(place.url)
+        if channel is None:
+            channel = await stack.enter_async_context(_open_detecting(guess, sse_urls))
+        yield channel
+
+
+@asynccontextmanager
+async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
+    async def hold(task_status: trio.TaskStatus[DuplexChannel]) -> None:
+        EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
+        async with open_sse(place) as channel:
+            task_status.started(channel)
+            await trio.sleep_forever()
+
+    async def older() -> DuplexChannel | None:
+        try:
+            channel: DuplexChannel = await nursery.start(hold, name="http+sse")
+        except (NoEventStream, TransportError) as error:
+            log.debug("not HTTP+SSE either", reason=str(error))
+            return None
+        sse_urls.add(place.url)
+        return channel
+
+    async with trio.open_nursery() as nursery, open_streamable(place, older) as channel:
+        yield channel
+        nursery.cancel_scope.cancel(reason="the channel is closed")
 
 
 class ChannelOpener:
@@ -72,30 +194,20 @@ class ChannelOpener:
         self._credentials: dict[str, tuple[Http | WebSocket, Credential | None]] = {}
         self._certificates = certificates if certificates is not None else TlsContexts()
 
-    @asynccontextmanager
-    async def open(
+    def open(
         self, upstream: Upstream, hear: Hear, watch: Watch | None = None
-    ) -> AsyncIterator[Channel]:
+    ) -> AbstractAsyncContextManager[Channel]:
         """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
-        if isinstance(upstream.target, Stdio):
-            async with self._open_process(upstream.target, hear, watch) as channel:
-                yield channel
-        elif isinstance(upstream.target, Http):
-            async with self._open_http(upstream, upstream.target, hear, watch) as channel:
-                yield channel
-        else:
-            # Not at the top: most servers are reached otherwise, and WebSocket is a large part of a start.
-            from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
+        target, limit, patience = upstream.target, self._message_limit, upstream.connect_timeout
+        if isinstance(target, Stdio):
+            return self._open_process(target, hear, watch)
+        if isinstance(target, Http):
+            return self._open_http(upstream, target, hear, watch)
+        # Not at the top: most servers are reached otherwise, and WebSocket is a large part of a start.
+        from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
 
-            limit, patience, credential = (
-                self._message_limit,
-                upstream.connect_timeout,
-                self._credential_of(upstream),
-            )
-            async with open_stream_channel(
-                upstream.target, limit, patience, answer_server, hear, watch, credential
-            ) as channel:
-                yield channel
+        credential = self._credential_of(upstream)
+        return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential)
 
     def _credential_of(self, upstream: Upstream) -> Credential | None:
         """What gets tokens for the upstream: the same for all sessions with it. None: it needs none."""

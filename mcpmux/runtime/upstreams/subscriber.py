@@ -25,7 +25,7 @@ from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import decode_any, decode_fields, raw
+from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import unheard
@@ -285,11 +285,11 @@ class Subscriber:
             if event.method == m.ACKNOWLEDGED and not acknowledged:
                 acknowledged = True
                 patience.deadline = math.inf
-                told = _honoured_lists(event.params)
+                honoured, told = _honoured(event.params)
                 if self._deaf:
                     self._deaf = False
                     self._tell_lists(told)
-                self._take_over(scope, wanted, _honoured(event.params))
+                self._take_over(scope, wanted, honoured)
                 self.on_lists(told)
                 task_status.started()
 
@@ -329,19 +329,12 @@ def _list_wishes(connection: Connection) -> tuple[str, ...]:
     return tuple(wish for wish, name in _LISTS if (capabilities.get(name) or {}).get("listChanged") is True)
 
 
-def _honoured(params: Fields) -> frozenset[str]:
-    """The URIs that an acknowledgement agrees to."""
+def _honoured(params: Fields) -> tuple[frozenset[str], frozenset[str]]:
+    """The URIs, and the capabilities whose list changes, that an acknowledgement agrees to tell of."""
     try:
-        uris = decode_any(decode_fields(params["notifications"]).get("resourceSubscriptions", b"[]"))
-    except (KeyError, ValueError):
-        return frozenset()
-    return frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()
-
-
-def _honoured_lists(params: Fields) -> frozenset[str]:
-    """The capabilities whose list changes an acknowledgement agrees to tell."""
-    try:
-        agreed = decode_fields(params["notifications"])
-    except (KeyError, ValueError):
-        return frozenset()
-    return frozenset(name for wish, name in _LISTS if bytes(agreed.get(wish, b"")) == b"true")
+        agreed = decode_any(params["notifications"])
+        uris = agreed.get("resourceSubscriptions", [])
+    except (KeyError, ValueError, AttributeError):
+        return frozenset(), frozenset()
+    told = frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()
+    return told, frozenset(capability for wish, capability in _LISTS if agreed.get(wish) is True)
