@@ -10,7 +10,7 @@ from mcpmux.transports.message_stream import MessageStream
 CAPACITY = 16  # messages each way before `send` waits
 
 
-class MemoryPipe:
+class MemoryPipe(MessageStream):
     """One end of the pair."""
 
     def __init__(self, sender: trio.MemorySendChannel[bytes], receiver: trio.MemoryReceiveChannel[bytes]):
@@ -39,7 +39,7 @@ class MemoryPipe:
 
 
 class PromptMemoryPipe(MemoryPipe):
-    """One end that can be used without waiting, too: see NowaitMessageStream."""
+    """One end that can be used without waiting, too."""
 
     def offer(self, message: bytes) -> bool:
         try:

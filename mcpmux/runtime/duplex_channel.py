@@ -7,14 +7,14 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import structlog
 import trio
 
-from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
+from mcpmux.errors import MessageTooLarge, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event
 from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
@@ -45,7 +45,7 @@ from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer, Incoming
 from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.message_stream import MessageStream, offer_to, receive_from
+from mcpmux.transports.message_stream import MessageStream
 
 log = structlog.get_logger()
 
@@ -68,13 +68,14 @@ class DuplexChannel(Channel):
         super().__init__(messages.send, hear, trio.Event())
         self._messages = messages
         self._close_reason: TransportError = TransportClosed("the stream has ended")
-        self._offer = offer_to(messages)
-        self._receive_nowait = receive_from(messages)
+        self._offer = messages.offer
+        self._receive_nowait = messages.receive_nowait
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
         self._hear = hear
         self._objects = objects
-        self._decode = _decode_of_client if objects else _decode_of_server
+        # Clients send requests for the most part, servers answers.
+        self._decode: Callable[[bytes], Message | None] = decode_request if objects else decode_reply
         self._refused = 0
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
@@ -123,7 +124,8 @@ class DuplexChannel(Channel):
 
     async def _say_farewell(self, message: bytes) -> None:
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
-            await quietly(self._messages.send(message))
+            with suppress(TransportError):  # the reader notices that the peer is gone
+                await self._messages.send(message)
 
     def settle(self, facts: ServerFacts) -> None:
         """A duplex stream looks the same in every revision, but for batches."""
@@ -175,7 +177,7 @@ class DuplexChannel(Channel):
                 if self.batches and is_batch(data):
                     self._take_batch(data)
                 else:
-                    self._take(self._decode(data))
+                    self._take(self._decode(data) or decode_message(data))
             except BadMessage as bad:
                 self._object_to(bad)
             except MessageTooLarge as error:
@@ -230,8 +232,8 @@ class DuplexChannel(Channel):
         if request.method in ASKS and not self._objects:
             self._nursery.start_soon(self.calls.take_question, request)
         elif request.id in self._incoming:
-            refusal = RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")
-            self._object_to(BadMessage(refusal.code, refusal.message), batch)
+            reason = f"Invalid request: id {request.id!r} is already in flight"
+            self._object_to(BadMessage(INVALID_REQUEST, reason), batch)
         elif self._draining:
             self._object_to(BadMessage(BUSY, "Busy: mcpmux is stopping; try again later", request.id), batch)
         elif len(self._incoming) >= self.incoming_limit:
@@ -285,26 +287,11 @@ class DuplexChannel(Channel):
 
     async def _send_objection(self, data: bytes) -> None:
         try:
-            await quietly(self._messages.send(data))
+            with suppress(TransportError):
+                await self._messages.send(data)
         finally:
             self._objections -= 1
             self._objected.unpark()
-
-
-def _decode_of_client(data: bytes) -> Message:
-    """What a client says, which is requests for the most part. Raises BadMessage."""
-    return decode_request(data) or decode_message(data)
-
-
-def _decode_of_server(data: bytes) -> Message:
-    """What a server says, which is answers for the most part. Raises BadMessage."""
-    return decode_reply(data) or decode_message(data)
-
-
-async def quietly(sending: Awaitable[None]) -> None:
-    """Send to a peer that may be gone; the reader notices that on its own."""
-    with suppress(TransportError):
-        await sending
 
 
 def _subscription_of(params: Fields) -> Id | None:

@@ -21,7 +21,7 @@ from mcpmux.protocol.envelope import Request, encode_error, encode_notification,
 from mcpmux.protocol.framing import BatchAnswer
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.transports.inline import Inline, in_task
-from mcpmux.transports.message_stream import MessageStream, offer_to
+from mcpmux.transports.message_stream import MessageStream
 
 log = structlog.get_logger()
 
@@ -85,7 +85,7 @@ class Incoming:
 
     def __init__(self, messages: MessageStream, answer: Answer, on_done: Callable[[], None]) -> None:
         self._messages = messages
-        self._offer = offer_to(messages)
+        self._offer = messages.offer
         self._answer = answer
         self._on_done = on_done
         self._exchanges: dict[Id, InlineExchange | trio.CancelScope] = {}

@@ -237,7 +237,7 @@ def tapped(messages: MessageStream, watch: Watch | None) -> MessageStream:
 
 
 @dataclass(eq=False)
-class TappedStream:
+class TappedStream(MessageStream):
     """A MessageStream whose messages a tap sees, as they are."""
 
     _messages: MessageStream
@@ -245,16 +245,13 @@ class TappedStream:
     _leg: Leg
 
     async def send(self, message: bytes) -> None:
-        """See MessageStream."""
         self._tap.message_passed(self._leg, "out", message)
         await self._messages.send(message)
 
     async def receive(self) -> bytes:
-        """See MessageStream."""
         message = await self._messages.receive()
         self._tap.message_passed(self._leg, "in", message)
         return message
 
     async def aclose(self) -> None:
-        """See MessageStream."""
         await self._messages.aclose()

@@ -8,9 +8,9 @@ peer is and what a message says.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import trio
 from trio.abc import HalfCloseableStream
@@ -24,7 +24,10 @@ FLUSH_SECONDS = 2.0  # for the last messages when closing; a peer that does not 
 
 
 class MessageStream(Protocol):
-    """Whole messages in both directions. Any task may send; one task receives."""
+    """Whole messages in both directions. Any task may send; one task receives.
+
+    `offer` and `receive_nowait` are cheaper where many messages come at once; a stream need not have them.
+    """
 
     async def send(self, message: bytes) -> None:
         """Queue `message` to be sent, waiting while too much is queued. Raises TransportClosed."""
@@ -39,38 +42,17 @@ class MessageStream(Protocol):
     async def aclose(self) -> None:
         """Send what is queued, within bounds, then close both directions. May be called again."""
 
-
-@runtime_checkable
-class NowaitMessageStream(MessageStream, Protocol):
-    """A message stream that can also be used without waiting: cheaper where many messages come at once."""
-
     def offer(self, message: bytes) -> bool:
-        """Queue `message` as `send` does; False, and nothing is done, when that must wait or would fail."""
+        """Queue a message as `send` does; False, and nothing is done, when that must wait or would fail."""
+        return False
 
     def receive_nowait(self) -> bytes | None:
         """A message that is here already, None when `receive` has to wait for one. Raises MessageTooLarge."""
+        return None
 
 
-def offer_to(messages: MessageStream) -> Callable[[bytes], bool]:
-    """How to send without waiting; what cannot do that takes nothing."""
-    return messages.offer if isinstance(messages, NowaitMessageStream) else _take_nothing
-
-
-def receive_from(messages: MessageStream) -> Callable[[], bytes | None]:
-    """How to receive without waiting; what cannot do that has nothing."""
-    return messages.receive_nowait if isinstance(messages, NowaitMessageStream) else _have_nothing
-
-
-def _take_nothing(_message: bytes) -> bool:
-    return False
-
-
-def _have_nothing() -> None:
-    return None
-
-
-class LineStream:
-    """A NowaitMessageStream over a byte stream. Made by `open_line_stream`.
+class LineStream(MessageStream):
+    """A message stream over a byte stream. Made by `open_line_stream`.
 
     `send` and `receive` are checkpoints only when they have to wait.
     """
@@ -88,23 +70,19 @@ class LineStream:
         return f"<LineStream {len(self._received)} received, end={self._receive_end!r}, {self._queue!r}>"
 
     async def send(self, message: bytes) -> None:
-        """See MessageStream."""
         await self._queue.room()
         if not self._queue.offer(encode_line(message)):
             raise TransportClosed(self._queue.end or "")
 
     def offer(self, message: bytes) -> bool:
-        """See NowaitMessageStream."""
         return self._queue.offer(encode_line(message))
 
     async def receive(self) -> bytes:
-        """See MessageStream."""
         while (message := self.receive_nowait()) is None:
             await self._read_more()
         return message
 
     def receive_nowait(self) -> bytes | None:
-        """See NowaitMessageStream."""
         if not self._received:
             return None
         line = self._received.popleft()
@@ -122,7 +100,6 @@ class LineStream:
             await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        """See MessageStream."""
         try:
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._flush()

@@ -144,7 +144,7 @@ class StopLadder(msgspec.Struct, frozen=True):
 
 
 class ChildProcess:
-    """A running child, and a NowaitMessageStream to it. Made by `open_process`.
+    """A running child, and a message stream to it. Made by `open_process`.
 
     `pid` is also the id of its process group. `wait` gives its `returncode`, which is None while it runs, and
     the negative number of the signal that ended it.

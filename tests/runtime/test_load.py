@@ -16,6 +16,7 @@ from mcpmux.runtime.downstreams.http_answer import respond
 from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonStream
 from mcpmux.transports.http.reply import HttpReply, ServerState
 from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.message_stream import MessageStream
 from tests.runtime.scripted import MODERN, ScriptedServer
 from tests.runtime.world import World, open_world
 
@@ -199,7 +200,7 @@ async def test_list_past_its_limit_is_cut_and_told(autojump_clock):
         assert ("tools/list", "8") not in servers["long"].pages
 
 
-class Silent:
+class Silent(MessageStream):
     """A pipe of a client that says nothing, and hears what it is told."""
 
     def __init__(self) -> None:

@@ -13,9 +13,7 @@ from trio.testing import (
 from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.transports.message_stream import (
     FLUSH_SECONDS,
-    offer_to,
     open_line_stream,
-    receive_from,
 )
 from mcpmux.transports.send_queue import LAST_WORDS_SECONDS, QUEUE_BYTES
 from tests.memory_pipe import open_memory_pipes
@@ -271,7 +269,7 @@ async def test_what_is_here_already_is_received_without_waiting():
 
 async def test_a_pipe_that_may_have_to_wait_is_never_used_without_waiting():
     left, right = open_memory_pipes()
-    assert offer_to(left)(b"message") is False
+    assert left.offer(b"message") is False
     await left.send(b"message")
-    assert receive_from(right)() is None
+    assert right.receive_nowait() is None
     assert await right.receive() == b"message"

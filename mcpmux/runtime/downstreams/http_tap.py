@@ -63,53 +63,44 @@ class TappedReply(HttpReply):
 
     @property
     def started(self) -> bool:
-        """See HttpReply."""
         return self._reply.started
 
     @property
     def finished(self) -> bool:
-        """See HttpReply."""
         return self._reply.finished
 
     def send(self, status: int, fields: Fields, body: bytes = b"") -> Coroutine[Any, Any, None]:
-        """See HttpReply."""
         if body:
             self.watch.tap.message_passed(self.watch.leg, "out", body, status)
         return self._reply.send(status, fields, body)
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
-        """See HttpReply."""
         await self.send(status, fields, b"".join(body))
 
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
-        """See HttpReply."""
         self._status = status
         self._context = copy_context()  # of the exchange that all of the stream belongs to
         self._see(data)
         await self._reply.open(status, fields, data)
 
     async def write(self, data: bytes) -> None:
-        """See HttpReply."""
         self._see(data)
         await self._reply.write(data)
 
     def write_nowait(self, data: bytes) -> bool:
-        """See HttpReply. Whichever task this is, it is the stream's exchange that the tap is told."""
+        """Whichever task this is, it is the stream's exchange that the tap is told."""
         if self._context is not None:
             self._context.run(self._see, data)
         return self._reply.write_nowait(data)
 
     async def flush(self) -> None:
-        """See HttpReply."""
         await self._reply.flush()
 
     async def finish(self, data: bytes = b"") -> None:
-        """See HttpReply."""
         self._see(data)
         await self._reply.finish(data)
 
     def call_off(self, reason: str) -> None:
-        """See HttpReply."""
         self._reply.call_off(reason)
 
     def _see(self, data: bytes) -> None:

@@ -24,7 +24,7 @@ from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
-from mcpmux.transports.message_stream import MessageStream, offer_to, open_line_stream, receive_from
+from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls.context import holder_of
 from mcpmux.transports.tls.stream import HANDSHAKE_SECONDS
@@ -143,12 +143,11 @@ class JsonStream:
     def __init__(self, messages: MessageStream) -> None:
         self._messages = messages
         self._trusted = False
-        self.send, self.aclose, self.offer = messages.send, messages.aclose, offer_to(messages)
-        self._receive_nowait = receive_from(messages)
+        self.send, self.aclose, self.offer = messages.send, messages.aclose, messages.offer
 
     def receive_nowait(self) -> bytes | None:
-        """See NowaitMessageStream. What comes first is left to `receive`."""
-        return self._receive_nowait() if self._trusted else None
+        """What comes first is left to `receive`."""
+        return self._messages.receive_nowait() if self._trusted else None
 
     async def receive(self) -> bytes:
         if self._trusted:

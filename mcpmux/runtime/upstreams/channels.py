@@ -1,8 +1,8 @@
 """From a configured target to an open channel: the one place that knows which transports there are.
 
 Over HTTP that is Streamable HTTP or HTTP+SSE: "Clients wanting to support older servers should" POST
-`initialize`, and when that is answered with 400, 404 or 405 GET the same URL. An event stream that begins with
-`endpoint` is HTTP+SSE.
+`initialize`, and when that is answered with 400, 404 or 405 GET the same URL. An event stream that begins
+with `endpoint` is HTTP+SSE.
 
 Source: "Backwards Compatibility" in "Transports", 2025-11-25; "HTTP with SSE" of 2024-11-05.
 """

@@ -33,6 +33,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_response import HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
+from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 log = structlog.get_logger()
@@ -104,8 +105,8 @@ class _Post:
 
 
 @dataclass(eq=False, repr=False)
-class SseClientStream:
-    """A MessageStream to one server. Made by `open_sse_client_stream`."""
+class SseClientStream(MessageStream):
+    """A message stream to one server. Made by `open_sse_client_stream`."""
 
     _pool: HttpPool
     _target: str
@@ -120,7 +121,7 @@ class SseClientStream:
         return f"<SseClientStream {self._events!r}, {len(self._under_way)} under way>"
 
     async def send(self, message: bytes) -> None:
-        """See MessageStream; TransportError too, when the server refuses the message."""
+        """Raises TransportError, too, when the server refuses the message."""
         await self._slots.acquire()
         if self._events.end is not None:
             self._slots.release()

@@ -17,6 +17,7 @@ import trio
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.send_queue import SendQueue
 from mcpmux.transports.sse import encode_event
 
@@ -30,8 +31,8 @@ STREAM_HEADERS: Fields = (
 )
 
 
-class SseServerStream:
-    """A MessageStream to one client. Made by `open_sse_server_stream`."""
+class SseServerStream(MessageStream):
+    """A message stream to one client. Made by `open_sse_server_stream`."""
 
     def __init__(self, queue: SendQueue) -> None:
         self._queue = queue

@@ -19,7 +19,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.message_stream import RECEIVE_BYTES
+from mcpmux.transports.message_stream import RECEIVE_BYTES, MessageStream
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 from mcpmux.transports.stream import PatientStream
 
@@ -36,11 +36,11 @@ EVENTS_IN_A_ROW = 256  # without a message, after which other tasks get their tu
 LOST = "the connection was lost"
 
 
-class WebSocketStream:
-    """A NowaitMessageStream over an open WebSocket. Made by `open_websocket_stream`.
+class WebSocketStream(MessageStream):
+    """A message stream over an open WebSocket. Made by `open_websocket_stream`.
 
     `close_code` is what it is closed with when this side closes it. `send` and `receive` are checkpoints only
-    when they have to wait.
+    when they have to wait. Frames are left to `receive`, which gives other tasks their turn.
     """
 
     def __init__(self, protocol: WSConnection, stream: PatientStream, max_message_bytes: int) -> None:
@@ -68,9 +68,6 @@ class WebSocketStream:
         if not self._queue.takes_more:
             return False
         return self._queue.offer(self._protocol.send(TextMessage(message.decode(errors="replace"))))
-
-    def receive_nowait(self) -> None:
-        """Nothing: frames are left to `receive`, which gives other tasks their turn."""
 
     async def receive(self) -> bytes:
         """The next message. Raises TransportClosed at the end, every time from then on."""
