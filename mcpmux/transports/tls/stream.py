@@ -11,8 +11,9 @@ section 9.8).
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 import trio
@@ -32,47 +33,32 @@ class NotTls(RemoteProtocolError):
     """What a client sent to a TLS port is something else. Nothing was answered."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TlsStream:
     """A TLS stream over `byte_stream`, which it owns. `handshake` comes first. `peer` names the other end."""
 
-    __slots__ = (
-        "_below",
-        "_broken",
-        "_early",
-        "_ended",
-        "_explain",
-        "_incoming",
-        "_outgoing",
-        "_owed",
-        "_peer",
-        "_proven",
-        "_receiving",
-        "_tls",
-        "_unsent",
-    )
+    _below: ByteStream
+    context: InitVar[ssl.SSLContext]
+    _peer: str
+    _: KW_ONLY
+    server_side: InitVar[bool] = False
+    server_name: InitVar[str | None] = None
+    _incoming: ssl.MemoryBIO = field(default_factory=ssl.MemoryBIO, init=False)
+    _outgoing: ssl.MemoryBIO = field(default_factory=ssl.MemoryBIO, init=False)
+    _tls: ssl.SSLObject = field(init=False)
+    _explain: Callable[[ssl.SSLError], str] = field(init=False)
+    _proven: bool = field(init=False)  # TLS 1.3: a server may refuse us after the handshake, until it answers
+    _early: bytes = b""  # decrypted before anybody asked for it
+    _unsent: bytes | memoryview = b""  # encrypted, and not taken by the stream below yet
+    _owed: int = 0  # how many bytes of the caller's data `_unsent` stands for
+    _ended: bool = False  # nothing more comes
+    _broken: TransportClosed | ConnectFailed | None = None  # why it has ended
+    _receiving: bool = False  # somebody waits in `receive`, to whom all that comes belongs
 
-    def __init__(
-        self,
-        byte_stream: ByteStream,
-        context: ssl.SSLContext,
-        peer: str,
-        *,
-        server_side: bool = False,
-        server_name: str | None = None,
-    ) -> None:
-        self._below = byte_stream
-        self._peer = peer
+    def __post_init__(self, context: ssl.SSLContext, server_side: bool, server_name: str | None) -> None:
         self._explain = explain_client if server_side else explain_server
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
-        self._early = b""  # decrypted before anybody asked for it
-        self._unsent = memoryview(b"")  # encrypted, and not taken by the stream below yet
-        self._owed = 0  # how many bytes of the caller's data `_unsent` stands for
-        self._ended = False  # nothing more comes
-        self._broken: TransportClosed | ConnectFailed | None = None  # why it has ended
-        self._proven = server_side  # TLS 1.3: a server may refuse us after the handshake, until it answers
-        self._receiving = False  # somebody waits in `receive`, to whom all that comes belongs
+        self._proven = server_side
 
     def __repr__(self) -> str:
         return f"TlsStream({self._tls.version()}, {self._below})"

@@ -84,7 +84,7 @@ async def open_websocket_client(
 ) -> AsyncIterator[WebSocketStream | None]:
     """The message stream to a client that got through the door, None when there is none. Closes `stream`.
 
-    `access` is asked last.
+    `guard` is asked last.
     """
     try:
         protocol = None
