@@ -52,18 +52,13 @@ class Catalog:
         self._registry = registry
         self._names: dict[tuple[str, str], str] = {}  # own names by (upstream, shortened name)
 
-    async def owners_of(self, uri: str, call: Call, asked: Collection[str]) -> Owners:
-        """Those of `asked` that list `uri`, or else have a template that it matches; in that order.
+    async def owners_of(
+        self, text: str, call: Call, asked: Collection[str], list_method: str = RESOURCES_LIST
+    ) -> Owners:
+        """Those of `asked` that list a URI or name, or else have a template that it matches; in that order.
 
         What does not answer in its time owns nothing, and is `missing`.
         """
-        return await self._owners(RESOURCES_LIST, uri, call, asked)
-
-    async def owners_of_name(self, list_method: str, name: str, call: Call, asked: Collection[str]) -> Owners:
-        """Those of `asked` that list a tool or prompt of that name; the rest is as in `owners_of`."""
-        return await self._owners(list_method, name, call, asked)
-
-    async def _owners(self, list_method: str, text: str, call: Call, asked: Collection[str]) -> Owners:
         await in_task()
         search = await self._search(_Search(list_method, text, call, anew=False), asked)
         if search.again and not (search.listed or search.templated):

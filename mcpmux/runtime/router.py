@@ -385,7 +385,7 @@ class Router:
         found = namespace.resolve_name(name)
         if found is None:
             asked = access.candidates(call.principal, self._registry, use, name, is_uri=False)
-            owners = await self._catalog.owners_of_name(list_method, name, call, asked)
+            owners = await self._catalog.owners_of(name, call, asked, list_method)
             owner = self._sole(owners, name, missing, Space.expose_name, all_asked=len(asked))
             return owner, name, owners.missing
         if not access.may_use(call.principal, found[0], use):

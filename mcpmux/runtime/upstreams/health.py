@@ -17,16 +17,18 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import McpmuxError, RpcError, TransportClosed
-from mcpmux.mux.breaker import Breaker, State
+from mcpmux.mux.breaker import State
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
+
+if TYPE_CHECKING:
+    from mcpmux.runtime.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
@@ -36,39 +38,11 @@ AGAIN_SECONDS = 1.0  # between the first doubt about an idle server and the next
 DEAF = f"it did not answer a health check within {ANSWER_SECONDS:g} s"
 
 
-class Patient(Protocol):
-    """The upstream that is watched."""
-
-    breaker: Breaker
-    alarm: trio.Event
-    """Set when the breaker wants the server asked."""
-    silent: bool
-    """Set here; unset by whatever the server answers to a call."""
-    speaks_up: bool
-    """Whether it is known to answer questions while it is idle."""
-
-    @property
-    def config(self) -> UpstreamConfig: ...
-
-    @property
-    def running(self) -> int:
-        """Calls on their way that have a deadline."""
-        ...
-
-    def heard(self) -> None:
-        """The server has answered."""
-        ...
-
-    def block(self, reason: str, wish: float, chance: float) -> None:
-        """A probe has failed."""
-        ...
-
-
 @dataclass(eq=False)
 class Health:
     """One connection's. `run` has to run while it lasts."""
 
-    _patient: Patient
+    _patient: Upstream
     _connection: Connection
     _silences: int = 0
 

@@ -266,29 +266,28 @@ class TlsContexts:
 
         Raises ConfigError when some are of no use, or cannot be read in time; nothing has changed then.
         """
-        read: list[tuple[bytes, ssl.SSLContext]] = []
+        changed: list[tuple[_Served, bytes, ssl.SSLContext]] = []
         problems: list[str] = []
         with trio.move_on_after(READ_SECONDS) as patience:
             for served in self._served:
-                files = served.mark, served.now  # as they are: the system's authorities, and no file
+                if served.tls == ClientTls():
+                    continue  # the system's authorities, and no file
                 try:
-                    if served.tls != ClientTls():
-                        files = await trio.to_thread.run_sync(
-                            _read_files, served.where, served.tls, abandon_on_cancel=True
-                        )
+                    mark, context = await trio.to_thread.run_sync(
+                        _read_files, served.where, served.tls, abandon_on_cancel=True
+                    )
                 except ConfigError as error:
                     problems += error.problems
-                read.append(files)
+                    continue
+                if mark != served.mark:
+                    changed.append((served, mark, context))
         if patience.cancelled_caught:
             problems.append(f"the files of certificates cannot be read within {READ_SECONDS:g} s")
         if problems:
             raise ConfigError(problems)
-        changed = []
-        for served, (mark, context) in zip(self._served, read, strict=True):
-            if mark != served.mark:
-                served.mark, served.now = mark, context
-                changed.append(served.where)
-        return tuple(changed)
+        for served, mark, context in changed:
+            served.mark, served.now = mark, context
+        return tuple(served.where for served, _, _ in changed)
 
 
 def _read_files(where: str, tls: ServerTls | ClientTls) -> tuple[bytes, ssl.SSLContext]:

@@ -47,22 +47,21 @@ async def open_websocket(
     origin = HttpOrigin.from_url("http" + url.removeprefix("ws"))
     target = target_of(url)
     where = origin.authority + target.partition("?")[0]  # a query may hold secrets
-    until = trio.current_time() + patience
     stream: PatientStream | None = None
-    with trio.move_on_at(until):
-        stream = PatientStream(await open_tcp(origin.host, origin.port, tls if origin.secure else None))
-    if stream is None:
-        raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not within {patience:g} s")
+    protocol: WSConnection | None = None
     try:
-        protocol = None
-        with trio.move_on_at(until):
+        with trio.move_on_after(patience):
+            stream = PatientStream(await open_tcp(origin.host, origin.port, tls if origin.secure else None))
             protocol = await _shake_hands(stream, origin.authority, target, headers)
+        if stream is None:
+            raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not within {patience:g} s")
         if protocol is None:
             raise ConnectFailed(f"no WebSocket at {where}: no answer within {patience:g} s")
         async with open_websocket_stream(protocol, stream, max_message_bytes) as messages:
             yield messages
     finally:
-        await trio.aclose_forcefully(stream)
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
 
 
 async def _shake_hands(stream: PatientStream, host: str, target: str, headers: Headers) -> WSConnection:
