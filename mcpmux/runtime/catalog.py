@@ -101,20 +101,15 @@ class Catalog:
         if known is not None:
             return known
         await in_task()
-        found = await self._find_name(self._registry.for_call(owner, call), list_method, call, find)
-        if found is not None:
-            if len(self._names) >= NAMES_KEPT:
-                del self._names[next(iter(self._names))]
-            self._names[owner, name] = found
-        return found
-
-    async def _find_name(
-        self, upstream: Upstream, list_method: str, call: Call, find: Callable[[list[str]], str | None]
-    ) -> str | None:
+        upstream = self._registry.for_call(owner, call)
         texts = await self._texts(upstream, list_method, call)
         found = find(texts.found)
         if found is None and texts.again:
             found = find((await self._texts(upstream, list_method, call, anew=True)).found)
+        if found is not None:
+            if len(self._names) >= NAMES_KEPT:
+                del self._names[next(iter(self._names))]
+            self._names[owner, name] = found
         return found
 
     async def _texts(self, upstream: Upstream, list_method: str, call: Call, *, anew: bool = False) -> Texts:

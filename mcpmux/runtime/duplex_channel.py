@@ -248,7 +248,9 @@ class DuplexChannel(Channel):
         except ValueError:
             return
         if message.method == m.CANCELLED:
-            self._take_cancellation(id_of(params.get("requestId")))
+            request_id = id_of(params.get("requestId"))
+            if request_id is None or not self._incoming.cancel(request_id):
+                self.calls.withdraw_question(request_id)
         elif message.method == m.PROGRESS:
             event = Event(message.method, params)
             if not self.calls.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), event):
@@ -280,10 +282,6 @@ class DuplexChannel(Channel):
         if sole is not None:
             sole.push(Event(method, params))
         return sole is not None
-
-    def _take_cancellation(self, request_id: Id | None) -> None:
-        if request_id is None or not self._incoming.cancel(request_id):
-            self.calls.withdraw_question(request_id)
 
     async def _send_objection(self, data: bytes) -> None:
         try:

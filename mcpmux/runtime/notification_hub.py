@@ -44,24 +44,23 @@ SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, whi
 # Updates that wait for their pass; with more, whoever brings one waits for it himself.
 WAITING_LIMIT: Final = 1000
 
-SpaceOf = Callable[[str], Space | None]
-"""The space of an upstream, None when it has gone."""
-
-OnWanted = Callable[[str], None]
-"""Called with an upstream's name when what is wanted of it has changed."""
-
-
-OnListChange = Callable[[str, str], None]
-"""Called at once with an upstream's name and the notification's method, when the upstream says so itself."""
-
 
 class NotificationHub:
     """Knows every listening client by its outbox. `run` has to run."""
 
     def __init__(
-        self, space_of: SpaceOf, window: float, on_wanted: OnWanted, access: AccessControl | None = None
+        self,
+        space_of: Callable[[str], Space | None],
+        window: float,
+        on_wanted: Callable[[str], None],
+        access: AccessControl | None = None,
     ) -> None:
-        """`window`: seconds in which list changes are gathered before they are told."""
+        """`space_of` gives the space of an upstream, None when it has gone.
+
+        `window`: seconds in which list changes are gathered before they are told. `on_wanted` is called with
+        an upstream's name when what is wanted of it has changed, `on_list_change` at once with an upstream's
+        name and the notification's method when it says itself that a list has.
+        """
         self.subscriptions: Subscriptions[ClientOutbox] = Subscriptions()
         self._access = access if access is not None else AccessControl()
         self._space_of = space_of
@@ -75,7 +74,7 @@ class NotificationHub:
         self._updates: dict[tuple[str, str], None] = {}  # (session's key, own URI) to be told, oldest first
         self._update = trio.Event()
         self._closed = False
-        self.on_list_change: OnListChange | None = None
+        self.on_list_change: Callable[[str, str], None] | None = None
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
     def __repr__(self) -> str:
@@ -249,7 +248,10 @@ class NotificationHub:
                 self.unsubscribe(outbox, upstream, uri)
             if lost and outbox.drop(m.RESOURCE_UPDATED):
                 self._remind(outbox)
-            if outbox.is_granted and (lost or self._is_deaf(outbox, names)):
+            # Whether there is a kind of list that it wants to hear of and has nothing of any more.
+            kinds = outbox.kinds & LIST_CHANGES
+            is_deaf = any(not self._access.may_hear(outbox.principal, kind, names) for kind in kinds)
+            if outbox.is_granted and (lost or is_deaf):
                 outbox.close()
         for method in LIST_CHANGES:
             self.tell_list_change(method)
@@ -260,11 +262,6 @@ class NotificationHub:
             if (space := self._space_of(upstream)) is not None:
                 said_raw = (outbox, upstream, uri) in self.subscriptions.said_raw
                 outbox.put(_update_of(uri if said_raw else space.expose_uri(uri)))
-
-    def _is_deaf(self, outbox: ClientOutbox, names: Collection[str]) -> bool:
-        """Whether there is a kind of list that a client wants to hear of and has nothing of."""
-        kinds = outbox.kinds & LIST_CHANGES
-        return any(not self._access.may_hear(outbox.principal, kind, names) for kind in kinds)
 
     def tell_list_change(self, method: str, upstream: str | None = None) -> None:
         """A list, or an upstream's part of it, may have changed; told at the end of the window."""
@@ -297,14 +294,10 @@ class NotificationHub:
             changed, self._changed = self._changed, {}
             self._change = trio.Event()
             for method, upstreams in changed.items():
-                self._broadcast(Event(method, {}), upstreams)
-
-    def _broadcast(self, event: Event, upstreams: set[str] | None) -> None:
-        for outbox in self._listeners:
-            if event.method not in outbox.kinds:
-                continue
-            if self._access.may_hear(outbox.principal, event.method, upstreams):
-                outbox.put(event)
+                event = Event(method, {})
+                for outbox in self._listeners:
+                    if method in outbox.kinds and self._access.may_hear(outbox.principal, method, upstreams):
+                        outbox.put(event)
 
 
 def upstream_of(key: str) -> str:

@@ -71,41 +71,30 @@ class Personal:
             self._elicitations.add(upstream, elicitation_id, client, None)
 
     def hear(self, upstream: str, method: str, params: Fields, space: Space) -> None:
-        """An upstream says something that is for one client."""
-        if method == m.TASK_STATUS:
-            self._hear_status(upstream, params, space)
-        elif method == m.ELICITATION_COMPLETE:
-            self._hear_completion(upstream, params)
-        elif method == m.PROGRESS:
-            self._hear_progress(upstream, params, space)
-
-    def _hear_status(self, upstream: str, params: Fields, space: Space) -> None:
-        task_id = text_of(params.get(TASK_ID)) or ""
-        found = self.tasks.find(upstream, task_id)
-        if found is not None:
-            self._put(found[0], Event(m.TASK_STATUS, rewrite.expose_task(params, space)))
+        """An upstream says something that is for one client: `method` is in PERSONAL."""
+        if method == m.ELICITATION_COMPLETE:
+            elicitation_id = text_of(params.get("elicitationId")) or ""
+            owner = self._elicitations.find(upstream, elicitation_id)
+            if owner is not None:
+                self._put(owner[0], Event(method, params))
+            if len(self._completed) >= COMPLETED_LIMIT:
+                del self._completed[next(iter(self._completed))]
+            self._completed[upstream, elicitation_id] = None
+            self._completion.set()
+            self._completion = trio.Event()
             return
-        if len(self._unclaimed) >= UNCLAIMED_LIMIT:
-            del self._unclaimed[next(iter(self._unclaimed))]
-        self._unclaimed[upstream, task_id] = Event(m.TASK_STATUS, params)
-
-    def _hear_progress(self, upstream: str, params: Fields, space: Space) -> None:
-        """Progress of a task goes on under the token of the call that made it."""
-        found = self.tasks.find(upstream, related_task(params) or "")
-        if found is not None and found[1] is not None:
-            said = {**rewrite.expose_related(params, space), PROGRESS_TOKEN: found[1]}
-            self._put(found[0], Event(m.PROGRESS, said))
-
-    def _hear_completion(self, upstream: str, params: Fields) -> None:
-        elicitation_id = text_of(params.get("elicitationId")) or ""
-        found = self._elicitations.find(upstream, elicitation_id)
-        if found is not None:
-            self._put(found[0], Event(m.ELICITATION_COMPLETE, params))
-        if len(self._completed) >= COMPLETED_LIMIT:
-            del self._completed[next(iter(self._completed))]
-        self._completed[upstream, elicitation_id] = None
-        self._completion.set()
-        self._completion = trio.Event()
+        task_id = (text_of(params.get(TASK_ID)) if method == m.TASK_STATUS else related_task(params)) or ""
+        found = self.tasks.find(upstream, task_id)
+        if method == m.PROGRESS:  # of a task: it goes on under the token of the call that made it
+            if found is not None and found[1] is not None:
+                said = {**rewrite.expose_related(params, space), PROGRESS_TOKEN: found[1]}
+                self._put(found[0], Event(method, said))
+        elif found is not None:
+            self._put(found[0], Event(method, rewrite.expose_task(params, space)))
+        else:
+            if len(self._unclaimed) >= UNCLAIMED_LIMIT:
+                del self._unclaimed[next(iter(self._unclaimed))]
+            self._unclaimed[upstream, task_id] = Event(method, params)
 
     async def completed(self, upstream: str, elicitation_ids: frozenset[str]) -> None:
         """Wait until the upstream has said that each of these is completed. The caller owns the deadline."""

@@ -61,10 +61,6 @@ PRIMING_SECONDS = 0.05
 RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream has broken off
 
 
-CallOff = Callable[[str], None]
-"""Cancels a request, for the reason given."""
-
-
 class ResumableCall(InlineExchange):
     """A tool call, which outlives its connection. `number`: of its stream, None while it has none.
 
@@ -131,7 +127,7 @@ class HttpSession:
         self._deadlines = deadlines
         self._buffer = ReplayBuffer(bounds)
         self._own = OwnStream(self._buffer, session.outbox)
-        self._in_flight: dict[Id, CallOff] = {}
+        self._in_flight: dict[Id, Callable[[str], None]] = {}  # what cancels each, for a reason
         self._asked = PendingRequests()
         self._calls: dict[int, ResumableCall] = {}  # those that have a stream, by its number
         self._next_stream = OWN_STREAM + 1
@@ -218,7 +214,7 @@ class HttpSession:
         finally:
             del self._in_flight[request.id]
 
-    def _admit(self, request: Request, call_off: CallOff) -> None:
+    def _admit(self, request: Request, call_off: Callable[[str], None]) -> None:
         self.last_used = trio.current_time()
         if request.id in self._in_flight:
             raise RpcError(INVALID_REQUEST, f"Invalid request: id {request.id!r} is already in flight")

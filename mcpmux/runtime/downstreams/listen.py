@@ -5,6 +5,7 @@ Source: `basic/patterns/subscriptions`, 2026-07-28.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import trio
@@ -45,7 +46,7 @@ def _outlet(saying: SaysAtOnce, meta: Raw) -> Outlet:
 class Filter(NamedTuple):
     """What a listen asks for: names of list changes as in the request, and URIs."""
 
-    lists: frozenset[str]
+    lists: Set[str]
     uris: tuple[str, ...]
 
 
@@ -68,12 +69,6 @@ def read_filter(call: Call) -> Filter:
     return Filter(frozenset(name for name, flag in flags.items() if flag), tuple(dict.fromkeys(uris)))
 
 
-def _within(router: Router, call: Call, wish: Filter) -> Filter:
-    """The filter without lists of which the client may use nothing; URIs are judged one by one."""
-    allowed = {name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])}
-    return wish._replace(lists=frozenset(allowed))
-
-
 async def serve_listen(
     request_id: Id, call: Call, notify: Notify, router: Router, hub: NotificationHub
 ) -> Fields:
@@ -82,7 +77,9 @@ async def serve_listen(
     Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
     """
     await in_task()
-    wish = _within(router, call, read_filter(call))
+    wish = read_filter(call)
+    # Without lists of which the client may use nothing; URIs are judged one by one.
+    wish = wish._replace(lists={name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])})
     tag = raw({SUBSCRIPTION_ID: request_id})
     kinds = frozenset(_KINDS[name] for name in wish.lists)
     outbox = hub.join(kinds, call.principal, is_granted=True)

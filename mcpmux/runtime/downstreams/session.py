@@ -148,7 +148,11 @@ class LegacySession:
 
     async def _forward(self, call: Call, notify: Notify, ask: Ask) -> Fields:
         """The answer to a call, in the session's revision."""
-        wanted = self._narrow(notify)
+
+        async def wanted(event: Event) -> None:
+            if event.method != m.LOG_MESSAGE or self._wants(event):
+                await notify(event)
+
         try:
             result = await self._router.exchange(call, wanted)
             while (wishes := wishes_in(result)) is not None:
@@ -158,13 +162,6 @@ class LegacySession:
             return downgrade_content(call.method, downgrade_result(result), self.revision)
         except RpcError as error:
             raise downgrade_error(call.method, error) from None
-
-    def _narrow(self, notify: Notify) -> Notify:
-        async def pass_on(event: Event) -> None:
-            if event.method != m.LOG_MESSAGE or self._wants(event):
-                await notify(event)
-
-        return pass_on
 
     def _read(self, request: Request) -> Call:
         return upgrade_call(request.method, request.payload, self._client, self, self.principal)

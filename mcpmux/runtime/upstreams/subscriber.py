@@ -41,33 +41,25 @@ SUBSCRIBES_AT_ONCE = 16  # legacy requests in flight; enough to hide latency, to
 
 _LISTS = tuple((f"{capability}ListChanged", capability) for capability in m.LIST_CHANGES)
 
-Tell = Callable[[str], None]
-"""Says that a resource of the upstream may have changed."""
-
-
-TellLists = Callable[[frozenset[str]], None]
-"""Says that the upstream's lists of these capabilities may have changed."""
-
-OnLists = Callable[[frozenset[str]], None]
-"""Told the capabilities whose lists a modern upstream tells of from now on, or does not any more."""
-
 
 @dataclass(eq=False, repr=False)
 class Subscriber:
     """One upstream's subscriptions. `run` has to run while a connection lasts.
 
     `_whose`: a client that wants to hear of a URI, and is asked what the upstream wants to know. `settled`:
-    the upstream has said what of its lists it tells, or that it does not.
+    the upstream has said what of its lists it tells, or that it does not. `_tell_update` says that a resource
+    of it may have changed, `_tell_lists` that its lists of these capabilities may have. `on_lists` hears the
+    capabilities whose lists a modern upstream tells of from now on; none when it does not any more.
     """
 
     _wanted: Callable[[], frozenset[str]]
     _whose: Callable[[str], object]
-    _tell_update: Tell
-    _tell_lists: TellLists
+    _tell_update: Callable[[str], None]
+    _tell_lists: Callable[[frozenset[str]], None]
     _answering: set[str] = field(default_factory=set)  # URIs about which a client is being asked
     settled: trio.Event = field(default_factory=trio.Event)
     _deaf: bool = False  # a listen broke off, or was late, and no other has taken over
-    on_lists: OnLists = lambda _lists: None
+    on_lists: Callable[[frozenset[str]], None] = lambda _lists: None
     _asked: set[str] = field(default_factory=set)
     _refused: dict[str, RpcError] = field(default_factory=dict)
     _missed: frozenset[str] = frozenset()  # whose changes may have passed unheard

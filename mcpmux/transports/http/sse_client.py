@@ -190,16 +190,12 @@ class SseClientStream(MessageStream):
                 reason = f"the server {what} (HTTP status {response.status})"
                 self._events.finish(reason)
                 raise TransportClosed(reason)
-            raise TransportError(await _refusal_in(response))
-
-
-async def _refusal_in(response: HttpResponse) -> str:
-    """What the server says about a message that it does not take."""
-    body = b""
-    while len(body) < ERROR_TEXT_BYTES and (data := await response.receive_some()):
-        body += data
-    text = " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
-    return f"the message was refused with HTTP status {response.status}" + (f": {text}" if text else "")
+            body = b""
+            while len(body) < ERROR_TEXT_BYTES and (data := await response.receive_some()):
+                body += data
+            text = " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
+            refusal = f"the message was refused with HTTP status {response.status}"
+            raise TransportError(f"{refusal}: {text}" if text else refusal)
 
 
 def _check_stream(response: HttpResponse) -> None:
