@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,40 +166,31 @@ async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator
         nursery.cancel_scope.cancel(reason="the channel is closed")
 
 
+@dataclass(eq=False, repr=False)
 class ChannelOpener:
-    """Opens channels within one set of limits."""
+    """Opens channels within one set of limits.
 
-    def __init__(
-        self,
-        message_limit: int,
-        head_limit: int,
-        stop: StopLadder,
-        connections: int | None = None,
-        head_fields: int = HEAD_FIELDS,
-        poller: ReadinessPoller | None = None,
-        certificates: TlsContexts | None = None,
-    ) -> None:
-        """`connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits.
+    `connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits. `poller`
+    runs as long as any channel is open; without one no HTTP channel sends without waiting. `certificates` are
+    to be renewed; new HTTP connections use them as they are then.
+    """
 
-        `poller` runs as long as any channel is open; without one no HTTP channel sends without waiting.
-        `certificates` are to be renewed; new HTTP connections use them as they are then.
-        """
-        self._poller = poller
-        self._connections = connections
-        self._message_limit = message_limit
-        self._head_limit = head_limit
-        self._head_fields = head_fields
-        self._stop = stop
-        self._guard = OrphanGuard()
-        self._sse_urls: set[str] = set()  # of servers found out to speak HTTP+SSE
-        self._credentials: dict[str, tuple[Http | WebSocket, Credential | None]] = {}
-        self._certificates = certificates if certificates is not None else TlsContexts()
+    message_limit: int
+    head_limit: int
+    stop: StopLadder
+    connections: int | None = None
+    head_fields: int = HEAD_FIELDS
+    poller: ReadinessPoller | None = None
+    certificates: TlsContexts = field(default_factory=TlsContexts)
+    _guard: OrphanGuard = field(default_factory=OrphanGuard)
+    _sse_urls: set[str] = field(default_factory=set)  # of servers found out to speak HTTP+SSE
+    _credentials: dict[str, tuple[Http | WebSocket, Credential | None]] = field(default_factory=dict)
 
     def open(
         self, upstream: Upstream, hear: Hear, watch: Watch | None = None
     ) -> AbstractAsyncContextManager[Channel]:
         """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
-        target, limit, patience = upstream.target, self._message_limit, upstream.connect_timeout
+        target, limit, patience = upstream.target, self.message_limit, upstream.connect_timeout
         if isinstance(target, Stdio):
             return self._open_process(target, hear, watch)
         if isinstance(target, Http):
@@ -237,9 +229,9 @@ class ChannelOpener:
                 target.args,
                 env,
                 Path(target.cwd) if target.cwd is not None else None,
-                stop=self._stop,
+                stop=self.stop,
                 on_stderr_line=on_stderr,
-                max_message_bytes=self._message_limit,
+                max_message_bytes=self.message_limit,
                 guard=self._guard,
             ) as process,
             open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
@@ -256,17 +248,17 @@ class ChannelOpener:
         self, upstream: Upstream, target: Http, hear: Hear, watch: Watch | None
     ) -> AsyncIterator[Channel]:
         limits = PoolLimits(
-            head_bytes=self._head_limit,
-            head_fields=self._head_fields,
-            body_bytes=self._message_limit,
+            head_bytes=self.head_limit,
+            head_fields=self.head_fields,
+            body_bytes=self.message_limit,
             connections=upstream.max_in_flight + STREAMS,
         )
-        if self._connections is not None:
-            limits = replace(limits, connections=self._connections, idle=self._connections)
+        if self.connections is not None:
+            limits = replace(limits, connections=self.connections, idle=self.connections)
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
         route = await self._find_route(upstream.name, target)
-        with HttpPool(route.origin, limits=limits, route=route, poller=self._poller) as pool:
-            limit, patience = self._message_limit, upstream.connect_timeout
+        with HttpPool(route.origin, limits=limits, route=route, poller=self.poller) as pool:
+            limit, patience = self.message_limit, upstream.connect_timeout
             credential = self._credential_of(upstream)
             place = HttpPlace(
                 pool, target.url, headers, limit, answer_server, hear, patience, watch, credential
@@ -288,7 +280,7 @@ class ChannelOpener:
             raise ConfigError(["`tls` does not go with an http:// URL; expected https://"])
         if not target.tls.verify:
             log.warning("ANY SERVER IS BELIEVED: `tls.verify` is false", host=origin.host)
-        open_tls, where = self._certificates.open, f"upstream {name}"
+        open_tls, where = self.certificates.open, f"upstream {name}"
         return Route(
             origin,
             await open_tls(where, target.tls) if origin.secure else None,
