@@ -293,7 +293,6 @@ class DuplexChannel(Channel):
 
 
 def _subscription_of(params: Fields) -> Id | None:
-    """The id of our listen that a notification belongs to."""
     try:
         return id_of(decode_fields(params.get(META)).get(SUBSCRIPTION_ID))
     except ValueError:

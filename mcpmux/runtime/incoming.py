@@ -166,7 +166,6 @@ class Incoming:
 
 
 def _failed(request: Request, error: Exception) -> bytes:
-    """The answer to a request that has failed."""
     if not isinstance(error, RpcError):
         log.error("request failed", method=request.method, exc_info=error)
         error = RpcError(INTERNAL_ERROR, "Internal error")

@@ -215,7 +215,6 @@ class NotificationHub:
             self._tell(upstream, uri)
 
     def _tell(self, upstream: str, uri: str) -> None:
-        """One pass over everybody who hears of an update."""
         audience = self.subscriptions.audience(upstream, uri)
         space = self._space_of(upstream)
         if not audience or space is None:

@@ -157,7 +157,6 @@ def _ask(
 
 
 def _about(method: str, task_id: str, call: Call, params: Fields | None = None) -> Call:
-    """A request about a task, on behalf of the client of `call`."""
     meta = {key: value for key, value in call.meta.items() if key != PROGRESS_TOKEN}
     meta[CLIENT_CAPABILITIES] = tasks.with_extension(meta.get(CLIENT_CAPABILITIES))
     fields = {tasks.TASK_ID: raw(task_id), **(params or {})}
@@ -429,7 +428,6 @@ async def _settle(upstream: Upstream, call: Call) -> Deadline:
 
 
 def _plain(call: Call) -> Call:
-    """A tool call that asks for no task."""
     if tasks.TASK not in call.params:
         return call
     return call.with_params({key: value for key, value in call.params.items() if key != tasks.TASK})

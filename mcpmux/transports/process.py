@@ -122,7 +122,6 @@ class OrphanGuard:
             log.debug("the reaper does not listen", reason=error.strerror)
 
     async def _dismiss(self) -> None:
-        """Nothing is left to watch: the reaper ends."""
         reaper, self._reaper = self._reaper, None
         if reaper is not None:
             with trio.move_on_after(FAREWELL_SECONDS, shield=True):
@@ -201,7 +200,6 @@ async def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | Non
 
 
 def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
-    """What went wrong when starting a program, and what to do about it."""
     if isinstance(error, ValueError):
         return f"{error} in the command or its environment"
     if cwd is not None and error.filename == cwd:

@@ -232,7 +232,6 @@ def _verify_as(context: ssl.SSLContext, server_name: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a connection could not be made, in a few words."""
     if isinstance(error, httpx.ConnectTimeout):
         return f"no answer within {CONNECT_SECONDS:g} s"
     # Libraries in between raise their own errors, and not always `from` what the system or TLS said.
@@ -246,7 +245,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _trouble(error: httpx.HTTPError | httpx.StreamError, authority: str) -> McpmuxError:
-    """What went wrong after the connection was made."""
     if isinstance(error, httpx.RemoteProtocolError):
         words = printable(str(error)[:SHOWN_CHARACTERS])
         return RemoteProtocolError(f"what {authority} answers is no whole HTTP response: {words}")

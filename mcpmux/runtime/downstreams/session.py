@@ -147,7 +147,6 @@ class LegacySession:
         return await self._forward(self._read(request), notify, ask)
 
     async def _forward(self, call: Call, notify: Notify, ask: Ask) -> Fields:
-        """The answer to a call, in the session's revision."""
 
         async def wanted(event: Event) -> None:
             if event.method != m.LOG_MESSAGE or self._wants(event):

@@ -75,7 +75,6 @@ class Health:
             self._patient.block(trouble, wish, random.random())
 
     async def _until_due(self) -> None:
-        """Wait until there is a reason to ask."""
         patient = self._patient
         while patient.breaker.state is not State.SUSPECT:
             patient.alarm = trio.Event()

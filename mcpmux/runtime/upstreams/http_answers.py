@@ -185,7 +185,6 @@ class AnswerReader:
     async def _take_up_to(
         self, messages: Iterable[Message], pending: PendingHttpRequest
     ) -> Reply | ErrorReply | None:
-        """Take messages up to the answer, if that is among them."""
         for message in messages:
             if isinstance(message, Reply | ErrorReply) and message.id == pending.id:
                 return message

@@ -316,7 +316,6 @@ class Subscriber:
 
 
 def _list_wishes(connection: Connection) -> tuple[str, ...]:
-    """The list changes that a modern upstream offers to tell."""
     capabilities = connection.facts.capabilities
     return tuple(wish for wish, name in _LISTS if (capabilities.get(name) or {}).get("listChanged") is True)
 

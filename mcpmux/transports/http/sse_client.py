@@ -209,7 +209,6 @@ def _check_stream(response: HttpResponse) -> None:
 
 
 async def _endpoint_in(events: EventStream) -> bytes:
-    """What the stream's first event says."""
     try:
         first = await events.next()
     except TransportClosed as error:

@@ -206,7 +206,6 @@ class TlsStream:
         await self._below.wait_sendable()
 
     async def _flush(self) -> None:
-        """Send what TLS itself has to say."""
         while not self._flush_nowait():
             await self._below.wait_sendable()
 
