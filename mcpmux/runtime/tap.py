@@ -76,15 +76,12 @@ class Tap(Protocol):
     @property
     def passes(self) -> bool:
         """Whether an exchange that begins now may go without `admit` and `ended`."""
-        ...
 
     def client(self, transport: str) -> Leg:
         """A leg for a client that has come."""
-        ...
 
     def gone(self, leg: Leg) -> None:
         """A leg is over."""
-        ...
 
     def message_passed(
         self,
@@ -97,14 +94,12 @@ class Tap(Protocol):
 
         What mcpmux sends belongs to the exchange in `EXCHANGE`, or to that of the request it answers.
         """
-        ...
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
         """The number of the exchange that a client's request has begun, which `message_passed` was told of.
 
         `message`: the request, when `message_passed` was told of nothing else; with it this costs less.
         """
-        ...
 
     def admit(
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
@@ -114,11 +109,9 @@ class Tap(Protocol):
         Waits until what will pass can be kept; AT_ONCE when there is nothing to wait for. Raises RpcError, at
         once or when it is awaited, when it cannot be kept, and must be.
         """
-        ...
 
     def routed(self, exchange: int, upstream: str) -> None:
         """An exchange asks an upstream (its configured name) something."""
-        ...
 
     def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
         """How an admitted exchange went: its result, the error that the client gets, or what cut it off.
@@ -126,7 +119,6 @@ class Tap(Protocol):
         To be awaited at once. May wait, and may raise RpcError in place of the answer when what must be kept
         cannot be kept.
         """
-        ...
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):

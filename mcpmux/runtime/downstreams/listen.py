@@ -30,11 +30,9 @@ class SaysAtOnce(Protocol):
 
     def say_nowait(self, message: bytes) -> bool:
         """Take an encoded message, and send what goes; False when `flush` has to come next."""
-        ...
 
     async def flush(self) -> None:
         """Send what `say_nowait` has left."""
-        ...
 
 
 def _outlet(saying: SaysAtOnce, meta: Raw) -> Outlet:

@@ -25,7 +25,6 @@ class Guest(Protocol, Hashable):
     @property
     def resting_since(self) -> float | None:
         """Since when it does nothing; None while it does something."""
-        ...
 
 
 Someone = TypeVar("Someone", bound=Guest)
