@@ -8,7 +8,7 @@ everything at once, changes are kept for the reader as they are without an outle
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 import trio
@@ -39,33 +39,23 @@ class ClientOutbox:
 
     kinds: frozenset[str]
     principal: Principal = ANYONE
-    is_granted: bool = field(default=False, kw_only=True)
-    client: object = field(default=None, kw_only=True, repr=False)
-    _outbox: Outbox = field(default_factory=Outbox, init=False)
-    _arrival: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot, init=False)
-    _closed: bool = field(default=False, init=False)
-    _outlet: Outlet | None = field(
-        default=None, init=False
-    )  # while the reader waits, for nothing is kept then
-
-    @property
-    def merged(self) -> int:
-        """How many changes were told together with an earlier one, because the client read too slowly."""
-        return self._outbox.merged
+    _: KW_ONLY
+    is_granted: bool = False
+    client: object = field(default=None, repr=False)
+    waiting: Outbox = field(default_factory=Outbox)
+    _arrival: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    _closed: bool = False
+    _outlet: Outlet | None = None  # while the reader waits, for nothing is kept then
 
     def put(self, event: Event, whole: Event | None = None, *, is_known: bool = True) -> None:
         """Tell the client of `event`, or keep it as `Outbox.put` does. Never waits."""
         outlet = self._outlet
         if outlet is None:
-            if self._outbox.put(event, whole, is_known=is_known):
+            if self.waiting.put(event, whole, is_known=is_known):
                 self._arrival.unpark()
         elif not outlet.tell_nowait(event):
             self._outlet = None  # it has to be flushed first, by the reader
             self._arrival.unpark()
-
-    def drop(self, method: str) -> bool:
-        """What waits of that kind is not told any more; whether anything did."""
-        return self._outbox.drop(method)
 
     def close(self) -> None:
         """Nothing more will come: `take` gives what waits, then None."""
@@ -77,7 +67,7 @@ class ClientOutbox:
 
         Meanwhile events may have gone through `outlet`. It is flushed when this returns, not when cancelled.
         """
-        while (event := self._outbox.take()) is None and not self._closed:
+        while (event := self.waiting.take()) is None and not self._closed:
             self._outlet = outlet
             try:
                 await self._arrival.park()

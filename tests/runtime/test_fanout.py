@@ -89,7 +89,7 @@ async def test_the_parts_of_one_resource_do_not_fill_the_box_of_a_client_that_do
             await server.update(f"file:///a/{number}", through="file:///a")
         await trio.testing.wait_all_tasks_blocked()  # the last ones are on their way, while nobody reads
         (outbox,) = world.mux.hub._listeners
-        assert len(outbox._outbox) <= DETAIL_LIMIT + 1
+        assert len(outbox.waiting) <= DETAIL_LIMIT + 1
         heard = [message["params"]["uri"] for message in await client.drain()]
         assert heard[-1] == "x+file:///a"
 
