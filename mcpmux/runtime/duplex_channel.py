@@ -259,8 +259,15 @@ class DuplexChannel(Channel):
             self.calls.pending_requests.take_event(_subscription_of(params), Event(message.method, params))
         elif message.method in m.UNASKED:
             self._hear_change(message, params)
-        elif message.method != m.LOG_MESSAGE or not self._push(message.method, params):
-            self._take_unknown(message, params)
+        else:
+            # A log message may belong to the only request there is; what nobody knows is for who listens, and
+            # for a modern client that may have caused it, as that cannot listen to it.
+            sole = self.calls.pending_requests.sole(message.method)
+            is_log = message.method == m.LOG_MESSAGE
+            if sole is None or not is_log:
+                self._hear_change(message, params)
+            if sole is not None and (is_log or not sole.call.legacy):
+                sole.push(Event(message.method, params))
 
     def _hear_change(self, message: Notification, params: Fields) -> None:
         listen = _subscription_of(params)
@@ -268,20 +275,6 @@ class DuplexChannel(Channel):
             listen
         ):  # else another listen has taken over
             self._hear(message)
-
-    def _take_unknown(self, message: Notification, params: Fields) -> None:
-        """Who listens hears it, and a modern client that may have caused it: that cannot listen to it."""
-        self._hear_change(message, params)
-        sole = self.calls.pending_requests.sole(message.method)
-        if sole is not None and not sole.call.legacy:
-            sole.push(Event(message.method, params))
-
-    def _push(self, method: str, params: Fields) -> bool:
-        """Hand a notification to the only request that it can belong to; False when that is unclear."""
-        sole = self.calls.pending_requests.sole(method)
-        if sole is not None:
-            sole.push(Event(method, params))
-        return sole is not None
 
     async def _send_objection(self, data: bytes) -> None:
         try:

@@ -155,7 +155,10 @@ class Incoming:
         try:
             return encode_reply(request.id, await self._answer(request, notify))
         except Exception as error:  # the wall around one request
-            return _failed(request, error)
+            if isinstance(error, RpcError):
+                return encode_error(request.id, error)
+            log.error("request failed", method=request.method, exc_info=error)
+            return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
     async def _send(self, data: bytes) -> None:
         """Send to a peer that may be gone; the reader notices that on its own."""
@@ -163,10 +166,3 @@ class Incoming:
             await in_task()
             with suppress(TransportError):
                 await self._messages.send(data)
-
-
-def _failed(request: Request, error: Exception) -> bytes:
-    if not isinstance(error, RpcError):
-        log.error("request failed", method=request.method, exc_info=error)
-        error = RpcError(INTERNAL_ERROR, "Internal error")
-    return encode_error(request.id, error)

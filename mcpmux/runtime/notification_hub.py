@@ -173,15 +173,14 @@ class NotificationHub:
             if space is not None and self._may_hear_of_task(upstream, params):
                 self.personal.hear(upstream, method, params, space)
         elif self.passes_all:
-            self._tell_unknown(name, Event(method, params))
+            event = Event(
+                method, params
+            )  # of an extension perhaps: for the clients of the only server there is
+            for outbox in self._listeners:
+                if ANYTHING in outbox.kinds and self._access.may(outbox.principal, name, method, None):
+                    outbox.put(event, is_known=False)
         else:
             log.debug("upstream notification dropped", method=method, upstream=upstream)
-
-    def _tell_unknown(self, upstream: str, event: Event) -> None:
-        """What mcpmux does not know, of an extension perhaps: for the clients of the only server there is."""
-        for outbox in self._listeners:
-            if ANYTHING in outbox.kinds and self._access.may(outbox.principal, upstream, event.method, None):
-                outbox.put(event, is_known=False)
 
     def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
         """Whether the client of the task that a notification is about, if it is, may still use its tool."""

@@ -345,7 +345,9 @@ class Tasks:
         if self.waits.knows(call):
             await in_task()
             return await self.waits.resume(call, notify)
-        facts, plain = upstream.facts, _plain(call)
+        facts, plain = upstream.facts, call
+        if tasks.TASK in call.params:  # without what asks for a task
+            plain = call.with_params({key: value for key, value in call.params.items() if key != tasks.TASK})
         if facts is None or not tasks.offers_tasks(facts):
             return await upstream.exchange(plain, notify, deadline)
         await in_task()
@@ -425,12 +427,6 @@ async def _settle(upstream: Upstream, call: Call) -> Deadline:
     except Overdue:
         raise upstream.late(call.method, seconds) from None
     return deadline
-
-
-def _plain(call: Call) -> Call:
-    if tasks.TASK not in call.params:
-        return call
-    return call.with_params({key: value for key, value in call.params.items() if key != tasks.TASK})
 
 
 def _knows_extension(call: Call) -> bool:

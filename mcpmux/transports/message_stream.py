@@ -116,18 +116,14 @@ class LineStream(MessageStream):
             raise TransportClosed(self._receive_end)
         try:
             with self._queue.reading() as scope:
-                self._take(await self._stream.receive_some(RECEIVE_BYTES))
+                chunk = await self._stream.receive_some(RECEIVE_BYTES)
+                self._received += self._decoder.feed(bytes(chunk)) if chunk else self._decoder.close()
+                if not chunk:
+                    self._receive_end = "the stream has ended"
         except BROKEN as error:
             self._receive_end = f"cannot receive: {error.__cause__ or error}"
         if scope.cancelled_caught:
             self._receive_end = self._queue.end
-
-    def _take(self, chunk: bytes | bytearray) -> None:
-        if chunk:
-            self._received += self._decoder.feed(bytes(chunk))
-        else:
-            self._received += self._decoder.close()
-            self._receive_end = "the stream has ended"
 
 
 @asynccontextmanager

@@ -149,7 +149,9 @@ class LegacySession:
     async def _forward(self, call: Call, notify: Notify, ask: Ask) -> Fields:
 
         async def wanted(event: Event) -> None:
-            if event.method != m.LOG_MESSAGE or self._wants(event):
+            level = self._client.log_level  # before `logging/setLevel` the server may send any message
+            is_log = event.method == m.LOG_MESSAGE
+            if not is_log or level is None or severity(text_of(event.params.get("level"))) >= severity(level):
                 await notify(event)
 
         try:
@@ -213,11 +215,6 @@ class LegacySession:
             raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {", ".join(LOG_LEVELS)}')
         self._client = ClientFacts(self._client.info, self._client.capabilities, level)
         return {}
-
-    def _wants(self, event: Event) -> bool:
-        """Whether a log message is severe enough; before `logging/setLevel` the server may send any."""
-        level = self._client.log_level
-        return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
 
 
 async def open_session(
