@@ -49,8 +49,8 @@ async def test_what_may_not_stand_for_another_is_kept_each_time():
     message = Event("notifications/message", {"data": raw("x")})
     stream.keep(message)
     stream.keep(message)
-    stream.ask(b"{}")
-    stream.ask(b"[]")
+    await stream.ask(b"{}")
+    await stream.ask(b"[]")
     mailed = stream._outbox.waiting.take()
     assert mailed is not None
     assert stream.keep(mailed) == b"id: 0-3\ndata: {}\n\nid: 0-4\ndata: []\n\n"

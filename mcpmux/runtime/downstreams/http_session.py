@@ -132,7 +132,7 @@ class HttpSession:
         self._calls: dict[int, ResumableCall] = {}  # those that have a stream, by its number
         self._next_stream = OWN_STREAM + 1
         self._readers = 0
-        session.ask_unasked = self._ask_on_own_stream
+        session.ask_unasked = partial(self._ask, self._own.ask)
         self.watch: Watch | None = None
 
     def __repr__(self) -> str:
@@ -166,14 +166,6 @@ class HttpSession:
             return answer
         finally:
             self._asked.close(pending)
-
-    async def _ask_on_own_stream(self, method: str, params: Fields) -> Fields:
-        """Ask the client something on its own stream, as soon as it has one open."""
-
-        async def say(message: bytes) -> None:
-            self._own.ask(message)
-
-        return await self._ask(say, method, params)
 
     def take_notification(self, notification: Notification) -> None:
         """A notification of the client: it may take back a request."""
@@ -335,14 +327,11 @@ class HttpSession:
         finally:
             self._readers -= 1
 
-    def _after(self, event_id: str) -> list[Kept]:
-        return self._buffer.after(event_id, trio.current_time())[1]
-
     async def _send_after(self, call: ResumableCall, event_id: str, reply: HttpReply) -> None:
         """Send everything behind an event of a call's stream, until its end."""
         while True:
             try:
-                events = self._after(event_id)
+                events = self._buffer.after(event_id, trio.current_time())[1]
             except Gone:
                 return  # too slow a reader: the end of the response tells it to ask again
             for event in events:

@@ -15,7 +15,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, SUBSCRIPTION_ID, Call, Event, Notify, Tagged
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.raw_json import Fields, Id, Raw
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
 from mcpmux.runtime.notification_hub import SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
@@ -35,9 +35,7 @@ class SaysAtOnce(Protocol):
         """Send what `say_nowait` has left."""
 
 
-def _outlet(saying: SaysAtOnce, meta: Raw) -> Outlet:
-    """To the client of one listen: each notification with the listen's `_meta`."""
-    tagged = Tagged(meta)
+def _outlet(saying: SaysAtOnce, tagged: Tagged) -> Outlet:
     return Outlet(lambda event: saying.say_nowait(tagged.encode(event)), saying.flush)
 
 
@@ -83,8 +81,11 @@ async def serve_listen(
     outbox = hub.join(kinds, call.principal, is_granted=True)
     try:
         honoured = await _subscribe_all(router, outbox, wish.uris, call)
-        await notify(_acknowledgement(wish, honoured, tag))
-        outlet = _outlet(notify, tag) if isinstance(notify, SaysAtOnce) else None
+        agreed: dict[str, Any] = {name: True for name in _KINDS if name in wish.lists}
+        if honoured:
+            agreed["resourceSubscriptions"] = honoured
+        await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
+        outlet = _outlet(notify, Tagged(tag)) if isinstance(notify, SaysAtOnce) else None
         while (event := await outbox.take(outlet)) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))
     finally:
@@ -109,10 +110,3 @@ async def _subscribe_all(
         for uri in uris:
             nursery.start_soon(subscribe, uri)
     return [uri for uri in uris if uri in honoured]
-
-
-def _acknowledgement(wish: Filter, honoured: list[str], tag: Raw) -> Event:
-    agreed: dict[str, Any] = {name: True for name in _KINDS if name in wish.lists}
-    if honoured:
-        agreed["resourceSubscriptions"] = honoured
-    return Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag})

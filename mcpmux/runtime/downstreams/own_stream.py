@@ -49,7 +49,7 @@ class OwnStream:
     def __repr__(self) -> str:
         return f"<OwnStream {self._outbox!r}, {len(self._questions)} questions wait>"
 
-    def ask(self, message: bytes) -> None:
+    async def ask(self, message: bytes) -> None:
         """Send a request to the client, as soon as it has its stream open."""
         self._questions.append(message)
         self._outbox.put(_QUESTION)

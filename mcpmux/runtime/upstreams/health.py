@@ -59,20 +59,16 @@ class Health:
             elif self._silences >= SILENCES and self._counts:
                 self._connection.give_up(TransportClosed(f"{DEAF}, {SILENCES} times in a row"))
                 return
+            elif self._counts and self._patient.breaker.suspect():
+                self._patient.silent = True  # nothing but an idle server's silence speaks against it so far
+                await trio.sleep(AGAIN_SECONDS)
             elif self._counts:
-                await self._doubt(trouble, wish)
+                self._patient.block(trouble, wish, random.random())
 
     @property
     def _counts(self) -> bool:
         """Whether a question without an answer speaks against the server."""
         return self._patient.speaks_up or self._patient.breaker.doubtful
-
-    async def _doubt(self, trouble: str, wish: float) -> None:
-        if self._patient.breaker.suspect():  # nothing but an idle server's silence speaks against it so far
-            self._patient.silent = True
-            await trio.sleep(AGAIN_SECONDS)
-        else:
-            self._patient.block(trouble, wish, random.random())
 
     async def _until_due(self) -> None:
         patient = self._patient

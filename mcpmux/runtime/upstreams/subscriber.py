@@ -243,7 +243,8 @@ class Subscriber:
     # Modern
 
     async def _follow_by_listening(self, connection: Connection) -> None:
-        lists = _list_wishes(connection)
+        offered = connection.facts.capabilities
+        lists = tuple(w for w, name in _LISTS if (offered.get(name) or {}).get("listChanged") is True)
         async with trio.open_nursery() as nursery:
             while True:
                 wanted = self._take_wish()
@@ -313,11 +314,6 @@ class Subscriber:
         for uri in sorted(honoured & wanted):
             self._agreed(uri)
         self._refuse(wanted - honoured, METHOD_NOT_FOUND, "the upstream does not tell about")
-
-
-def _list_wishes(connection: Connection) -> tuple[str, ...]:
-    capabilities = connection.facts.capabilities
-    return tuple(wish for wish, name in _LISTS if (capabilities.get(name) or {}).get("listChanged") is True)
 
 
 def _honoured(params: Fields) -> tuple[frozenset[str], frozenset[str]]:
