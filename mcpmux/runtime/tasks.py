@@ -56,7 +56,6 @@ ASKED_LIMIT = 1000  # tasks whose questions are kept for their clients; past tha
 ANSWER_SECONDS = PARK_SECONDS - 20.0  # before the parked question itself is given up: the task is cancelled
 CANCEL_SECONDS = 2.0  # for telling a server that nobody waits for its task any more
 
-FindClient = Callable[[object], Client | None]  # the client that calls itself so in its calls
 _ABOUT_TASKS = frozenset({tasks.TASK, STATE})  # of a tool call that may be about a task, or go on with one
 
 
@@ -182,6 +181,7 @@ class Wait:
     message: str | None = None  # the last of them
 
 
+@dataclass(eq=False, repr=False)
 class TaskWaits:
     """Calls that wait for tasks, of clients that know of none. `run` has to run.
 
@@ -190,10 +190,9 @@ class TaskWaits:
     When the client gives up the task is cancelled.
     """
 
-    def __init__(self, view: TaskView) -> None:
-        self._view = view
-        self._parked: dict[str, Wait] = {}
-        self._nursery: trio.Nursery
+    view: TaskView = field(default_factory=TaskView)
+    _parked: dict[str, Wait] = field(default_factory=dict)
+    _nursery: trio.Nursery = field(init=False, repr=False)
 
     def __repr__(self) -> str:
         return f"<TaskWaits {len(self._parked)} parked>"
@@ -234,9 +233,9 @@ class TaskWaits:
         parked_or_done = False
         try:
             if answers is not None:
-                await self._view.update(wait.upstream, wait.task_id, answers)
+                await self.view.update(wait.upstream, wait.task_id, answers)
             while True:
-                task = await self._view.get(wait.upstream, wait.task_id, wait.call)
+                task = await self.view.get(wait.upstream, wait.task_id, wait.call)
                 status = text_of(task.get("status"))
                 parked_or_done = status in tasks.TERMINAL
                 if status == "completed":
@@ -271,7 +270,7 @@ class TaskWaits:
     async def _cancel(self, wait: Wait) -> None:
         with trio.move_on_after(CANCEL_SECONDS):
             try:
-                await self._view.cancel(wait.upstream, wait.task_id, wait.call)
+                await self.view.cancel(wait.upstream, wait.task_id, wait.call)
             except RpcError as error:
                 log.debug("task not cancelled", upstream=wait.upstream.key, reason=error.message)
 
@@ -296,17 +295,14 @@ async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
     await notify(Event(m.PROGRESS, said))
 
 
+@dataclass(eq=False, repr=False)
 class Tasks:
     """What can make a task or is about one, for one upstream at a time and in its own ids."""
 
-    def __init__(
-        self, personal: Personal, find_client: FindClient, access: AccessControl | None = None
-    ) -> None:
-        self._access = access if access is not None else AccessControl()
-        self._personal = personal
-        self._find_client = find_client
-        self._view = TaskView()
-        self.waits = TaskWaits(self._view)
+    _personal: Personal
+    _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
+    _access: AccessControl = field(default_factory=AccessControl)
+    waits: TaskWaits = field(default_factory=TaskWaits)
 
     def __repr__(self) -> str:
         return f"<Tasks {self._personal.tasks!r}, {self.waits!r}>"
@@ -399,8 +395,8 @@ class Tasks:
             raise no_task()
         if call.legacy or modern:
             return await upstream.exchange(call, notify)
-        views = {m.TASKS_GET: self._view.get, m.TASKS_UPDATE: self._view.update}
-        return await views.get(call.method, self._view.cancel)(upstream, task_id, call)
+        views = {m.TASKS_GET: self.waits.view.get, m.TASKS_UPDATE: self.waits.view.update}
+        return await views.get(call.method, self.waits.view.cancel)(upstream, task_id, call)
 
 
 async def _support_of(upstream: Upstream, call: Call) -> str | None:
