@@ -118,9 +118,6 @@ _HINTS = {
     errno.EACCES: "; choose a port from 1024, which needs no privileges",
 }
 
-Handle = Callable[[Stream, bool], Awaitable[None]]
-"""Serves one stream; True says that there are too many already, which the peer should hear."""
-
 
 async def open_tcp_listeners(host: str, port: int) -> tuple[int, list[trio.SocketListener]]:
     """The port, and what listens on it. Raises TransportError."""
@@ -168,14 +165,15 @@ class _TlsListener(Listener[Stream]):
 
 async def serve_streams(
     listeners: Sequence[Listener[Stream]],
-    handle: Handle,
+    handle: Callable[[Stream, bool], Awaitable[None]],
     stopping: trio.Event,
     limit: int,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then wait for those who are being served. Closes the listeners.
 
-    At most `limit` streams are served at a time. Cancelling is the hard stop.
+    At most `limit` streams are served at a time; `handle` hears True of one more, and should say so to it.
+    Cancelling is the hard stop.
     """
     served = 0
 

@@ -243,8 +243,7 @@ class Subscriber:
     # Modern
 
     async def _follow_by_listening(self, connection: Connection) -> None:
-        offered = connection.facts.capabilities
-        lists = tuple(w for w, name in _LISTS if (offered.get(name) or {}).get("listChanged") is True)
+        lists = tuple(wish for wish, name in _LISTS if connection.facts.announces(name))
         async with trio.open_nursery() as nursery:
             while True:
                 wanted = self._take_wish()
