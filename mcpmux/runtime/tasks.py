@@ -14,10 +14,10 @@
 a task is optional is called plainly for a client that did not ask for one. A legacy client that asks for a
 task of a modern server's tool gets -32601: that server decides itself, and may well answer with the result.
 
-A task belongs to the client that made it, and to its principal. Others are told that there is none. When its
+A task belongs to the client that made it, and to its principal; others are told that there is none. When its
 client has gone, or was never to be recognised (2026-07-28 over HTTP), the id is proof enough, as the
-specification has it. We never make tasks for servers (sampling, elicitation), so none is declared to them.
-Changes are not pushed in 2026-07-28: `taskIds` of a listen are not acknowledged, clients ask.
+specification has it. No tasks are made for servers (sampling, elicitation). Changes are not pushed in
+2026-07-28: `taskIds` of a listen are not acknowledged, clients ask.
 
 Source: `basic/utilities/tasks`, 2025-11-25; the Tasks extension (SEP-2663).
 """

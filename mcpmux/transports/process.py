@@ -46,13 +46,11 @@ class OrphanGuard:
     """Ends the children of this process with it, even when it is killed with SIGKILL.
 
     A small process of its own, the reaper, hears of every process group that is started and that has ended.
-    When mcpmux ends in any way, the reaper's input ends, and it ends what is left: whole groups, so that
-    servers behind `npx` and the like are reached too. It runs exactly as long as there is a group to watch;
-    one that was killed is replaced.
+    When mcpmux ends in any way, the reaper's input ends, and it ends the groups that are left: so servers
+    behind `npx` are reached too. It runs while there is a group to watch; one that was killed is replaced.
 
-    Why not the kernel's parent-death signal (PR_SET_PDEATHSIG): it is sent when the *thread* that started the
-    child ends, and trio starts children from worker threads that end when they have been idle; it does not
-    reach grandchildren; and it is Linux only.
+    The kernel's parent-death signal would not do: it is sent when the *thread* that started the child ends,
+    which for trio is a worker thread; it does not reach grandchildren; and only Linux has it.
     """
 
     def __init__(self) -> None:
