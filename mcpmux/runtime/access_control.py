@@ -16,6 +16,7 @@ import msgspec
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
+from mcpmux.mux.rewrite import NAMED_BY
 from mcpmux.mux.spelling import Target
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -26,12 +27,6 @@ from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
 
-_NAMED_BY = {
-    m.RESOURCES_LIST: "uri",
-    m.TEMPLATES_LIST: "uriTemplate",
-    m.TOOLS_LIST: "name",
-    m.PROMPTS_LIST: "name",
-}
 _JUDGED = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
 _JUDGED_OF_REF = {key: key for key in ("type", "uri", "name")}
 """Members that rules are about. Some servers read them in any case of letters, and take the last one."""
@@ -64,7 +59,7 @@ class AccessControl:
         """The items of an upstream's list that are shown; `key`: of the session that gave them."""
         if self.policy is None:
             return items
-        member = _NAMED_BY.get(call.method, TASK_ID)
+        member = NAMED_BY.get(call.method, TASK_ID)
         names = [text_of(item.get(member)) for item in items]
         if call.method == m.TASKS_LIST:
             names = [self.tool_of(key, task_id) for task_id in names]
