@@ -1,13 +1,15 @@
 """What one request of the load is: from words to calls. Pure; chance comes in as an argument.
 
-read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
-list [resources|templates|tools|prompts]      all pages
-template TEMPLATE ARGUMENTS       a read of a URI that the template makes of the arguments
-tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see below)
-prompt NAME [ARGUMENTS]
-complete prompt:NAME|TEMPLATE ARGUMENT VALUE
-ping
-subscribe [GLOB]                  ask to be told of a resource's changes, and take that back
+    read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
+    list [resources|templates|tools|prompts]      all pages
+    template TEMPLATE ARGUMENTS       a read of a URI that the template makes of the arguments
+    tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see below)
+    prompt NAME [ARGUMENTS]
+    complete prompt:NAME|TEMPLATE ARGUMENT VALUE
+    ping
+    subscribe [GLOB]                  ask to be told of a resource's changes, and take that back
+
+Each may have a weight in front, such as `8 read`; see `workload`.
 """
 
 from __future__ import annotations

@@ -135,9 +135,8 @@ CLOCK_MONOTONIC = 1
 FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 SHORT_SECONDS = 0.002  # longer waits leave the timer alone until they are that short
 EXPIRATIONS_BYTES = 8  # what is read from a timer that has ended
-_Spec = (
-    ctypes.c_long * 4
-)  # `struct itimerspec`: an interval, which we do not use, and seconds and nanoseconds
+_Spec = ctypes.c_long * 4
+"""`struct itimerspec`: seconds and nanoseconds of an interval, which is not used, and of the time to wait."""
 
 
 class KernelTimer:

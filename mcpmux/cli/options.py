@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def _read_target(target: str) -> Config:
             raise ConfigError([str(mistake)]) from None
     if not target:
         raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
-    if target != STANDARD_INPUT and not Path(target).exists():
+    if target != STANDARD_INPUT and not _exists(target):
         raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
     return read_config(target, os.environ, lambda: sys.stdin.buffer.read())
 
@@ -130,4 +131,10 @@ def is_file(target: str) -> bool:
 
 
 def _is_server(target: str) -> bool:
-    return target.startswith(URL_STARTS) or (" " in target and not Path(target).exists())
+    return target.startswith(URL_STARTS) or (" " in target and not _exists(target))
+
+
+def _exists(target: str) -> bool:
+    with suppress(OSError, ValueError):  # too long for the name of a file, or with a NUL
+        return Path(target).exists()
+    return False

@@ -173,9 +173,8 @@ class NotificationHub:
             if space is not None and self._may_hear_of_task(upstream, params):
                 self.personal.hear(upstream, method, params, space)
         elif self.passes_all:
-            event = Event(
-                method, params
-            )  # of an extension perhaps: for the clients of the only server there is
+            # Of an extension perhaps: for the clients of the only server there is.
+            event = Event(method, params)
             for outbox in self._listeners:
                 if ANYTHING in outbox.kinds and self._access.may(outbox.principal, name, method, None):
                     outbox.put(event, is_known=False)

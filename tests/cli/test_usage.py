@@ -39,6 +39,7 @@ def test_schema_is_json(invoke: Invoke) -> None:
 MISTAKES = {
     "no target": (["serve"], "no target given"),
     "no such file": (["ls", "nowhere.toml"], "nowhere.toml: there is no such file; expected"),
+    "no name of a file": (["ls", "x" * 300], "there is no such file; expected"),
     "no scheme": (["ls", "localhost:8484/mcp"], "expected a configuration file, a URL with http://"),
     "nothing": (["serve", ""], "CONFIG is empty; expected"),
     "no name": (["check", "--upstream", "=x"], "expected a name before ="),
