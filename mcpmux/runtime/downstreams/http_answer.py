@@ -96,24 +96,19 @@ def streaming(reply: HttpReply, *, streams: bool) -> Say:
 
 
 class HttpNotify(msgspec.Struct):
-    """Tells the client of a request something before its answer, if it takes event streams.
-
-    `started`: it has, so that the answer comes in that stream.
-    """
+    """Tells the client of a request something before its answer, if it takes event streams."""
 
     _reply: HttpReply
     _streams: bool
-    started: bool = False
 
     async def __call__(self, event: Event) -> None:
         """Tell it; waits while the client is slow."""
         if not self._streams:
             return
         data = encode_event(encode_notification(event.method, event.params))
-        if self.started:
+        if self._reply.started:
             await self._reply.write(data)
         else:
-            self.started = True
             await self._reply.open(200, STREAM_HEADERS, data)
 
     def say_nowait(self, message: bytes) -> bool:
@@ -136,16 +131,18 @@ async def respond(
     parts: list[Part] | None = None
     try:
         result = await work(notify)
-        if not notify.started and max(map(len, result.values()), default=0) > LARGE_BYTES:
+        started = reply.started  # by `notify`, or by a question
+        if not started and max(map(len, result.values()), default=0) > LARGE_BYTES:
             parts = encode_large_reply(request.id, result)
         status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
         del result  # nothing has to be kept while it is sent but what is sent
     except Exception as error:
+        started = reply.started
         status, data = failure(request, error)
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return
-    if notify.started:
+    if started:
         await reply.finish(encode_event(data))
     else:
         status = 200 if legacy else status
