@@ -291,10 +291,14 @@ class NotificationHub:
             changed, self._changed = self._changed, {}
             self._change = trio.Event()
             for method, upstreams in changed.items():
-                event = Event(method, {})
-                for outbox in self._listeners:
-                    if method in outbox.kinds and self._access.may_hear(outbox.principal, method, upstreams):
-                        outbox.put(event)
+                self._tell_list(method, upstreams)
+
+    def _tell_list(self, method: str, upstreams: Collection[str] | None) -> None:
+        """Apart from `_tell_lists`, which would keep the last client while it waits."""
+        event = Event(method, {})
+        for outbox in self._listeners:
+            if method in outbox.kinds and self._access.may_hear(outbox.principal, method, upstreams):
+                outbox.put(event)
 
 
 def upstream_of(key: str) -> str:
