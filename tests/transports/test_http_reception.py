@@ -462,7 +462,7 @@ async def test_a_request_that_is_abandoned_closes_its_connection_and_is_not_hear
     async with pooled(hears_of_it) as pool:
         ear = Ear(pool)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        ear.sent.abandon()
+        ear.sent.release()
         with trio.fail_after(PATIENCE):
             await left.wait()
         assert ear.calls == 0

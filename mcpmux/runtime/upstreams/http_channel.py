@@ -203,7 +203,7 @@ class HttpChannel(Channel):
                 answer = self._take_event(pending, sent)
         except Exception as error:
             pending.sent = None
-            sent.abandon()
+            sent.release()
             pending.settle(_failure_of(error))
             return
         if answer is not None:
@@ -304,7 +304,7 @@ class HttpChannel(Channel):
         if pending.carrier is not None:
             pending.carrier.cancel(reason="the client gave up")
         elif pending.sent is not None:
-            pending.sent.abandon()
+            pending.sent.release()
             if self._over is None:
                 self._nursery.start_soon(self._say_cancelled, pending)
 
@@ -319,7 +319,7 @@ class HttpChannel(Channel):
                     reason="the channel is over"
                 )  # before it sends anything, if it has not
             elif pending.sent is not None:
-                pending.sent.abandon()
+                pending.sent.release()
                 pending.sent = None
         self.calls.pending_requests.fail_all(self._over)
 

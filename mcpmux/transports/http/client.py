@@ -284,13 +284,14 @@ class HttpPool:
             connection.close()
         return None
 
-    def put_back(self, connection: HttpConnection) -> None:
-        """Keep the connection for reuse, or close it; the next one that waits has its turn."""
-        if self._running < self.limits.connections or not self._waiting.unpark():  # as `_end_turn` has it
-            self._running -= 1
-        self._keep(connection)
+    def put_back(self, connection: HttpConnection, *, has_turn: bool = True) -> None:
+        """Keep the connection for reuse, or close it; the next one that waits has its turn.
 
-    def _keep(self, connection: HttpConnection) -> None:
+        `has_turn`: false for a connection whose turn has been handed on already.
+        """
+        # As `_end_turn` has it: a call less for each exchange.
+        if has_turn and (self._running < self.limits.connections or not self._waiting.unpark()):
+            self._running -= 1
         parser = connection.parser
         if self._closed or not parser.complete or not parser.keep_alive:
             connection.close()
@@ -313,7 +314,7 @@ class HttpPool:
 
     def _take_ended(self, connection: HttpConnection) -> None:
         self._ending.pop(connection, None)
-        self._keep(connection)
+        self.put_back(connection, has_turn=False)
 
     def _close_ending(self) -> None:
         """Do not wait any longer for the end that has been waited for longest."""
@@ -334,7 +335,7 @@ def _find_clock() -> float:
 
 
 class SentRequest:
-    """A request that was posted to a pool. `take_begun`, `wait` or `abandon` must follow."""
+    """A request that was posted to a pool. `take_begun`, `wait` or `release` must follow."""
 
     __slots__ = ("_connection", "_idempotent", "_pool", "_request")
 
@@ -365,7 +366,7 @@ class SentRequest:
         return parser.take_body()
 
     def release(self) -> None:
-        """Done with the response."""
+        """Done with the response: its connection is kept if all of it is there, else closed."""
         self._pool.put_back(self._connection)
 
     def hear_more(self, hear: Callable[[], None]) -> None:
@@ -375,10 +376,6 @@ class SentRequest:
     def wait(self) -> Awaitable[HttpResponse]:
         """The response, its head being in. Raises as `HttpPool.send` does."""
         return self._pool.go_on(self._connection, self._request, idempotent=self._idempotent)
-
-    def abandon(self) -> None:
-        """Nobody wants the response any more: its connection is closed, unless it is there."""
-        self._pool.put_back(self._connection)
 
 
 class HttpExchange:
