@@ -90,10 +90,15 @@ def expose_result(method: str, result: Fields, space: Space) -> Fields:
     """The result of a routed request, as clients see it."""
     if method == m.RESOURCES_READ:
         _expose_contents(result, space)
-    elif method in m.ABOUT_TASKS:
-        _expose_outcome(method, result, space)
+    elif method in (m.TOOLS_CALL, m.TASKS_RESULT):
+        _expose_blocks(result, space)
     elif method == m.PROMPTS_GET:
         _change_each(result, "messages", lambda message: _expose_content(message, space))
+    elif method in m.ABOUT_TASKS:  # of a tool call that is done: what it came to is inside
+        _change_within(result, "result", lambda inner: expose_result(m.TOOLS_CALL, inner, space))
+    if method in m.ABOUT_TASKS and (method != m.TOOLS_CALL or made_task(result) is not None):
+        _change_within(result, TASK, lambda task: _change(task, TASK_ID, space.expose_task))
+        expose_task(result, space)
     if "inputRequests" in result:
         _change_members(result, "inputRequests", lambda request: _expose_request(request, space))
     return result
@@ -155,17 +160,6 @@ def _expose_contents(result: Fields, space: Space) -> None:
         if uri is not None:
             member["uri"] = space.expose_uri(uri)
     result["contents"] = Raw(encode(members))
-
-
-def _expose_outcome(method: str, result: Fields, space: Space) -> None:
-    """What a tool call came to: its content, a task, or a task with content inside."""
-    if method in (m.TOOLS_CALL, m.TASKS_RESULT):
-        _expose_blocks(result, space)
-    else:
-        _change_within(result, "result", lambda inner: _expose_outcome(m.TOOLS_CALL, inner, space))
-    if method != m.TOOLS_CALL or made_task(result) is not None:
-        _change_within(result, TASK, lambda task: _change(task, TASK_ID, space.expose_task))
-        expose_task(result, space)
 
 
 def _expose_blocks(result: Fields, space: Space) -> None:
