@@ -1,0 +1,52 @@
+"""One answer over HTTP: alone, or in the event stream that something before it has opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import Request, raw
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond, streaming
+from mcpmux.transports.http.reply import HttpReply, ServerState
+from mcpmux.transports.http.request import HttpRequest
+
+EVENT = Event("notifications/message", {"data": raw("on its way")})
+
+
+class Peer:
+    def __init__(self) -> None:
+        request = HttpRequest("POST", "/mcp", "", {}, b"", "", http_1_0=True, keep_alive=False)
+        self.reply = HttpReply(request, self._send, ServerState(0.0, b""))
+        self.received = b""
+
+    async def _send(self, data: bytes) -> None:
+        self.received += data
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    "before", [[], ["question"], ["event"], ["question", "event"], ["event", "question"]]
+)
+async def test_an_answer_comes_in_the_stream_that_was_opened_before_it(before, fails):
+    peer = Peer()
+
+    async def work(notify: HttpNotify) -> Fields:
+        for what in before:
+            if what == "event":
+                await notify(EVENT)
+            else:
+                await streaming(peer.reply, streams=True)(b'{"question": 1}')
+        if fails:
+            raise RpcError(-32602, "no such thing")
+        return {"ok": raw(True)}
+
+    await respond(Request(7, "tasks/result", raw({})), peer.reply, work, streams=True, legacy=True)
+    assert peer.reply.finished
+    head, _, body = peer.received.partition(b"\r\n\r\n")
+    streamed = bool(before)
+    assert (b"text/event-stream" in head) is streamed
+    assert (b"application/json" in head) is not streamed
+    assert body.count(b"data: ") == (len(before) + 1 if streamed else 0)
+    assert (b'"error"' if fails else b'"result"') in body.rpartition(b"data: ")[2]
