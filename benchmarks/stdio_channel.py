@@ -27,8 +27,8 @@ from mcpmux.protocol.revisions import NEWEST
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
-from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.process import StopLadder, open_process
+from mcpmux.transports.waiting import Deadline
 
 MESSAGE_BYTES = 2**20
 PATIENCE = 60.0  # seconds for an answer, as mcpmux gives by default

@@ -24,10 +24,9 @@ from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
 from mcpmux.protocol.revisions import LEGACY as LEGACY_REVISIONS
 from mcpmux.protocol.revisions import NEWEST, negotiate_legacy
-from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import Fields, HttpRequest
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import encode_event
 from mcpmux.transports.stdio import open_stdio_stream
 

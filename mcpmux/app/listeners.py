@@ -28,23 +28,22 @@ from mcpmux.config import (
 )
 from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
-from mcpmux.mux.namespace import mark_of
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.mux.rewrite import mark_of
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.runtime.downstreams.http_guard import HttpGuard
-from mcpmux.runtime.downstreams.http_owner import handle_by_owner
+from mcpmux.runtime.downstreams.http_guard import HttpGuard, handle_by_owner
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
-from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.shared import Handler
-from mcpmux.transports.readiness import ReadinessPoller
+from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.stdio import open_stdio_stream
 from mcpmux.transports.stream import in_tls, open_tcp_listeners, open_unix_listener, serve_streams
 from mcpmux.transports.tls.context import CurrentContext, TlsContexts
+from mcpmux.transports.waiting import ReadinessPoller
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate

@@ -21,8 +21,8 @@ from mcpmux.config import Config, Http, Identity
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.policy import policy_of
+from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, StateSeal
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
@@ -45,8 +45,8 @@ from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.readiness import ReadinessPoller, available
 from mcpmux.transports.tls.context import TlsContexts
+from mcpmux.transports.waiting import ReadinessPoller, available
 
 log = structlog.get_logger()
 

@@ -30,11 +30,9 @@ from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.http.limits import HttpLimits
-from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import HttpReply
 
 STATE_BYTES = 32
 VERIFIER_CHARACTERS = 64  # 43 to 128 by RFC 7636, section 4.1

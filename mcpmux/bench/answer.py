@@ -21,7 +21,7 @@ from mcpmux.bench.results import OK
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.envelope import decode_list, text_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 
 WRONG = "wrong answer"
 TIMEOUT = "timeout"

@@ -23,9 +23,9 @@ from mcpmux.config import Limits
 from mcpmux.errors import ConnectFailed, MessageTooLarge, TransportClosed
 from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream, connect, reason_of
 from mcpmux.transports.http.client import JSON_TYPE
-from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.http.message import ResponseParser
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.readiness import ReadinessPoller
+from mcpmux.transports.waiting import ReadinessPoller
 
 MOST_HEADS = 64  # remembered; a Date makes a new one each second
 HEAD_END = b"\r\n\r\n"

@@ -26,15 +26,13 @@ from mcpmux.protocol.call import modern_meta, with_meta
 from mcpmux.protocol.envelope import UNREADABLE, ErrorReply, Reply, decode_fields, encode_request, raw
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
-from mcpmux.runtime.upstreams.http_response import message_in
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired, message_in
 from mcpmux.transports.http.client import EVENT_STREAM
-from mcpmux.transports.http.message import encode_request_head
-from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.http.message import ResponseParser, encode_request_head
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.readiness import available
 from mcpmux.transports.sse import SseDecoder
+from mcpmux.transports.waiting import available
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below
 LAST_ID = 9_999_999

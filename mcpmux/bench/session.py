@@ -34,7 +34,7 @@ from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.wall import leaves_of
 
 PAGE_LIMIT = 10_000  # of a list; a longer one never ends

@@ -17,8 +17,8 @@ from mcpmux.cli.options import load_config, upstream_json_option
 from mcpmux.config import Config
 from mcpmux.config.schema import config_schema
 from mcpmux.errors import ConfigError
-from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.policy import NO_RULE, USES, Explanation, explain, policy_of
+from mcpmux.mux.rewrite import Namespace
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw

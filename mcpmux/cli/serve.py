@@ -38,7 +38,7 @@ from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 from mcpmux.logs import set_up_logs
-from mcpmux.mux.namespace import WORKERS_LIMIT
+from mcpmux.mux.rewrite import WORKERS_LIMIT
 
 
 @click.command()

@@ -5,7 +5,7 @@
 | a request of the server (sampling, elicitation, roots) while a call runs | an `input_required` result |
 | the client's result | `inputResponses` in the repeated call, with `requestState` |
 | the client's error | nothing of that kind; inside mcpmux an object with the member `dev.mcpmux/error` |
-| error -32042 with URL elicitations | `input_required` with them, no `requestState`; see runtime/asker |
+| error -32042 with URL elicitations | `input_required` with them, no `requestState`; see runtime/router |
 | `elicitationId` of a URL elicitation | none: left out upward, made up downward |
 
 A client is asked only what it declared: a shared session declares more to its server than each client offers,

@@ -26,7 +26,7 @@ import trio
 
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import Call, Event, PendingRequest, PendingRequests
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_answer
 from mcpmux.protocol.envelope import (
@@ -39,7 +39,6 @@ from mcpmux.protocol.envelope import (
     encode_reply,
     raw,
 )
-from mcpmux.protocol.inflight import PendingRequest, PendingRequests
 from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw

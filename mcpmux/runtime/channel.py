@@ -18,13 +18,12 @@ import trio
 
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.inflight import PendingRequest
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Calls, FindClient, Hear, Send
-from mcpmux.transports.deadlines import Deadline, DeadlineSweeper, limited
 from mcpmux.transports.inline import in_task, woken
+from mcpmux.transports.waiting import Deadline, DeadlineSweeper, limited
 
 log = structlog.get_logger()
 

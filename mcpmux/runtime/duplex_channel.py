@@ -16,7 +16,7 @@ import trio
 
 from mcpmux.errors import MessageTooLarge, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event, PendingRequest, encode_call
 from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -36,16 +36,15 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.framing import BatchAnswer, read_batch
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.inflight import PendingRequest, encode_call
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.incoming import Answer, Incoming
-from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
+from mcpmux.transports.waiting import Deadline, limited
 
 log = structlog.get_logger()
 

@@ -20,8 +20,7 @@ import trio
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
-from mcpmux.mux.exposed_list import expose_list
-from mcpmux.mux.merge import PAGE_LIMIT, Item, Walk
+from mcpmux.mux.merge import PAGE_LIMIT, Item, Walk, expose_list
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.protocol.call import META, Call, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
@@ -33,8 +32,8 @@ from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
 from mcpmux.runtime.upstreams.upstream import Upstream
-from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task, together
+from mcpmux.transports.waiting import Deadline, limited
 
 # What is said of upstreams whose part of an answer is missing: in the answer, or in its place.
 #

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.namespace import Space
+from mcpmux.mux.rewrite import Space
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event

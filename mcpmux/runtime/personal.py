@@ -12,8 +12,8 @@ from __future__ import annotations
 import trio
 
 from mcpmux.mux import rewrite
-from mcpmux.mux.namespace import Space
 from mcpmux.mux.ownership import Ownership
+from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, Event
 from mcpmux.protocol.envelope import text_of

@@ -1,6 +1,7 @@
 """Which upstream answers what: the core's one exchange, over all of them.
 
-Promises: a routed request reaches exactly one upstream, under that upstream's own names; a list holds every
+Promises: a routed request reaches exactly one upstream, under that upstream's own names, and whatever that
+says in answer, notifications and errors included, is put into words that clients know; a list holds every
 upstream's items; what is left out is told. Refuses to know transports, sessions and revisions.
 """
 
@@ -8,24 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
-from mcpmux.mux.namespace import NAME_LIMIT, Namespace, Space
 from mcpmux.mux.policy import NO_RULE, Policy
-from mcpmux.mux.rewrite import Signature
+from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
 from mcpmux.protocol.codes import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
     UPSTREAM_TIMEOUT,
+    URL_ELICITATION_REQUIRED,
 )
 from mcpmux.protocol.envelope import decode_fields, raw, text_of
+from mcpmux.protocol.input_requests import accepted_visits, elicitation_ids, offers, url_questions, visits_in
+from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED
@@ -40,17 +45,65 @@ from mcpmux.runtime.access_control import (
     no_task,
     one_of,
 )
-from mcpmux.runtime.asker import Asker
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog, Owners
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
 from mcpmux.runtime.notification_hub import NotificationHub
+from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import REMEMBERED
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
+
+# URLs that a legacy server wants its user to visit before it does what was asked.
+#
+# | client | what it gets |
+# | --- | --- |
+# | legacy | the error -32042 as it is; `notifications/elicitation/complete` when the server sends it |
+# | modern, offers `elicitation.url` | `input_required` with a URL elicitation for each, by `elicitationId` |
+# | modern, offers it not | -32021, naming `elicitation.url` |
+#
+# A modern client's repeated call says which it accepted. There is no `requestState`: the ids are the keys,
+# and the call is simply sent again. When the server still wants the visit, it may be that the user is not
+# there yet: we wait for `notifications/elicitation/complete` for VISIT_SECONDS, send the call once more,
+# and ask the client again when that was not enough. A refused visit ends the call with an error that says
+# so.
+#
+# Source: `client/elicitation` of 2025-11-25 (URLElicitationRequiredError) and of 2026-07-28.
+
+VISIT_SECONDS = 30.0  # for a user who has just accepted; a longer visit is asked about again
+
+
+async def arrange_visit(
+    personal: Personal, upstream: Upstream, call: Call, notify: Notify, error: RpcError
+) -> Fields:
+    """The answer to a call that a legacy server answered with -32042, in `error`. Raises RpcError."""
+    visits = visits_in(error)
+    if call.legacy:
+        for elicitation_id in visits:
+            personal.own_elicitation(upstream.key, elicitation_id, call.client)
+        raise error
+    await in_task()
+    if accepted := accepted_visits(call):
+        with trio.move_on_after(VISIT_SECONDS) as patience:
+            await personal.completed(upstream.key, accepted)
+        if not patience.cancelled_caught:
+            try:
+                return await upstream.exchange(call, notify)
+            except RpcError as again:
+                if again.code != URL_ELICITATION_REQUIRED:
+                    raise
+                visits = visits_in(again)
+    if not visits:
+        raise RpcError(INTERNAL_ERROR, f"the upstream wants a URL visited and names none: {error.message}")
+    if not all(offers(call.meta.get(CLIENT_CAPABILITIES), ELICIT, visit) for visit in visits.values()):
+        needed: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"url": {}}}}
+        missing = "Missing required client capability: elicitation.url"
+        raise RpcError(MISSING_CLIENT_CAPABILITY, missing, needed)
+    return url_questions(visits)
+
 
 # How long a client's first question waits for upstreams that are still starting.
 STARTUP_SECONDS: Final = 10.0
@@ -82,8 +135,7 @@ class Router:
         self._hub = hub
         self._tasks = tasks
         self._catalog = Catalog(registry)
-        self._asker = Asker(tasks, hub.personal)
-        self._ask = self._asker.ask
+        self._personal = hub.personal
         self.server_info = server_info
         self._signature = Signature(server_info)
         self.instructions = instructions
@@ -117,14 +169,48 @@ class Router:
                 else:
                     result = await upstream.exchange(call, notify)
             except RpcError as error:
-                return await self._asker.after_error(upstream, call, notify, error)
-            return self.access.sift_result(
-                call, only, upstream.key, self._asker.noted(upstream, call, result)
-            )
+                return await self._after_error(upstream, call, notify, error)
+            if call.legacy and "inputRequests" in result:
+                self._note_visits(upstream, call, result)
+            return self.access.sift_result(call, only, upstream.key, result)
         route = self._routes.get(call.method)
         if route is None:
             raise no_method(call.method)
         return self._signature.put_on(await route(call, notify))
+
+    async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
+        """Ask an upstream in its own words, and put its answer into those that clients know."""
+
+        async def expose(event: Event) -> None:
+            params = rewrite.expose_event(event.method, event.params, upstream.space)
+            await notify(Event(event.method, params))
+
+        try:
+            if call.method in m.ABOUT_TASKS and not (
+                call.method == m.TOOLS_CALL and self._tasks.makes_none(upstream, call)
+            ):
+                result = await self._tasks.exchange(upstream, call, expose)
+            else:
+                result = await upstream.exchange(call, expose)
+        except RpcError as error:
+            try:
+                result = await self._after_error(upstream, call, expose, error)
+            except RpcError as final:
+                raise rewrite.expose_error(final, upstream.space) from None
+        if call.legacy and "inputRequests" in result:
+            self._note_visits(upstream, call, result)
+        return rewrite.expose_result(call.method, result, upstream.space)
+
+    async def _after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
+        """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
+        if error.code != URL_ELICITATION_REQUIRED:
+            raise error
+        return await arrange_visit(self._personal, upstream, call, notify, error)
+
+    def _note_visits(self, upstream: Upstream, call: Call, result: Fields) -> None:
+        """A legacy client that is sent to URLs will be told when these visits are completed."""
+        for elicitation_id in elicitation_ids(result):
+            self._personal.own_elicitation(upstream.key, elicitation_id, call.client)
 
     def _judge(self, only: str, call: Call) -> Fields | None:
         """The answer to a call that the only upstream there is need not see, None for any other.

@@ -46,8 +46,8 @@ from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, 
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.personal import Personal
 from mcpmux.runtime.upstreams.upstream import Upstream
-from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.waiting import Deadline
 
 log = structlog.get_logger()
 

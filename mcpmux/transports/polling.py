@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mcpmux.transports.readiness import ReadinessPoller
+from mcpmux.transports.waiting import ReadinessPoller
 
 
 @asynccontextmanager

@@ -24,8 +24,7 @@ from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, McpmuxError, MessageTooLarge, RemoteProtocolError, TransportClosed
 from mcpmux.printable import printable
 from mcpmux.transports.byte_stream import KEEP_ALIVE, reason_of
-from mcpmux.transports.http.limits import HEAD_FIELDS
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import HEAD_FIELDS, Fields
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, Proxy
 from mcpmux.transports.tls.context import client_context, explain_server
 

@@ -14,7 +14,7 @@ from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcEr
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 
 
 def fields(**members: Any) -> Fields:

@@ -20,7 +20,7 @@ from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, R
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError, SessionExpired
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder

@@ -14,7 +14,7 @@ import trio
 from mcpmux import app
 from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Config, HttpListener, Upstream
-from mcpmux.protocol.inflight import PendingRequest
+from mcpmux.protocol.call import PendingRequest
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint

@@ -24,8 +24,7 @@ with atheris.instrument_imports(include=["mcpmux"]):
     from mcpmux.protocol.call import Call
     from mcpmux.protocol.envelope import BadMessage, Request, decode_message, encode_error, encode_reply
     from mcpmux.protocol.framing import read_batch
-    from mcpmux.transports.http.limits import HttpLimits
-    from mcpmux.transports.http.request import RequestParser
+    from mcpmux.transports.http.message import HttpLimits, RequestParser
 
 LIMITS = HttpLimits(
     head_bytes=1 << 20, head_fields=1 << 20, body_bytes=1 << 20

@@ -36,9 +36,7 @@ from mcpmux.protocol.framing import LineDecoder, Oversized, read_batch
 from mcpmux.protocol.headers import HeaderMismatch, check_request, decode_value, encode_value
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.transports.http.limits import HttpLimits
-from mcpmux.transports.http.request import RequestParser
-from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.http.message import HttpLimits, RequestParser, ResponseParser
 from mcpmux.transports.sse import SseDecoder
 
 LIMIT = 4096  # more than any input: which limit is met first may depend on how the bytes are cut

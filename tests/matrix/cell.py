@@ -13,7 +13,7 @@ import trio.testing
 from mcpmux import app
 from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.stdio_client import serve_messages

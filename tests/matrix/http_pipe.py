@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import SseDecoder
 from tests.runtime.scripted import MODERN, Json
 from tests.runtime.scripted_http import HttpFace

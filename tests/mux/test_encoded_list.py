@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.exposed_list import EncodedList, join_lists
+from mcpmux.mux.merge import EncodedList, join_lists
 from mcpmux.protocol.envelope import decode_any, raw
 
 items = st.lists(st.dictionaries(st.sampled_from(["uri", "],["]), st.sampled_from(["a,b", "]", "[", ""])))

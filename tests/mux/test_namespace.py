@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config.scalars import is_name
-from mcpmux.mux.namespace import NAME_LIMIT, Namespace
+from mcpmux.mux.rewrite import NAME_LIMIT, Namespace
 from tests.mux.prefixes import prefix_tables, texts
 
 tables_and_texts = prefix_tables().flatmap(

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.namespace import Namespace
 from mcpmux.mux.rewrite import (
     DEPTH_LIMIT,
+    Namespace,
     expose_error,
     expose_event,
     expose_item,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.mux import rewrite
-from mcpmux.mux.exposed_list import EncodedList, expose_list
-from mcpmux.mux.namespace import Namespace, Space
+from mcpmux.mux.merge import EncodedList, expose_list
+from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.raw_json import Raw

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.mux import rewrite
-from mcpmux.mux.namespace import Namespace
+from mcpmux.mux.rewrite import Namespace
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from tests.mux.prefixes import prefix_tables, texts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.namespace import ForeignMark, mark_of, own_part, owner_of, owner_of_request
+from mcpmux.mux.rewrite import ForeignMark, mark_of, own_part, owner_of, owner_of_request
 
 WORKERS = st.integers(1, 256)
 HEADER, KEY = "mcp-session-id", "session_id"
@@ -15,7 +15,7 @@ HEADER, KEY = "mcp-session-id", "session_id"
 def owner(body: object = None, *, session: str | None = None, query: str = "") -> int | None:
     headers = {HEADER: session} if session is not None else {}
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return owner_of_request(headers, query, data, HEADER, KEY)
+    return owner_of_request(headers, query, data)
 
 
 @given(WORKERS, st.text())

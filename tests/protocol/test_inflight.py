@@ -7,9 +7,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event
+from mcpmux.protocol.call import EVENT_LIMIT, LOG_LEVEL, VERSION, Call, Event, PendingRequest, PendingRequests
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
-from mcpmux.protocol.inflight import EVENT_LIMIT, PendingRequest, PendingRequests
 
 CALL = Call("tools/call", {}, {})
 

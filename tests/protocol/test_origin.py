@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 
 LOCAL = OriginPolicy("127.0.0.1", (), ())
 NAMED = OriginPolicy("10.0.0.5", ("MCP.example.com", "proxy.example.com:8443"), ("https://App.example.com",))

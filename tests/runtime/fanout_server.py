@@ -14,10 +14,10 @@ import trio
 
 from mcpmux.logs import configure_logs
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world

@@ -13,7 +13,7 @@ from mcpmux.config import Http, Upstream
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.readiness import available
+from mcpmux.transports.waiting import available
 from tests.runtime.scripted_http import open_http_face
 from tests.runtime.world import World
 

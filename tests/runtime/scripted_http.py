@@ -12,9 +12,9 @@ from typing import Any
 import trio
 
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import HttpReply
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.subscribable import SUBSCRIPTION_ID
 

@@ -12,9 +12,9 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import HttpReply
 from tests.runtime.scripted import ScriptedServer
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)

@@ -13,7 +13,7 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.framing import BATCH_LIMIT
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import HttpReply
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import Json, ScriptedClient, ScriptedServer

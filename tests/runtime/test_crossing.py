@@ -22,7 +22,7 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.transports.http.client import HttpPool

@@ -16,7 +16,7 @@ import trio.testing
 
 from mcpmux.config import AccessRule
 from mcpmux.errors import RpcError
-from mcpmux.protocol.inflight import PendingRequest
+from mcpmux.protocol.call import PendingRequest
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel

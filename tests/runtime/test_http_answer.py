@@ -9,8 +9,8 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond, streaming
-from mcpmux.transports.http.reply import HttpReply, ServerState
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply, ServerState
 
 EVENT = Event("notifications/message", {"data": raw("on its way")})
 

@@ -16,11 +16,10 @@ from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.channels import HttpPlace, open_streamable
-from mcpmux.transports.deadlines import SWEEP_SECONDS, Deadline
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.readiness import available
+from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline, available
 from tests.inline import run_inline
 from tests.runtime.scripted_web import LEGACY, event
 

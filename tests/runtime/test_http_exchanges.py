@@ -16,10 +16,10 @@ from mcpmux.protocol.large import LARGE_BYTES
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_response import PendingHttpRequest
+from mcpmux.runtime.upstreams.http_peer import PendingHttpRequest
 from mcpmux.runtime.upstreams.response_cache import DOUBTS
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.readiness import available
+from mcpmux.transports.waiting import available
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_exchanges import (

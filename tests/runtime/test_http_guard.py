@@ -15,7 +15,7 @@ from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
 from mcpmux.config import Auth, StaticToken
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.runtime.downstreams.http_guard import HttpGuard

@@ -9,10 +9,10 @@ from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
 from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.protocol.call import Call
-from mcpmux.runtime.upstreams.http_peer import HttpPeer
-from mcpmux.runtime.upstreams.http_response import (
+from mcpmux.runtime.upstreams.http_peer import (
     LEAST_RETRY_SECONDS,
     RETRY_SECONDS,
+    HttpPeer,
     continued,
     retry_seconds,
 )

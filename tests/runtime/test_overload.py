@@ -11,7 +11,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.breaker import FAILURES
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.upstreams import health, http_refusal
+from mcpmux.runtime.upstreams import health, http_peer
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import JSON, LEGACY, TOOLS, Web, exchange, initialize, open_web
 
@@ -133,7 +133,7 @@ async def test_who_wants_more_patience_than_is_fit_is_told_to_the_client(era, st
     async with open_web(script, era="newest") as (_web, mux):
         began = trio.current_time()
         error = await read(mux)
-        assert trio.current_time() - began < http_refusal.LONGEST_PAUSE_SECONDS / 2
+        assert trio.current_time() - began < http_peer.LONGEST_PAUSE_SECONDS / 2
         assert (error.code, error.data["retryAfterSeconds"]) == (code, 30)
         assert f"HTTP status {status}" in error.message
         assert "slow down" in error.message
@@ -150,7 +150,7 @@ async def test_what_the_deadline_leaves_bounds_the_patience():
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_that_always_fails_is_asked_no_more_until_a_probe_is_answered(era, monkeypatch):
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.3)
-    monkeypatch.setattr(http_refusal, "FAILING_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(http_peer, "FAILING_PAUSE_SECONDS", 0.0)
     script = Troubled(era)
     async with open_web(script, era="newest") as (_web, mux):
         upstream = mux.upstreams["web"]

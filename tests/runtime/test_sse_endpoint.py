@@ -18,11 +18,11 @@ from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_client import open_sse_client_stream

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
 from mcpmux.transports.websocket.server import Door
 from mcpmux.transports.websocket.stream import GOING_AWAY

@@ -16,9 +16,9 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.http_response import STREAM_BYTES
+from mcpmux.runtime.upstreams.http_peer import STREAM_BYTES
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.readiness import available
+from mcpmux.transports.waiting import available
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import SSE, Web, event, initialize, open_web
 

@@ -15,7 +15,7 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.transports.readiness import available
+from mcpmux.transports.waiting import available
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import MODERN, Json, ScriptedServer
 from tests.runtime.scripted_http import HttpFace, open_http_face

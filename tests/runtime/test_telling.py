@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.mux.namespace import Space
+from mcpmux.mux.rewrite import Space
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import WAITING_LIMIT, NotificationHub
 from mcpmux.traffic.recorder import Recorder

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcpmux.mux.namespace import mark_of, owner_of
+from mcpmux.mux.rewrite import mark_of, owner_of
 from tests.runtime.scripted import RpcFailure
 from tests.runtime.task_server import EXTENSION, TaskServer
 from tests.runtime.test_asking import ASKED, LEGACY, MODERN, Curious, client_of

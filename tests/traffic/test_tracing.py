@@ -24,9 +24,9 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry import otlp as telemetry
 from mcpmux.traffic.telemetry import tracing
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import HttpReply
 from tests.runtime.test_flows import docs
 from tests.traffic.test_spans import MODERN, URI, modern
 from tests.traffic.traced_world import CALLER, TRACE, TRACEPARENT, open_over_http

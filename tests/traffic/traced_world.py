@@ -18,17 +18,17 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 from mcpmux import app
 from mcpmux.config import Config, Http, Redaction, Upstream
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.spans import Spans
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import HttpReply
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.test_http_endpoint import HttpClient

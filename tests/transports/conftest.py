@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.transports.readiness import available
+from mcpmux.transports.waiting import available
 from tests.transports import ways
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.transports.http.chunk_lines import ChunkLines
-from mcpmux.transports.http.limits import HttpLimits
-from mcpmux.transports.http.request import RequestParser
+from mcpmux.transports.http.message import HttpLimits, RequestParser
 
 LIMITS = HttpLimits(body_bytes=60)
 POST = b"POST /mcp HTTP/1.1\r\nHost: here\r\n"

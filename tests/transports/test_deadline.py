@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.errors import Overdue
-from mcpmux.transports.deadlines import Deadline, limited
+from mcpmux.transports.waiting import Deadline, limited
 
 
 async def test_a_wait_is_over_with_the_term(autojump_clock):

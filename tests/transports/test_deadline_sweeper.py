@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.transports.deadlines import SWEEP_SECONDS, DeadlineSweeper
+from mcpmux.transports.waiting import SWEEP_SECONDS, DeadlineSweeper
 
 
 async def test_it_rests_while_nothing_is_watched(autojump_clock):

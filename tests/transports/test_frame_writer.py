@@ -13,7 +13,7 @@ from trio.abc import HalfCloseableStream
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.errors import TransportClosed
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.message_stream import LineStream, open_line_stream
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.stream import PatientStream

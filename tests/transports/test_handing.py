@@ -19,8 +19,7 @@ from mcpmux.transports.handing import (
     connection_channel_pair,
 )
 from mcpmux.transports.http.hand_over import encode_requests, hand_over
-from mcpmux.transports.http.limits import HttpLimits
-from mcpmux.transports.http.request import HttpRequest, RequestParser
+from mcpmux.transports.http.message import HttpLimits, HttpRequest, RequestParser
 
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
 

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.readiness import available
+from mcpmux.transports.waiting import available
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, answers, get, read, scripted
 
 LINUX = pytest.mark.skipif(not available, reason="Linux only")

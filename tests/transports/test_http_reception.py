@@ -16,7 +16,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.readiness import ReadinessPoller, Registration, available
+from mcpmux.transports.waiting import ReadinessPoller, Registration, available
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_inline import Answer, serving_inline
 from tests.transports.test_http_server import TEXT, receive_all, receive_until

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.transports.http.limits import HttpLimits
-from mcpmux.transports.http.request import BODY, HEAD, IDLE, RequestParser
+from mcpmux.transports.http.message import BODY, HEAD, IDLE, HttpLimits, RequestParser
 
 LIMITS = HttpLimits(head_bytes=500, head_fields=20, body_bytes=40)
 START = b"POST /mcp?a=1 HTTP/1.1\r\nHost: here\r\n"

@@ -11,7 +11,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcpmux.errors import LocalProtocolError
-from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, SWEEP_SECONDS, serve_http
 from mcpmux.transports.polling import open_readiness_poller
 from tests.transports import ways

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.http.reply import HttpReply, ServerState
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply, ServerState
 from mcpmux.transports.http.sse_server import (
     FLUSH_SECONDS,
     KEEP_ALIVE_SECONDS,

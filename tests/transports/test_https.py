@@ -16,7 +16,7 @@ from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
 from mcpmux.logs import configure_logs
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.limits import HttpLimits
+from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
 from mcpmux.transports.tls import stream as tls_handshake

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mcpmux.errors import McpmuxError
-from mcpmux.transports.http.limits import HttpLimits
-from mcpmux.transports.http.message import LEARNED_BYTES, LESSONS, learn
-from mcpmux.transports.http.request import BODY, RequestParser
-from mcpmux.transports.http.response import ResponseParser
+from mcpmux.transports.http.message import (
+    BODY,
+    LEARNED_BYTES,
+    LESSONS,
+    HttpLimits,
+    RequestParser,
+    ResponseParser,
+    learn,
+)
 
 LIMITS = HttpLimits(head_bytes=400, head_fields=20, body_bytes=40)
 HEAD_LIMIT = 300

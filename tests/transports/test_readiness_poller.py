@@ -11,9 +11,9 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mcpmux.transports import readiness as module
+from mcpmux.transports import waiting as module
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.readiness import FEW, MOST_AT_ONCE, MOST_LINGERED, ReadinessPoller, available
+from mcpmux.transports.waiting import FEW, MOST_AT_ONCE, MOST_LINGERED, ReadinessPoller, available
 
 pytestmark = pytest.mark.skipif(not available, reason="Linux only")
 PATIENCE = 30

@@ -23,7 +23,7 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.transports import web_client
-from mcpmux.transports.http.limits import HEAD_FIELDS
+from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.route import parse_proxy
 from mcpmux.transports.web_client import MOST_ADDRESSES, WebClient
 from tests.transports.forward_proxy import open_proxy

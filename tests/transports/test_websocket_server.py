@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.errors import TransportClosed
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket.server import HANDSHAKE_SECONDS, Door, open_websocket_client
 from mcpmux.transports.websocket.stream import (

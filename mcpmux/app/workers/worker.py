@@ -29,7 +29,7 @@ from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.namespace import mark_of
+from mcpmux.mux.rewrite import mark_of
 from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener, Handing, Note
 from mcpmux.transports.wall import leaves_of
 

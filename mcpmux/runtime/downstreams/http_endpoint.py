@@ -41,16 +41,18 @@ from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     SESSION_HEADER,
     VERSION_HEADER,
+    OriginPolicy,
     ToolHeaders,
     check_request,
 )
-from mcpmux.protocol.origin import OriginPolicy
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
+    ConnectionLegs,
     NoSession,
+    TappedReply,
     failure,
     headers_of,
     refuse_with,
@@ -58,16 +60,15 @@ from mcpmux.runtime.downstreams.http_answer import (
 )
 from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
-from mcpmux.runtime.downstreams.http_tap import ConnectionLegs, TappedReply
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
 from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
-from mcpmux.transports.deadlines import DeadlineSweeper
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.waiting import DeadlineSweeper
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate

@@ -1,35 +1,38 @@
-"""In front of an HTTP endpoint: finds out who asks, and tells those who may not come in what is missing.
+"""In front of an HTTP endpoint: finds out who asks and whether they may, and which worker answers.
 
 Promises: before its client has been let in, nothing of a request is looked into but Host and Origin; a stream
 (GET, or a listen) ends when the token that opened it expires or is taken back. The protected resource's
 metadata is for everybody. Listeners that ask nobody have no guard, and cost nothing.
+
+With several workers, what belongs to another one (a legacy session, a stream of HTTP+SSE, a parked call, a
+task) is passed on before anything else is looked at, so that its own worker asks who comes and what they may.
 
 Source: "Authorization" of 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728.
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpmux.errors import Refused
+from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import encode_error
-from mcpmux.protocol.headers import METHOD_HEADER
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import METHOD_HEADER, OriginPolicy
 from mcpmux.protocol.principal import Turned
 from mcpmux.protocol.raw_json import Id
 from mcpmux.runtime.downstreams.http_answer import JSON, refuse_with
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
-from mcpmux.transports.http.shared import Handler
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.inline import in_task
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
 
-METADATA = (*JSON, ("Cache-Control", "max-age=300"))
+METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"))
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,18 @@ def as_error(turned: Turned) -> Refused:
     """The same where there is nothing but JSON-RPC."""
     text = str(turned)
     return Refused(INVALID_REQUEST, text[:1].upper() + text[1:], "auth")
+
+
+def handle_by_owner(
+    own: int, workers: int, handler: Handler, request: HttpRequest, reply: HttpReply
+) -> Coroutine[Any, Any, None]:
+    """Answer an HTTP request by the handler of worker `own` of `workers`, or have its owner answer it."""
+    owner = owner_of_request(request.headers, request.query, request.body)
+    if owner is None or owner == own or owner > workers:
+        return handler(request, reply)
+    reply.pass_on(owner)
+    return _done()
+
+
+async def _done() -> None:
+    """Nothing is left to do here."""

@@ -19,7 +19,7 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import Call, Event, PendingRequest, PendingRequests
 from mcpmux.protocol.codes import IN_FLIGHT, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -35,7 +35,6 @@ from mcpmux.protocol.envelope import (
     id_of,
 )
 from mcpmux.protocol.framing import BatchAnswer
-from mcpmux.protocol.inflight import PendingRequest, PendingRequests
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.downstreams.http_answer import (
@@ -51,10 +50,10 @@ from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.incoming import InlineExchange
 from mcpmux.runtime.tap import Watch
-from mcpmux.transports.deadlines import DeadlineSweeper
-from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken
 from mcpmux.transports.sse import encode_event, with_id
+from mcpmux.transports.waiting import DeadlineSweeper
 
 # For a call's answer, before its client gets an event id to resume from, at the sweep after that.
 PRIMING_SECONDS = 0.05

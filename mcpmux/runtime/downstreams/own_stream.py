@@ -19,7 +19,7 @@ from mcpmux.mux.replay import ReplayBuffer, Said
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event, encode_notice
 from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
-from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import encode_event
 
 OWN_STREAM: Final = 0  # its number, of which its ids begin

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.namespace import ForeignMark, own_part
+from mcpmux.mux.rewrite import ForeignMark, own_part
 from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify, severity

@@ -21,12 +21,13 @@ import trio
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
+from mcpmux.protocol.headers import SESSION_KEY
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.downstreams.http_answer import JSON, headers_of, refuse_with
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.http.sse_server import SseServerStream, open_sse_server_stream
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
-SESSION_KEY: Final = "session_id"
 
 
 class SseLimits(NamedTuple):

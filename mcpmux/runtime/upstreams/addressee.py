@@ -6,7 +6,7 @@ For what a server asks outside of any call; questions inside a call are rewritte
 from __future__ import annotations
 
 from mcpmux.mux import rewrite
-from mcpmux.mux.namespace import Space
+from mcpmux.mux.rewrite import Space
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Client

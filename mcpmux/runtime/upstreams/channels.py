@@ -38,12 +38,12 @@ from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
 from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
 from mcpmux.runtime.upstreams.http_peer import HttpPeer
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.limits import HEAD_FIELDS
+from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy, target_of
 from mcpmux.transports.http.sse_client import NoEventStream, open_sse_client_stream
 from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
-from mcpmux.transports.readiness import ReadinessPoller
 from mcpmux.transports.tls.context import TlsContexts
+from mcpmux.transports.waiting import ReadinessPoller
 
 log = structlog.get_logger()
 

@@ -37,9 +37,9 @@ from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import offers_tasks, without_task_support
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
-from mcpmux.transports.deadlines import Deadline, limited
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.waiting import Deadline, limited
 
 log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ import trio
 from mcpmux.errors import McpmuxError, RpcError, TransportClosed
 from mcpmux.mux.breaker import State
 from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError
 
 if TYPE_CHECKING:
     from mcpmux.runtime.upstreams.upstream import Upstream

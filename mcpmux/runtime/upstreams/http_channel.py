@@ -14,7 +14,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -25,32 +25,50 @@ import trio
 
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.call import Call, Event, Notify, PendingRequest, encode_call
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import ErrorReply, Reply, encode_notification, first_byte
+from mcpmux.protocol.envelope import (
+    ErrorReply,
+    Message,
+    Notification,
+    Reply,
+    Request,
+    decode_fields,
+    encode_error,
+    encode_notification,
+    encode_reply,
+    first_byte,
+    id_of,
+    is_batch,
+)
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
-from mcpmux.protocol.inflight import PendingRequest, encode_call
+from mcpmux.protocol.input_requests import ASKS
+from mcpmux.protocol.large import read_large_reply
 from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.upstreams.http_answers import AnswerReader, Intake
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
-from mcpmux.runtime.upstreams.http_peer import FAREWELL_SECONDS, HttpPeer
-from mcpmux.runtime.upstreams.http_refusal import SessionExpired
-from mcpmux.runtime.upstreams.http_response import (
+from mcpmux.runtime.upstreams.http_peer import (
+    FAREWELL_SECONDS,
     BegunStream,
+    HttpPeer,
     PendingHttpRequest,
+    SessionExpired,
     as_answer,
+    batch_in,
+    continued,
     is_event_stream,
     message_in,
+    nonsense,
     retry_seconds,
 )
-from mcpmux.transports.deadlines import Deadline
-from mcpmux.transports.http.client import SentRequest, was_unsent
+from mcpmux.transports.http.client import HttpResponse, SentRequest, was_unsent
 from mcpmux.transports.sse import SseDecoder
+from mcpmux.transports.waiting import Deadline
 
 log = structlog.get_logger()
 
@@ -63,6 +81,9 @@ TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations
 
 _NOT_STREAMABLE: Final = (400, 404, 405)
 """What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
+
+_OF_REQUESTS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED})
+"""What means nothing where there is no request that it belongs to."""
 
 _MAY_ASK: Final = m.ASKED_DURING - {m.RESOURCES_READ}
 """Reading a resource is not among them: no legacy server asks for input there, and it is the hot path."""
@@ -87,8 +108,7 @@ class HttpChannel(Channel):
         self._nursery = nursery
         self._over: TransportError | None = None
         self._learning: list[Call] = []  # calls that are repeated with other headers
-        self._intake = Intake(peer, self.calls, answer, hear, nursery)
-        self._reader = AnswerReader(peer, self._intake)
+        self._answer = answer
 
     def __repr__(self) -> str:
         return f"<HttpChannel {self._peer!r} {self.calls!r}>"
@@ -273,11 +293,11 @@ class HttpChannel(Channel):
         answer: Reply | ErrorReply | None = None
         try:
             if is_event_stream(response):
-                answer = await self._reader.read_stream(response, pending)
+                answer = await self._read_stream(response, pending)
                 if answer is not None:
                     response.finish()
             else:
-                answer = await self._reader.read(response, pending)
+                answer = await self._read(response, pending)
         except SessionExpired as expired:
             self._peer.lose(expired)
             raise
@@ -297,7 +317,124 @@ class HttpChannel(Channel):
         async with stream_of(self._peer, decoder.last_event_id) as response:
             if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
-            return await self._reader.read_stream(response, pending)
+            return await self._read_stream(response, pending)
+
+    # The answer in a response: JSON, a batch, or an event stream. What comes before it is taken to where it
+    # belongs first; what comes behind it is nobody's. All raise TransportError and Overdue.
+
+    async def _read(self, response: HttpResponse, pending: PendingHttpRequest) -> Reply | ErrorReply:
+        """The answer in a response that is no event stream.
+
+        Raises SessionExpired and HttpStatusError besides.
+        """
+        peer = self._peer
+        body = pending.whole or response.read_nowait()
+        if response.status == 200 and not peer.batches and body:
+            if not pending.whole:
+                peer.note(body, 200)
+            answer = as_answer(message_in(body), pending)
+            if answer is None:
+                raise nonsense(response, body)
+            return answer
+        if response.status == 404 and peer.session is not None:
+            raise SessionExpired("the server has forgotten the session")
+        if body is None:
+            received = await response.read_body()
+            if response.status == 200 and not peer.watched:
+                reply = read_large_reply(received)
+                if reply is not None and reply.id == pending.id:
+                    return reply
+            body = bytes(received)
+        return await self._read_any(body, response, pending)
+
+    async def _read_any(
+        self, body: bytes, response: HttpResponse, pending: PendingHttpRequest
+    ) -> Reply | ErrorReply:
+        peer, status = self._peer, response.status
+        peer.note(body, status)
+        in_batch = peer.batches and is_batch(body)
+        message = await self._take_up_to(batch_in(body), pending) if in_batch else message_in(body)
+        if status >= 400:
+            peer.note_refusal(status, message if isinstance(message, ErrorReply) else None)
+            peer.check_overload(response, body)
+        answer = as_answer(message, pending)
+        if answer is not None:
+            return answer
+        if status != 200:
+            raise peer.status_error(response, body)
+        raise nonsense(response, body)
+
+    async def _read_stream(
+        self, response: HttpResponse, pending: PendingHttpRequest
+    ) -> Reply | ErrorReply | None:
+        """The answer in an event stream; None when it breaks off before that and can be resumed."""
+        peer, status = self._peer, response.status
+        begun, pending.stream = pending.stream, None
+        decoder = continued(pending.decoder, peer.message_limit) if begun is None else begun.decoder
+        pending.decoder = decoder
+        for data in begun.data if begun is not None else ():
+            answer = await self._take_up_to(peer.messages_of_event(data, status), pending)
+            if answer is not None:
+                return answer
+        while chunk := await _received(response, decoder):
+            answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), pending)
+            if answer is not None:
+                return answer
+        if decoder.last_event_id and peer.legacy:
+            return None
+        raise TransportClosed("the response stream ended without an answer")
+
+    async def _take_up_to(
+        self, messages: Iterable[Message], pending: PendingHttpRequest
+    ) -> Reply | ErrorReply | None:
+        for message in messages:
+            if isinstance(message, Reply | ErrorReply) and message.id == pending.id:
+                return message
+            await self._take_message(message, pending)
+        return None
+
+    async def _take_message(self, message: Message, pending: PendingHttpRequest | None) -> None:
+        """A message on the stream of one request, or, if `pending` is None, on the server's own stream."""
+        if isinstance(message, Notification):
+            self._take_notification(message, pending)
+        elif isinstance(message, Request):
+            await self._take_question(message, pending)
+
+    async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:
+        if request.method not in ASKS:
+            await self._serve(request)
+            return
+        asked = pending if pending is not None and pending.call.method in self.calls.may_ask else None
+        if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
+            await self.calls.take_question(request, asked)
+        else:
+            self._nursery.start_soon(self.calls.take_question, request, asked, name="server's question")
+
+    def _take_notification(self, message: Notification, pending: PendingHttpRequest | None) -> None:
+        try:
+            params = decode_fields(message.params)
+        except ValueError:
+            return
+        method = message.method
+        if method == m.CANCELLED:
+            self.calls.withdraw_question(id_of(params.get("requestId")))
+        elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
+            self._hear(message)  # progress of a task goes on when the call that made it has been answered
+        elif pending is None:
+            if method not in _OF_REQUESTS:
+                self._hear(message)
+        elif pending.call.method == m.LISTEN and method != m.ACKNOWLEDGED:
+            self._hear(message)
+        else:
+            pending.push(Event(method, params))
+
+    async def _serve(self, request: Request) -> None:
+        """A legacy server asks something while it works on our request: answer in a POST of its own."""
+        try:
+            data = encode_reply(request.id, await self._answer(request, unheard))
+        except RpcError as error:
+            data = encode_error(request.id, error)
+        await self._peer.tell(data)
 
     def _abandon(self, pending: PendingRequest) -> None:
         assert isinstance(pending, PendingHttpRequest)
@@ -314,10 +451,8 @@ class HttpChannel(Channel):
         for pending in self.calls.pending_requests:
             if not isinstance(pending, PendingHttpRequest):
                 continue
-            if pending.carrier is not None:
-                pending.carrier.cancel(
-                    reason="the channel is over"
-                )  # before it sends anything, if it has not
+            if pending.carrier is not None:  # which sends nothing any more, if it has not
+                pending.carrier.cancel(reason="the channel is over")
             elif pending.sent is not None:
                 pending.sent.release()
                 pending.sent = None
@@ -335,7 +470,7 @@ class HttpChannel(Channel):
         """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
         listening = trio.Event()
         self._nursery.start_soon(
-            hear_own_stream, self._peer, self._intake, self._hear, listening, name="http listen"
+            hear_own_stream, self._peer, self._take_message, self._hear, listening, name="http listen"
         )
         with trio.move_on_after(LISTEN_SECONDS):
             await listening.wait()
@@ -351,3 +486,13 @@ def _failure_of(error: Exception) -> McpmuxError:
         return error
     log.error("an answer could not be taken", exc_info=error)
     return LocalProtocolError("the answer could not be taken")
+
+
+async def _received(response: HttpResponse, decoder: SseDecoder) -> bytes:
+    """The next bytes of a stream, b"" when it has ended or broken off where it can be resumed."""
+    try:
+        return await response.receive_some()
+    except TransportClosed:
+        if not decoder.last_event_id:
+            raise
+        return b""

@@ -5,7 +5,7 @@ Source: "Listening for Messages from the Server", Transports of 2025-03-26, 2025
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import structlog
@@ -13,20 +13,28 @@ import trio
 
 from mcpmux.errors import TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import Notification
+from mcpmux.protocol.envelope import Message, Notification
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.runtime.upstreams.http_answers import Intake
-from mcpmux.runtime.upstreams.http_peer import HttpPeer
-from mcpmux.runtime.upstreams.http_refusal import TOO_MANY, HttpStatusError, SessionExpired
-from mcpmux.runtime.upstreams.http_response import continued, is_event_stream, retry_seconds
-from mcpmux.transports.http.client_response import HttpResponse
+from mcpmux.runtime.upstreams.http_peer import (
+    TOO_MANY,
+    HttpPeer,
+    HttpStatusError,
+    SessionExpired,
+    continued,
+    is_event_stream,
+    retry_seconds,
+)
+from mcpmux.transports.http.client import HttpResponse
 from mcpmux.transports.sse import SseDecoder
 
 log = structlog.get_logger()
 
 _FORGOTTEN = (404, 400, 405)
 """What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
+
+Take = Callable[[Message, None], Awaitable[None]]
+"""Takes a message that belongs to no request."""
 
 REFUSED_SECONDS = 5.0  # before a server is asked again that had too much to do, or failed by itself
 
@@ -49,7 +57,7 @@ async def stream_of(peer: HttpPeer, last_event_id: str | None) -> AsyncIterator[
         response.release()
 
 
-async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening: trio.Event) -> None:
+async def hear_own_stream(peer: HttpPeer, take: Take, hear: Hear, listening: trio.Event) -> None:
     """Read the stream, and open it again whenever it breaks off, until the server does not offer one.
 
     `listening` is set once there was an answer. What may have been missed while there was no stream is told
@@ -78,7 +86,7 @@ async def hear_own_stream(peer: HttpPeer, intake: Intake, hear: Hear, listening:
                 decoder = continued(decoder, peer.message_limit)
                 async for chunk in response:
                     for message in peer.messages_in(decoder, chunk, status):
-                        await intake.take(message, None)
+                        await take(message, None)
         except TransportError as error:
             log.debug("the server's stream broke off", reason=str(error))
             if isinstance(error, HttpStatusError):

@@ -3,12 +3,16 @@
 Promises: headers say what the body says, in the revision that was agreed; a server that cannot be reached,
 or has forgotten our session, sets `closed`. Refuses to know what a message means.
 
+A call is sent once more, within its own deadline, when it changes nothing, or when the server is known not to
+have carried it out: it has forgotten the session, or does not speak the agreed revision any more.
+
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,16 +20,36 @@ import structlog
 import trio
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.errors import ConnectFailed, TransportClosed, TransportError
+from mcpmux.errors import (
+    ConnectFailed,
+    McpmuxError,
+    RemoteProtocolError,
+    RpcError,
+    TransportClosed,
+    TransportError,
+)
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call
+from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MISSING_CLIENT_CAPABILITY,
+    SERVER_ERROR,
+    SESSION_NOT_FOUND,
+    UNSUPPORTED_VERSION,
 )
-from mcpmux.protocol.envelope import ErrorReply, Message
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    ErrorReply,
+    Message,
+    Reply,
+    decode_message,
+    decode_reply,
+    is_batch,
+)
+from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import (
     SESSION_HEADER,
@@ -35,15 +59,215 @@ from mcpmux.protocol.headers import (
     name_headers,
     read_retry_after,
 )
-from mcpmux.protocol.inflight import encode_call
+from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
-from mcpmux.runtime.upstreams.http_refusal import REFUSALS, TOO_MANY, UNAVAILABLE, HttpStatusError
-from mcpmux.runtime.upstreams.http_response import messages_of
-from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE, HttpPool, SentRequest, not_sent_yet
-from mcpmux.transports.http.client_response import HttpResponse
+from mcpmux.transports.http.client import (
+    EVENT_STREAM,
+    JSON_TYPE,
+    HttpPool,
+    HttpResponse,
+    SentRequest,
+    not_sent_yet,
+)
 from mcpmux.transports.http.route import MOVES, describe_move, target_after
 from mcpmux.transports.sse import SseDecoder
+
+RETRY_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
+LEAST_RETRY_SECONDS: Final = 0.05  # a server that says 0 and closes at once must not keep us spinning
+STREAM_BYTES: Final = 64 * 1024  # that are read of a stream at once before it is left to a task
+
+_ANSWERS: Final = (Reply, ErrorReply)
+
+
+def message_in(body: bytes) -> Message | None:
+    """The message that a body or an event holds; None when it holds none."""
+    reply = read_large_reply(body) if len(body) > LARGE_BYTES else decode_reply(body)
+    if reply is not None:
+        return reply
+    try:
+        return decode_message(body)
+    except RpcError:
+        return None
+
+
+def messages_of(data: bytes, *, batches: bool) -> Sequence[Message]:
+    """The messages that an event's data holds: one, or none; with `batches` several, as in `batch_in`."""
+    if batches and is_batch(data):
+        return batch_in(data)
+    message = message_in(data) if data else None
+    return [] if message is None else [message]
+
+
+def batch_in(body: bytes) -> list[Message]:
+    """The messages in a batch."""
+    try:
+        return [member for member in read_batch(body) if not isinstance(member, BadMessage)]
+    except BadMessage:
+        return []
+
+
+def is_event_stream(response: HttpResponse) -> bool:
+    """Whether a response is a stream of events to come."""
+    kind = response.headers.get("content-type", "")
+    if kind == JSON_TYPE or response.status != 200:
+        return False
+    return kind.partition(";")[0].strip().lower() == EVENT_STREAM
+
+
+def continued(decoder: SseDecoder | None, limit: int) -> SseDecoder:
+    """A decoder for the next connection of the same stream, if any: only its place in it is kept."""
+    fresh = SseDecoder(limit)
+    if decoder is None:
+        return fresh
+    fresh.last_event_id = decoder.last_event_id
+    fresh.retry_milliseconds = decoder.retry_milliseconds
+    return fresh
+
+
+def retry_seconds(decoder: SseDecoder) -> float:
+    """How long to wait before a broken stream is opened again: as the server said, or a moment."""
+    milliseconds = decoder.retry_milliseconds
+    return RETRY_SECONDS if milliseconds is None else max(LEAST_RETRY_SECONDS, milliseconds / 1000)
+
+
+class BegunStream:
+    """An event stream of which something was read: the data of its events, and who decodes the rest."""
+
+    def __init__(self, message_limit: int) -> None:
+        self.decoder = SseDecoder(message_limit)
+        self.data: list[bytes] = []  # events without any only carry an id
+        self.is_silent = False  # it has said nothing so far, and goes on
+
+    def __repr__(self) -> str:
+        return f"<BegunStream {len(self.data)} events, {self.decoder!r}>"
+
+    def read(self, response: HttpResponse) -> bool:
+        """Decode what has come; False, and it is left there, when that is much."""
+        if response.body_bytes > min(STREAM_BYTES, self.decoder.max_event_bytes):
+            return False
+        for event in self.decoder.feed(response.receive_nowait()):
+            if event.data:
+                self.data.append(event.data)
+        return True
+
+
+class PendingHttpRequest(PendingRequest):
+    """A request that is POSTed, and how much of its response has been read.
+
+    `sent`: the POST, as long as no task reads what comes of it. `carrier`: cancels the task that does, which
+    begins in `context`. `unsent`: it failed, or was taken back, before any of it was sent. `whole`: the body
+    of its response, once that was read and noted. `stream`: what was read at once of an event stream;
+    `decoder`: of a stream that a task reads.
+    """
+
+    __slots__ = ("carrier", "context", "decoder", "sent", "stream", "unsent", "whole")
+
+    def __init__(self, id: int, call: Call) -> None:  # noqa: A002 - the protocol's word
+        super().__init__(id, call)
+        self.sent: SentRequest | None = None
+        self.carrier: trio.CancelScope | None = None
+        self.context: Context | None = None
+        self.unsent = False
+        self.whole: bytes | None = None
+        self.stream: BegunStream | None = None
+        self.decoder: SseDecoder | None = None
+
+
+def as_answer(message: Message | None, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
+    """The message, when it is the answer that is waited for."""
+    if isinstance(message, _ANSWERS) and (message.id == pending.id or message.id is None):
+        return message
+    return None
+
+
+ERROR_TEXT_BYTES: Final = 4096  # of a foreign error page that are looked at
+ERROR_TEXT_LIMIT: Final = 200  # characters of it that are worth showing
+
+# Of what a server is asked: RFC 6585 section 4, RFC 9110 section 15.6.4.
+TOO_MANY: Final = 429
+UNAVAILABLE: Final = 503
+
+_CHECK_URL: Final = "check that the URL is that of an MCP endpoint"
+_HINTS: Final = {
+    202: f"it took the request and gave no answer: {_CHECK_URL}",
+    401: "it asks for credentials: give them in the upstream's `headers`, or set `oauth` and log in",
+    403: "it refuses these credentials or this caller",
+    404: "nothing there speaks MCP: check the URL's path",
+    405: "nothing there accepts MCP messages: check the URL's path",
+}
+
+# How a server of the other era, or one that has forgotten our session, answers what it does not understand.
+REFUSALS: Final = frozenset({400, 404, 405, 406, 415})
+
+LONGEST_PAUSE_SECONDS: Final = 10.0  # that a call is kept for a server that wants to be left alone
+FAILING_PAUSE_SECONDS: Final = 0.5  # before a server is asked again that has failed by itself (5xx)
+
+# What servers answer to a request of the other era, or of no session, before they look at what it asks.
+_NOT_UNDERSTOOD: Final = frozenset({INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION})
+
+
+class SessionExpired(TransportError):
+    """The server no longer knows our session: the request was not carried out."""
+
+
+class HttpStatusError(TransportError):
+    """The server answered with a status that carries no MCP message. `move` says where it sends us.
+
+    `retry_after`: seconds for which it wants to be left alone, if it said so.
+    """
+
+    def __init__(
+        self, status: int, body: bytes, move: str | None = None, retry_after: float | None = None
+    ) -> None:
+        more = move or _HINTS.get(status) or excerpt(body)
+        super().__init__(f"HTTP status {status}" + (f": {more}" if more else ""))
+        self.status = status
+        self.retry_after = retry_after
+
+
+def excerpt(body: bytes) -> str:
+    """The beginning of what is no MCP message, in one line."""
+    return " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
+
+
+def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
+    """What to say of a successful response that does not answer the request."""
+    if not body:
+        return RemoteProtocolError(f"its answer is empty: {_CHECK_URL}")
+    coding = response.headers.get("content-encoding", "identity")[:ERROR_TEXT_LIMIT]
+    if coding != "identity":
+        return RemoteProtocolError(
+            f"its answer is compressed ({coding}), though mcpmux asks for none: switch that off for this URL"
+        )
+    kind = response.headers.get("content-type", "no content type")[:ERROR_TEXT_LIMIT]
+    return RemoteProtocolError(
+        f"its answer ({kind}) is no JSON-RPC response to the request: {_CHECK_URL}; "
+        f"it begins {excerpt(body)!r}"
+    )
+
+
+def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
+    """Whether `call` may be sent again after `error`.
+
+    `holds`: whether the server was found to speak as agreed nevertheless.
+    """
+    if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired):
+        return True
+    if isinstance(error, RpcError):
+        return error.code in _NOT_UNDERSTOOD
+    refused = isinstance(error, HttpStatusError) and error.status in REFUSALS
+    return refused and not holds  # it refuses whatever comes on this connection
+
+
+def pause_before_repeating(error: McpmuxError, left: float) -> float | None:
+    """Seconds to wait before that; None when the server wants more than the call has `left`, or too much."""
+    if not isinstance(error, HttpStatusError):
+        return 0.0
+    if error.retry_after is not None:
+        return error.retry_after if error.retry_after < min(left, LONGEST_PAUSE_SECONDS) else None
+    return FAILING_PAUSE_SECONDS if error.status >= 500 or error.status == TOO_MANY else 0.0
+
 
 log = structlog.get_logger()
 

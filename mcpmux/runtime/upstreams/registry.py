@@ -20,7 +20,7 @@ import trio
 
 from mcpmux.config import Stdio
 from mcpmux.errors import RpcError
-from mcpmux.mux.namespace import Space
+from mcpmux.mux.rewrite import Space
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import EMPTY_OBJECT

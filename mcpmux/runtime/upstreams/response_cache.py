@@ -48,8 +48,8 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.tap import Watch
-from mcpmux.transports.deadlines import Deadline, limited
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.waiting import Deadline, limited
 
 # Reads in a row that nobody else may have, until a server's reads are not looked at for a while.
 DOUBTS: Final = 32

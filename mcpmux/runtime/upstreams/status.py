@@ -28,7 +28,7 @@ from mcpmux.mux.breaker import Breaker, Comeback
 from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.http_refusal import TOO_MANY, HttpStatusError
+from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
 from mcpmux.runtime.upstreams.limiter import Limiter
 from mcpmux.runtime.upstreams.response_cache import ResponseCache
 

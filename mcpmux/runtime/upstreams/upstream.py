@@ -30,7 +30,7 @@ from mcpmux.errors import (
 )
 from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.namespace import Space
+from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify, upgrade_result
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
@@ -43,11 +43,11 @@ from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.tap import EXCHANGE, Watch
 from mcpmux.runtime.upstreams.connection import Connection, Eras, NotificationQueue, connect
 from mcpmux.runtime.upstreams.health import Health
-from mcpmux.runtime.upstreams.http_refusal import may_repeat, pause_before_repeating
+from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.status import OnChange, UpstreamStatus, when_again
 from mcpmux.runtime.upstreams.subscriber import Subscriber
-from mcpmux.transports.deadlines import Deadline
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.waiting import Deadline
 from mcpmux.transports.wall import walled
 
 log = structlog.get_logger()

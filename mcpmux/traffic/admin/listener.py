@@ -19,16 +19,14 @@ import trio
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.traffic.admin.api import Api, control_routes
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, Routes, read_query
 from mcpmux.traffic.admin.upstreams import Control, Upstreams
 from mcpmux.traffic.admin.view import LiveView
-from mcpmux.transports.http.limits import HttpLimits
-from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
 from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import cannot_listen
 from mcpmux.transports.tls.context import TlsContexts
 

@@ -14,9 +14,8 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.reply import HttpReply
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import Fields, HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply
 
 SECURITY: Fields = (
     (

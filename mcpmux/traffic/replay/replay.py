@@ -25,7 +25,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY, V_2025_11_25
 from mcpmux.runtime.calls import Question, unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.http_refusal import HttpStatusError
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError
 from mcpmux.traffic.reading.dialogue import (
     CapturedRequest,
     ClientNotification,

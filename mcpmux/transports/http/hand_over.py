@@ -16,7 +16,7 @@ import trio
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.byte_stream import ByteStream, PlainStream
 from mcpmux.transports.handing import NOTE_BYTES, Handing
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpRequest
 
 _REMADE = frozenset({"content-length", "transfer-encoding", "expect"})
 

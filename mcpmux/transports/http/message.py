@@ -1,21 +1,70 @@
-"""The head of an HTTP/1.1 message, as both sides send and receive it. Pure.
+"""HTTP/1.1 messages as bytes: heads are encoded, requests and responses are parsed by httptools. Pure.
 
 Header fields that we send are a tuple of pairs, so that a set of fields which is used again and again is
 checked and encoded once. A head that comes again and again on one connection is parsed once, see KnownHead.
+
+httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
+repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. Refused here: what it
+lets pass although it is ambiguous, too large, or not HTTP/1.x; chunk extensions are, too, for which the lines
+between chunks are looked at a second time (`chunk_lines`). An Upgrade is declined by ignoring it.
+
+A request:
+    IDLE -- first byte -->      HEAD
+    HEAD -- empty line -->      BODY   `wants_continue` if the client waits for a go-ahead
+    BODY -- end of message -->  IDLE   the request is appended to `requests`
+    any  -- `refusal` is set -->       the parser is spent
+
+A response; interim ones (1xx) are skipped, trailers are ignored:
+    (begin) -- head of a final status --> `status` is set
+            -- body bytes -->             `take_body` gives them, as they come
+            -- end of message -->         `complete`
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
+from enum import Enum, auto
 from functools import lru_cache
 from http import HTTPStatus
+from itertools import islice
 from time import gmtime
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
-from mcpmux.errors import LocalProtocolError
+import httptools
+
+from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
+from mcpmux.protocol.envelope import Value
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.transports.http.chunk_lines import ChunkLines
+
+FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
+HEAD_FIELDS: Final = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
+BODY_RATE: Final = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
+
+
+class HttpLimits(NamedTuple):
+    """What a server grants its clients."""
+
+    head_bytes: int = 32 * 1024
+    head_fields: int = HEAD_FIELDS
+    body_bytes: int = 64 * 1024 * 1024
+    head_seconds: float = 15  # from the first byte of a head (or from accepting) to its end
+    body_seconds: float = 60  # between two receives of one body, which is sent at BODY_RATE or faster
+    idle_seconds: float = 120  # between two requests of one connection
+    write_seconds: float = 60  # without the peer reading anything while we have something for it
+    connections: int = 800  # leaves room for upstreams below the usual 1024 open files
+
+
+class Refusal(NamedTuple):
+    """A request that the transport answers itself, closing the connection afterwards."""
+
+    status: int
+    sentence: str
+
 
 Fields = tuple[tuple[str, str], ...]
-
 
 NAMES: Final = 256  # of fields, that are known to be good or bad
 ENCODED_HEADS: Final = 1024  # heads kept encoded: a few per session and method in use
@@ -194,7 +243,7 @@ def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:
     return known if known.read(data) is not None else None
 
 
-# Dates as HTTP writes them. Pure; RFC 9110, section 5.6.7.
+# Dates as HTTP writes them; RFC 9110, section 5.6.7.
 #
 # The standard library has this among all that e-mail needs, which is more than a server's start should pay
 # for.
@@ -209,3 +258,576 @@ def http_date(seconds: float) -> str:
     clock = f"{then.tm_hour:02}:{then.tm_min:02}:{then.tm_sec:02}"
     day = f"{then.tm_mday:02} {_MONTHS[then.tm_mon - 1]} {then.tm_year:04}"
     return f"{_DAYS[then.tm_wday]}, {day} {clock} GMT"
+
+
+class HttpRequest(Value):
+    """One complete request.
+
+    `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
+    fields are joined by ", ". `peer`: the client's address and port. `keep_alive` says whether the connection
+    outlives the answer. `holder`: of the client's certificate, see `holder_of`; `principal`: set by whoever
+    finds out who it is.
+    """
+
+    __slots__ = (
+        "body",
+        "headers",
+        "holder",
+        "http_1_0",
+        "keep_alive",
+        "method",
+        "path",
+        "peer",
+        "principal",
+        "query",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: dict[str, str],
+        body: bytes,
+        peer: str,
+        http_1_0: bool,
+        keep_alive: bool,
+        holder: str = "",
+        principal: Principal = ANYONE,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.peer = peer
+        self.http_1_0 = http_1_0
+        self.keep_alive = keep_alive
+        self.holder = holder
+        self.principal = principal
+
+    def parts(self) -> tuple[object, ...]:
+        target = (self.method, self.path, self.query)
+        where = (self.peer, self.http_1_0, self.keep_alive, self.holder, self.principal)
+        return *target, self.headers, self.body, *where
+
+
+# Fields that mean something else to every reader when they come twice.
+SINGLETONS: Final = frozenset(
+    {"authorization", "content-length", "content-type", "expect", "host", "origin", "transfer-encoding"}
+)
+
+
+class Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+# A global is found faster than an attribute of the class.
+IDLE: Final = Phase.IDLE
+HEAD: Final = Phase.HEAD
+BODY: Final = Phase.BODY
+
+
+_CHUNKED_LAST: Final = re.compile(r"[,][ \t]*chunked\Z")
+_CHUNK_LINE: Final = Refusal(400, "malformed request: before a chunk stands its size, without extensions")
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
+
+
+class RequestRefused(Exception):
+    """A decision on its way out of a parser callback; `feed` turns it into `refusal`."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.refusal = Refusal(status, sentence)
+
+
+class RequestParser:
+    """Feed it, answer `requests` in order, then look at `refusal`. The `on_…` are httptools' callbacks."""
+
+    __deletable__ = ("_parser",)  # by `close`, where this is compiled
+
+    def __init__(self, limits: HttpLimits, peer: str) -> None:
+        self.phase = IDLE
+        self.requests: deque[HttpRequest] = deque()
+        self.refusal: Refusal | None = None
+        self.wants_continue = False
+        self.holder = ""  # of the client's certificate
+        self._limits = limits
+        self._peer = peer
+        self._wire_bytes = 0  # of the unfinished request, or a little less when it was pipelined
+        self.body_bytes = 0  # of the unfinished request
+        self._request: HttpRequest | None = None  # whose head is complete and whose body is not
+        self._chunks: ChunkLines | None = None  # of a body that has begun
+        self._chunked = False  # whether such a body has begun in what is fed
+        self._tail = b""  # of an unfinished head
+        self._body_withheld = False  # httptools takes an Upgrade for the end of the message
+        self._known: KnownHead | None = None  # of a request that came before
+        self._known_line = ("", "", "")  # its method, path and query
+        self._lessons = LESSONS + 1  # one more, as a connection's only request teaches nothing
+        self._parser = httptools.HttpRequestParser(self)
+
+    def __repr__(self) -> str:
+        return f"RequestParser({self.phase.name}, complete={len(self.requests)}, refusal={self.refusal})"
+
+    def close(self) -> None:
+        """Nothing more is fed: httptools and we hold each other no longer."""
+        del self._parser
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received. Never raises: see `refusal`."""
+        if (request := self.read_whole(data)) is not None:
+            self.requests.append(request)
+            return
+        complete, phase, body_bytes = len(self.requests), self.phase, self.body_bytes
+        self._wire_bytes += len(data)
+        self._parse(data)
+        if self._chunked or self._chunks is not None:
+            self._look_at_chunks(data, phase, body_bytes, complete)
+        if self.refusal is not None:
+            return
+        if self.phase is HEAD:
+            self._tail = (self._tail + data)[1 - len(_HEAD_END) :]
+        if len(self.requests) > complete:
+            self._wire_bytes = 0
+            if self._lessons and phase is IDLE:
+                self._learn(data)
+        else:
+            self._check_growth()
+
+    def read_whole(self, data: bytes) -> HttpRequest | None:
+        """The one request that `data` is, when its head is known; None, and nothing is done, for all else."""
+        known = self._known
+        if known is None or self.phase is not IDLE or (found := known.read(data)) is None:
+            return None
+        headers, position = found
+        limits = self._limits
+        if position > limits.head_bytes or len(data) - position > limits.body_bytes:
+            return None
+        method, path, query = self._known_line
+        body = data[position:]
+        return HttpRequest(method, path, query, headers, body, self._peer, False, True, self.holder)
+
+    def _learn(self, data: bytes) -> None:
+        """Have the next request compared with the one that `data` was, if it was one and had its length."""
+        request = self.requests[0]
+        self._lessons -= 1
+        if self._lessons >= LESSONS or self._repeats or request.method != "POST":
+            return
+        if request.http_1_0 or not request.keep_alive:
+            return
+        known = learn(data, request.headers)
+        if known is not None:
+            self._known, self._known_line = known, (request.method, request.path, request.query)
+
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._body_head() + data[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
+                return
+
+    def _look_at_chunks(self, data: bytes, phase: Phase, body_bytes: int, complete: int) -> None:
+        """See that no request in `data` has chunk extensions.
+
+        The parser does not say where in `data` what is: it is found again by the requests it has made of it.
+        The rest is how everything was before: `body_bytes` of an unfinished body, requests `complete`.
+        """
+        self._chunked = False
+        found = list(islice(self.requests, complete, None))
+        if self._request is not None:
+            found.append(self._request)
+        position = 0
+        for number, request in enumerate(found, complete):
+            if number > complete or phase is not BODY:
+                position = _find_body(
+                    data, position, self._tail if phase is HEAD and number == complete else b""
+                )
+                body_bytes = 0
+                if "transfer-encoding" in request.headers:
+                    self._chunks = ChunkLines(self._limits.body_bytes)
+            if self._chunks is None:
+                position += int(request.headers.get("content-length", 0)) - body_bytes
+                continue
+            position = self._chunks.feed(data, position)
+            if self._chunks.found:
+                self.refusal = _CHUNK_LINE
+                while len(self.requests) > number:
+                    self.requests.pop()
+                return
+            if self._chunks.over:
+                self._chunks = None
+
+    def on_message_begin(self) -> None:
+        if self.phase is IDLE:
+            self.phase = HEAD
+            self._request = None
+            self._target = b""
+            self._headers: dict[str, str] = {}
+            self._repeats = 0
+            self._body: list[bytes | bytearray] = []
+            self.body_bytes = 0
+            self.wants_continue = False
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.phase is not HEAD:
+            return  # a trailer must not pass for a header
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        if key in self._headers:
+            if key in SINGLETONS:
+                raise RequestRefused(400, f"malformed request: {key} is repeated")
+            text = f"{self._headers[key]}, {text}"
+            self._repeats += 1
+            self._check_fields()
+        self._headers[key] = text
+
+    def on_headers_complete(self) -> None:
+        if self.phase is not HEAD:
+            return
+        self.phase = BODY
+        headers = self._headers
+        self._check_fields()
+        if self._wire_bytes > self._limits.head_bytes:
+            self._check_head_size()
+        version = self._parser.get_http_version()
+        if version != "1.1":
+            _check_old_version(version, headers)
+        elif "host" not in headers:
+            raise RequestRefused(400, "malformed request: Host is missing")
+        if "content-length" in headers or "transfer-encoding" in headers:
+            self._check_body_headers()
+        if "expect" in headers:
+            self._check_expectation(version)
+        self._request = self._start_request(version)
+
+    def on_body(self, part: bytes) -> None:
+        self.body_bytes += len(part)
+        if self.body_bytes > self._limits.body_bytes:
+            raise self._body_too_large()
+        add_part(self._body, part)
+        self.wants_continue = False
+
+    def on_message_complete(self) -> None:
+        if not self._body_withheld:
+            assert self._request is not None  # its head came first
+            body = self._body
+            self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
+            body.clear()  # the next request may be long in coming
+            self.requests.append(self._request)
+            self._request = None
+            self.phase = IDLE
+            self.wants_continue = False  # there was no body to wait for
+
+    def _start_request(self, version: str) -> HttpRequest:
+        target = self._target.decode("latin-1")
+        if target[0] != "/" and target != "*":
+            target, host = _origin_form(target)
+            if self._headers.setdefault("host", host).lower() != host.lower():
+                raise RequestRefused(400, "malformed request: the target and Host name different hosts")
+        path, _, query = target.partition("?")
+        return HttpRequest(
+            self._parser.get_method().decode("latin-1"),
+            path,
+            query,
+            self._headers,
+            b"",
+            self._peer,
+            version == "1.0",
+            self._parser.should_keep_alive(),
+            self.holder,
+        )
+
+    def _check_growth(self) -> None:
+        limit = self._limits.head_bytes
+        if self.phase is HEAD:
+            try:
+                self._check_fields()
+                if self._wire_bytes > limit:
+                    raise self._head_too_large()
+            except RequestRefused as refused:
+                self.refusal = refused.refusal
+        elif self.phase is BODY and self._wire_bytes > 2 * limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
+            self.refusal = Refusal(400, "malformed request: chunks are mostly framing")
+
+    def _check_head_size(self) -> None:
+        size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers.items())
+        if size > self._limits.head_bytes:
+            raise self._head_too_large()
+
+    def _check_body_headers(self) -> None:
+        if int(self._headers.get("content-length", "0")) > self._limits.body_bytes:
+            raise self._body_too_large()
+        if "transfer-encoding" in self._headers:
+            _check_coding(self._headers["transfer-encoding"].lower())
+            self._chunked = True
+        self._body_withheld = self._parser.should_upgrade()
+
+    def _check_expectation(self, version: str) -> None:
+        if self._headers["expect"].lower() != "100-continue":
+            raise RequestRefused(417, "the only expectation supported is 100-continue")
+        self.wants_continue = version == "1.1"
+
+    def _body_head(self) -> bytes:
+        """After an Upgrade: a head that makes httptools read the body which it left out."""
+        if not self._body_withheld:
+            return b""
+        self._body_withheld = False
+        if "transfer-encoding" in self._headers:
+            return b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        return b"POST / HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % self._headers["content-length"].encode()
+
+    def _check_fields(self) -> None:
+        limit = self._limits.head_fields
+        if len(self._headers) + self._repeats > limit:
+            raise RequestRefused(431, f"the request has more than {limit} header fields")
+
+    def _head_too_large(self) -> RequestRefused:
+        return RequestRefused(431, f"the request's head is larger than {self._limits.head_bytes} bytes")
+
+    def _body_too_large(self) -> RequestRefused:
+        return RequestRefused(413, f"the request's body is larger than {self._limits.body_bytes} bytes")
+
+
+def _find_body(data: bytes, position: int, tail: bytes) -> int:
+    """Where the head ends that begins at `position`, or with `tail` before `data`."""
+    if tail:
+        return (tail + data).find(_HEAD_END) + len(_HEAD_END) - len(tail)
+    while data[position : position + 1] in (b"\r", b"\n"):
+        position += 1  # empty lines before a request are nothing
+    return data.find(_HEAD_END, position) + len(_HEAD_END)
+
+
+def _check_old_version(version: str, headers: dict[str, str]) -> None:
+    if version != "1.0":
+        raise RequestRefused(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+    if "transfer-encoding" in headers:
+        raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
+
+
+def _check_coding(coding: str) -> None:
+    """Where a body ends that is not chunked in the end, nobody can say (RFC 9112 sections 6.1 and 6.3)."""
+    if coding == "chunked":
+        return
+    if _CHUNKED_LAST.search(coding) and coding.count("chunked") == 1:
+        raise RequestRefused(501, "the only transfer coding supported is chunked")
+    raise RequestRefused(400, "malformed request: its last transfer coding is not chunked")
+
+
+def _origin_form(target: str) -> tuple[str, str]:
+    """`http://host/path?query` -> (`/path?query`, `host`)."""
+    try:
+        url = urlsplit(target)
+    except ValueError as error:
+        raise RequestRefused(400, "malformed request: the target is not a URL") from error
+    if url.scheme not in ("http", "https") or "@" in url.netloc:
+        raise RequestRefused(400, "malformed request: the target is neither a path nor an http URL")
+    path = url.path or "/"
+    return f"{path}?{url.query}" if url.query else path, url.netloc
+
+
+def _refusal(error: httptools.HttpParserError) -> Refusal:
+    reason = str(error)
+    if isinstance(error.__context__, RequestRefused):
+        return error.__context__.refusal
+    if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
+        return Refusal(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+    return Refusal(400, f"malformed request: {reason}")
+
+
+_LENGTH_FIELDS: Final = frozenset({"content-length", "transfer-encoding"})
+# An alert, a handshake: what a TLS port answers to plain HTTP.
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+
+
+class ResponseParser:
+    """Reads the responses of one connection. The `on_…` are httptools' callbacks."""
+
+    def __init__(self, head_limit: int, field_limit: int = HEAD_FIELDS) -> None:
+        self._head_limit = head_limit
+        self._field_limit = field_limit
+        self._parser = httptools.HttpResponseParser(self)
+        self._known: KnownHead | None = None  # of a response with `_known_status` that came before
+        self._known_status = 0
+        self._lessons = LESSONS + 1  # one more, as a connection's only response teaches nothing
+        self.begin()
+
+    def __repr__(self) -> str:
+        return f"ResponseParser(status={self.status}, complete={self.complete})"
+
+    def begin(self) -> None:
+        """A request is about to be sent: forget the response before."""
+        self.status = 0  # until the head is in
+        self.headers: dict[str, str] = {}
+        self.complete = False
+        self.keep_alive = False
+        self.received_bytes = 0
+        self._repeats = 0
+        self._body: list[bytes | bytearray] = []
+        self.body_bytes = 0  # of the body so far
+        self._length = 0  # of the body, where the head says it
+        self._ends_with_stream = False
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received. Raises RemoteProtocolError."""
+        first = not self.received_bytes
+        if first and self._known is not None and self._take_known(self._known, data):
+            return
+        self.received_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self.complete:
+                if self.received_bytes == len(data) and data[:2] in _TLS_RECORDS:
+                    raise RemoteProtocolError("the server speaks TLS there: use https://") from error
+                raise RemoteProtocolError(f"malformed HTTP response: {_reason(error)}") from error
+            self.keep_alive = False  # bytes that nobody asked for: never read another response from here
+        if not self.complete:
+            if not self.status or self.received_bytes > 2 * self._head_limit:
+                self._check_growth()
+        elif first and self._lessons and self.keep_alive:
+            self._learn(data)
+
+    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+        """Take one whole response, when its head is the known one. False when `data` is for the parser."""
+        found = known.read(data)
+        if found is None or self.complete:
+            return False
+        self.headers, position = found
+        if position > self._head_limit:
+            return False
+        body = data[position:]
+        self.status = self._known_status
+        self.complete = self.keep_alive = True
+        self.received_bytes = len(data)
+        self._length = self.body_bytes = len(body)
+        if body:
+            self._body.append(body)
+        return True
+
+    def _learn(self, data: bytes) -> None:
+        """Have the next response compared with the one that `data` was, if it had its length."""
+        self._lessons -= 1
+        if self._lessons >= LESSONS or self._repeats or has_no_body(self.status):
+            return
+        if not data.startswith(b"%d " % self.status, 9):
+            return  # an interim response came before it
+        known = learn(data, self.headers)
+        if known is not None:
+            self._known, self._known_status = known, self.status
+
+    def feed_eof(self) -> None:
+        """The server ended the stream. Raises TransportClosed when that cuts the response short."""
+        if not self.received_bytes:
+            raise TransportClosed("the server closed the connection without an answer")
+        if not self._ends_with_stream:
+            raise TransportClosed("the server closed the connection in the middle of its answer")
+        self.complete = True
+
+    @property
+    def may_keep_alive(self) -> bool:
+        """Whether another response may follow on this connection, as far as the head tells."""
+        return not self._ends_with_stream and self._parser.should_keep_alive()
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the body that are still to come; 0 when nobody knows."""
+        return max(0, self._length - self.body_bytes)
+
+    def skip_rest(self) -> None:
+        """What is `missing` was received, and did not come here."""
+        self.received_bytes += self.missing
+        self.body_bytes = self._length
+        self.complete = True
+        self.keep_alive = self._parser.should_keep_alive()
+        self._parser = httptools.HttpResponseParser(self)
+
+    def take_body(self) -> bytes:
+        """The body bytes that have come since the last call, b"" for none."""
+        parts = self._body
+        if not parts:
+            return b""
+        data = b"".join(parts)  # of one it is the very same
+        parts.clear()
+        return data
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise RemoteProtocolError("more bytes than the response has")
+        self.headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:
+            return  # a trailer must not pass for a header
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        if key in self.headers:
+            if key in _LENGTH_FIELDS:
+                raise RemoteProtocolError(f"malformed HTTP response: {key} is repeated")
+            text = f"{self.headers[key]}, {text}"
+            self._repeats += 1
+            self._check_fields()
+        self.headers[key] = text
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        headers = self.headers
+        if len(headers) + self._repeats > self._field_limit:
+            self._check_fields()
+        if self.received_bytes > self._head_limit:
+            self._check_head_size()
+        if "transfer-encoding" in headers:
+            if headers["transfer-encoding"].lower() != "chunked":
+                raise RemoteProtocolError("its transfer coding is not chunked")
+        elif status == 200 or not has_no_body(status):
+            self._length = int(headers.get("content-length", 0))
+            self._ends_with_stream = "content-length" not in headers
+        self.status = status
+
+    def on_body(self, part: bytes) -> None:
+        self.body_bytes += len(part)
+        if self._body:
+            add_part(self._body, part)
+        else:
+            self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self.complete = True
+            self.keep_alive = self._parser.should_keep_alive()
+
+    def _check_fields(self) -> None:
+        if len(self.headers) + self._repeats > self._field_limit:
+            raise RemoteProtocolError(f"the response has more than {self._field_limit} header fields")
+
+    def _check_head_size(self) -> None:
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers.items())
+        if size > self._head_limit:
+            raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
+
+    def _check_growth(self) -> None:
+        if not self.status:
+            self._check_fields()
+            if self.received_bytes > self._head_limit:
+                raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
+        elif self.received_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
+            raise RemoteProtocolError("malformed HTTP response: chunks are mostly framing")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, httptools.HttpParserUpgrade):
+        return "it switches to a protocol that was not asked for"
+    if isinstance(error, httptools.HttpParserCallbackError):  # what one of our own callbacks has raised
+        return str(error.__context__ or error)
+    return str(error)

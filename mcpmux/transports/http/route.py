@@ -24,9 +24,8 @@ import trio
 from mcpmux.config import ClientTls, Secret, display_url
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
 from mcpmux.transports.byte_stream import ByteStream, connect
-from mcpmux.transports.http.connection import HttpConnection
-from mcpmux.transports.http.limits import HEAD_FIELDS
-from mcpmux.transports.http.message import is_target
+from mcpmux.transports.http.client_connection import HttpConnection
+from mcpmux.transports.http.message import HEAD_FIELDS, is_target
 from mcpmux.transports.tls.context import CurrentContext, client_context
 from mcpmux.transports.tls.stream import connect_tls
 

@@ -15,16 +15,19 @@ import trio
 from trio.abc import Listener
 
 from mcpmux.transports.handing import Handing, Note
-from mcpmux.transports.http.limits import HttpLimits, Refusal
-from mcpmux.transports.http.message import http_date
-from mcpmux.transports.http.reply import HttpReply, ServerState
-from mcpmux.transports.http.request import HttpRequest
+from mcpmux.transports.http.message import HttpLimits, HttpRequest, Refusal, http_date
 from mcpmux.transports.http.room import Room
-from mcpmux.transports.http.server_connection import ServerConnection
-from mcpmux.transports.http.shared import Handler, Refuse, Shared
+from mcpmux.transports.http.server_connection import (
+    Handler,
+    HttpReply,
+    Refuse,
+    ServerConnection,
+    ServerState,
+    Shared,
+)
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.readiness import ReadinessPoller
 from mcpmux.transports.tls.context import CurrentContext
+from mcpmux.transports.waiting import ReadinessPoller
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed
 LATE_SECONDS = 0.2  # a sweep after more than this comes after a time in which we did not run ourselves

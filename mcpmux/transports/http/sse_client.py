@@ -29,8 +29,7 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.client_response import HttpResponse
+from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.message_stream import MessageStream

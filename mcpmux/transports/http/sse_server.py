@@ -16,7 +16,7 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.reply import HttpReply
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.send_queue import SendQueue
 from mcpmux.transports.sse import encode_event

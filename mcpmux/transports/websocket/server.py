@@ -22,7 +22,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, RejectConnection, RejectData, Request
 from wsproto.utilities import RemoteProtocolError
 
-from mcpmux.protocol.origin import OriginPolicy
+from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.message_stream import RECEIVE_BYTES
 from mcpmux.transports.send_queue import BROKEN

@@ -8,11 +8,8 @@ from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
 from mcpmux.transports.byte_stream import RECEIVE_BYTES, ByteStream, PlainStream
-from mcpmux.transports.deadlines import DeadlineSweeper
-from mcpmux.transports.http.limits import HEAD_FIELDS
-from mcpmux.transports.http.message import JOIN_BYTES
-from mcpmux.transports.http.response import ResponseParser
-from mcpmux.transports.readiness import ReadinessPoller
+from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES, ResponseParser
+from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
 
 Over = Callable[["HttpConnection"], None]
 """Is told that nothing more comes of a response of which only the end was waited for."""

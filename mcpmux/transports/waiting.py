@@ -1,13 +1,17 @@
-"""Receives for many connections: one wait of the event loop for however many are ready.
+"""Waits that many share: for something to read on any connection, and for the deadline of any exchange.
 
-Promises: each watched descriptor is told of by a plain call as long as there is something to read; what was
-forgotten is not told of any more; one call that fails stops nothing but its own descriptor; other tasks have
-their turn soon, however much there is to tell. Refuses to know what is received. Linux only (epoll); see
-`available`.
+Promises of the poller: each watched descriptor is told of by a plain call as long as there is something to
+read; what was forgotten is not told of any more; one call that fails stops nothing but its own descriptor;
+other tasks have their turn soon, however much there is to tell. Refuses to know what is received. Linux only
+(epoll); see `available`.
 
 Why: a wait of trio's own costs several times what receiving does, and under load dozens are ready at once.
 Where few are, what was sent is often answered sooner than a process falls asleep and is woken. So it lingers
 for a moment before it waits, as long as that pays; where it does not it is tried again now and then.
+
+A cancel scope for each exchange would cost more than the exchange, too. So a sweeper looks a few times a
+second at everything that has a deadline, and cuts off what is late: within SWEEP_SECONDS, again and again
+until it is forgotten. Nothing runs while nothing is watched.
 """
 
 from __future__ import annotations
@@ -15,16 +19,16 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
 from trio.lowlevel import Abort
 
-from mcpmux.errors import TransportClosed
+from mcpmux.errors import Overdue, TransportClosed
 from mcpmux.transports.byte_stream import PlainStream
 
 log = structlog.get_logger()
@@ -197,3 +201,116 @@ class Registration:
         if self._watched:
             self._watched = False
             self._poller.forget(self._byte_stream.descriptor)
+
+
+SWEEP_SECONDS = 0.1  # how late a deadline may be kept
+
+
+class Deadline:
+    """`seconds` from now, less those already `waited`. Progress renews it, up to `maximum` seconds in all.
+
+    `at`: in trio's time.
+    """
+
+    __slots__ = ("_latest", "_maximum", "_scope", "at", "seconds")
+
+    def __init__(self, seconds: float, waited: float, maximum: float) -> None:
+        self.seconds = seconds
+        self.at = trio.current_time() + seconds - waited
+        self._maximum = maximum
+        self._latest: float | None = None  # with all progress, once there was some
+        self._scope: trio.CancelScope | None = None
+
+    def __repr__(self) -> str:
+        return f"<Deadline {self.left:.1f} s left of {self.seconds:g}>"
+
+    @property
+    def left(self) -> float:
+        """Seconds until it has passed."""
+        return self.at - trio.current_time()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether progress has used up all that it may."""
+        return self._latest is not None and self.at >= self._latest
+
+    def renew(self) -> None:
+        """There was progress."""
+        if self._latest is None:
+            self._latest = self.at + max(0.0, self._maximum - self.seconds)
+        self.at = max(self.at, min(self._latest, trio.current_time() + self.seconds))
+        if self._scope is not None:
+            self._scope.deadline = self.at
+
+    @contextmanager
+    def limit(self) -> Iterator[None]:
+        """End whatever waits in here at the deadline. May be nested. Raises Overdue."""
+        if self._scope is not None:
+            yield
+            return
+        self._scope = scope = trio.CancelScope(deadline=self.at)
+        try:
+            with scope:
+                yield
+        finally:
+            self._scope = None
+        if scope.cancelled_caught:
+            raise Overdue(f"not within {self.seconds:g} s")
+
+
+def limited(deadline: Deadline | None) -> AbstractContextManager[None]:
+    """Wait until `deadline` in here, or without end when there is none. Raises Overdue."""
+    return nullcontext() if deadline is None else deadline.limit()
+
+
+class Timed(Protocol):
+    """Something that has a deadline."""
+
+    @property
+    def until(self) -> float:
+        """The deadline, in trio's time."""
+        ...
+
+    def cut_off(self) -> None:
+        """End it: the deadline has passed."""
+
+
+class DeadlineSweeper:
+    """Everything that has a deadline at the moment. `run` must run while there is any."""
+
+    __slots__ = ("_rest", "_resting", "_watched", "forget")
+
+    def __init__(self) -> None:
+        self._watched: set[Timed] = set()
+        self.forget = self._watched.discard  # called for what is over, or has no deadline any more
+        self._rest = trio.lowlevel.ParkingLot()
+        self._resting = False
+
+    def __repr__(self) -> str:
+        return f"<DeadlineSweeper of {len(self._watched)}>"
+
+    @property
+    def watched(self) -> list[Timed]:
+        """What is watched now."""
+        return list(self._watched)
+
+    def watch(self, timed: Timed) -> None:
+        """Cut it off once its `until` has passed."""
+        self._watched.add(timed)
+        if self._resting:
+            self._rest.unpark()
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            if not self._watched:
+                self._resting = True
+                await self._rest.park()
+                self._resting = False
+            await trio.sleep(SWEEP_SECONDS)
+            self._sweep()
+
+    def _sweep(self) -> None:  # not in `run`, which would keep the last one
+        now = trio.current_time()
+        for timed in [timed for timed in self._watched if timed.until <= now]:
+            timed.cut_off()
