@@ -218,7 +218,8 @@ class Cache:
         self._entries: OrderedDict[tuple[Key, Audience], Entry] = OrderedDict()
         self._tagged: dict[Hashable, set[tuple[Key, Audience]]] = {}
         self._open: dict[str, set[Fetch]] = {}
-        self._joinable: dict[tuple[Key, int, Audience], Fetch] = {}
+        self.joinable: dict[tuple[Key, int, Audience], Fetch] = {}
+        """The open fetches that nothing has spoiled, by what they are of, since when, and for whom."""
         self.bytes = 0
 
     def __repr__(self) -> str:
@@ -251,12 +252,8 @@ class Cache:
         """Somebody is about to ask for `key`. `end` must follow."""
         fetch = Fetch(key, generation, audience, first)
         self._open.setdefault(key.session, set()).add(fetch)
-        self._joinable.setdefault((key, generation, audience), fetch)
+        self.joinable.setdefault((key, generation, audience), fetch)
         return fetch
-
-    def joinable(self, key: Key, generation: int, audience: Audience) -> Fetch | None:
-        """The open fetch of the same for the same, while nothing has spoiled it."""
-        return self._joinable.get((key, generation, audience))
 
     def end(self, fetch: Fetch) -> None:
         """The fetch is over, whatever came of it."""
@@ -265,8 +262,8 @@ class Cache:
         if not fetches:
             self._open.pop(fetch.key.session, None)
         wanted = (fetch.key, fetch.generation, fetch.audience)
-        if self._joinable.get(wanted) is fetch:
-            del self._joinable[wanted]
+        if self.joinable.get(wanted) is fetch:
+            del self.joinable[wanted]
         if fetch.done is not None:
             fetch.done.set()
 
@@ -350,8 +347,8 @@ class Cache:
         for fetch in fetches:
             fetch.spoiled = True
             wanted = (fetch.key, fetch.generation, fetch.audience)
-            if self._joinable.get(wanted) is fetch:
-                del self._joinable[wanted]
+            if self.joinable.get(wanted) is fetch:
+                del self.joinable[wanted]
 
     def _remove_tagged(self, tag: Hashable) -> None:
         for name in list(self._tagged.get(tag, ())):

@@ -403,16 +403,15 @@ class PendingRequest:
         self.overdue = True
         self.notify()
 
-    def result(self) -> Fields | None:
-        """The members of the result, once that has come; until then None.
+    def result(self) -> Fields:
+        """The members of the result, for which nobody waits any more.
 
-        Raises RpcError (it is an error, or makes no sense), what the request was failed with, or Overdue.
+        Raises RpcError (it is an error, or makes no sense), what the request was failed with, or Overdue when
+        there is none.
         """
         answer = self.answer
         if answer is None:
-            if self.overdue and not self.asked:
-                raise Overdue("no answer in time")
-            return None
+            raise Overdue("no answer in time")
         if isinstance(answer, Reply):
             return answer.members if answer.members is not None else _members_of(answer)
         raise answer.as_error() if isinstance(answer, ErrorReply) else answer

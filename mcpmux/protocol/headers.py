@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv6Address
@@ -358,14 +358,11 @@ class OriginPolicy:
             if allowed_origins is None
             else "add it to the listener's allowed_origins"
         )
-        self._refuses = lru_cache(VERDICTS)(self._judge)
+        self.refuses: Callable[[str, str | None], str | None] = lru_cache(VERDICTS)(self._judge)
+        """Why a request with this Host ("" for none) and Origin is refused; None when it is not."""
 
     def __repr__(self) -> str:
         return f"OriginPolicy({sorted(self._hosts)}, origins={sorted(self._origins)})"
-
-    def refuses(self, headers: dict[str, str]) -> str | None:
-        """Why a request with these headers (lower-case names) is refused; None when it is not."""
-        return self._refuses(headers.get("host", ""), headers.get("origin"))
 
     def _judge(self, host: str, origin: str | None) -> str | None:
         if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:

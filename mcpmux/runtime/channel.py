@@ -77,7 +77,7 @@ class Channel:
                     self.deadlines.watch(pending)
                 if not self._send_now(pending):
                     await self._send(pending, deadline)
-            while pending.events or (result := pending.result()) is None:
+            while pending.events or (pending.answer is None and (pending.asked or not pending.overdue)):
                 if pending.events:
                     await in_task()
                     with limited(deadline):  # for a client that does not read
@@ -86,7 +86,7 @@ class Channel:
                     return self.calls.park(pending)
                 else:
                     await woken(pending)
-            return result
+            return pending.result()
         except RpcError as error:
             again = self._after_error(call, notify, deadline, error)
             if again is None:

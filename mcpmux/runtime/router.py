@@ -28,7 +28,7 @@ from mcpmux.protocol.codes import (
     UPSTREAM_TIMEOUT,
     URL_ELICITATION_REQUIRED,
 )
-from mcpmux.protocol.envelope import decode_fields, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, encode, raw, text_of
 from mcpmux.protocol.input_requests import accepted_visits, elicitation_ids, offers, url_questions, visits_in
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -109,6 +109,7 @@ async def arrange_visit(
 STARTUP_SECONDS: Final = 10.0
 
 
+Route = Callable[[Call, Notify], Awaitable[Fields]]
 Introduction = tuple[dict[str, object], str | None]
 Introduce = Callable[[], Awaitable[Introduction]]
 """Says (capabilities, instructions) of the whole."""
@@ -139,47 +140,59 @@ class Router:
         self.server_info = server_info
         self._signature = Signature(server_info)
         self.instructions = instructions
-        self._routes: dict[str, Callable[[Call, Notify], Awaitable[Fields]]] = {
-            m.DISCOVER: self._discover,
+        self._routes: dict[str, Route] = {
+            m.DISCOVER: self._signed(self._discover),
             m.RESOURCES_READ: self._read,
             m.TOOLS_CALL: self._use,
             m.PROMPTS_GET: self._use,
             m.COMPLETE: self._complete,
-            **dict.fromkeys(m.PAGED, merger.page),
+            **dict.fromkeys(m.PAGED, self._signed(merger.page)),
             **dict.fromkeys(m.ABOUT_ONE_TASK, self._about_task),
         }
 
     def __repr__(self) -> str:
         return f"<Router {self._registry}>"
 
-    async def exchange(self, call: Call, notify: Notify) -> Fields:
-        """Answer one call. Raises RpcError."""
+    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        """Answer one call. Raises RpcError, at once or when it is awaited."""
         if self.access.policy is not None:
             self.access.check_spelling(call)
         only = self.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
-            if self.access.policy is not None and (answer := self._judge(only, call)) is not None:
-                return answer
-            upstream = self._registry.for_call(only, call)
-            try:
-                if call.method in m.ABOUT_TASKS:
-                    result = await self._tasks.exchange(upstream, call, notify)
-                elif upstream.memory is not None and call.method in REMEMBERED:
-                    result = await upstream.memory.answer(upstream, call, notify)
-                else:
-                    result = await upstream.exchange(call, notify)
-            except RpcError as error:
-                return await self._after_error(upstream, call, notify, error)
-            if call.legacy and "inputRequests" in result:
-                self._note_visits(upstream, call, result)
-            return self.access.sift_result(call, only, upstream.key, result)
+            return self._pass_on(only, call, notify)
         route = self._routes.get(call.method)
         if route is None:
             raise no_method(call.method)
-        return self._signature.put_on(await route(call, notify))
+        return route(call, notify)
+
+    def _signed(self, route: Route) -> Route:
+        """A route whose results do not come from `_ask`, which signs by itself."""
+
+        async def answer(call: Call, notify: Notify) -> Fields:
+            return self._signature.put_on(await route(call, notify))
+
+        return answer
+
+    async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
+        """Answer a call when there is one upstream, whose words are the clients' own."""
+        if self.access.policy is not None and (answer := self._judge(only, call)) is not None:
+            return answer
+        upstream = self._registry.for_call(only, call)
+        try:
+            if call.method in m.ABOUT_TASKS:
+                result = await self._tasks.exchange(upstream, call, notify)
+            elif upstream.memory is not None and call.method in REMEMBERED:
+                result = await upstream.memory.answer(upstream, call, notify)
+            else:
+                result = await upstream.exchange(call, notify)
+        except RpcError as error:
+            return await self._after_error(upstream, call, notify, error)
+        if call.legacy and "inputRequests" in result:
+            self._note_visits(upstream, call, result)
+        return self.access.sift_result(call, only, upstream.key, result)
 
     async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        """Ask an upstream in its own words, and put its answer into those that clients know."""
+        """Ask an upstream in its own words, and put its answer, signed, into those that clients know."""
 
         async def expose(event: Event) -> None:
             params = rewrite.expose_event(event.method, event.params, upstream.space)
@@ -199,7 +212,7 @@ class Router:
                 raise rewrite.expose_error(final, upstream.space) from None
         if call.legacy and "inputRequests" in result:
             self._note_visits(upstream, call, result)
-        return rewrite.expose_result(call.method, result, upstream.space)
+        return self._signature.put_on(rewrite.expose_result(call.method, result, upstream.space))
 
     async def _after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
         """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
@@ -343,7 +356,7 @@ class Router:
         return self._read_from(*found, call, notify)  # as `_resolve_uri` has it
 
     def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
-        call = call.with_params({**call.params, "uri": raw(own)})
+        call = call.with_params({**call.params, "uri": Raw(encode(own))})
         upstream = self._registry.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes():
             return self._ask(upstream, call, notify)
@@ -365,10 +378,10 @@ class Router:
         return self._use_from(*found, call, notify)
 
     def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
-        params = {**call.params, "name": raw(own)}
+        params = {**call.params, "name": Raw(encode(own))}
         if call.method == m.TOOLS_CALL and "arguments" in params:
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self.namespace)
-        return self._ask(self._registry.for_call(owner, call), call.with_params(params), notify)
+        return self._routed(call, owner, params, notify)
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
         listed = m.TOOLS_LIST if call.method == m.TOOLS_CALL else m.PROMPTS_LIST
@@ -399,7 +412,7 @@ class Router:
         return result
 
     def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
-        """Ask `owner`, see `Asker`. Raises RpcError at once when it was removed."""
+        """Ask `owner`, see `_ask`. Raises RpcError at once when it was removed."""
         return self._ask(self._registry.for_call(owner, call), call.with_params(params), notify)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:

@@ -89,17 +89,46 @@ class SseDecoder:
         events: list[SseEvent] = []
         for line in self._split_lines(chunk):
             if not line:
-                self._dispatch(events)
-            elif line.startswith(b"data: "):
-                self._add_data(line[6:])
+                if self._skipping:
+                    events.append(SseEvent(self._event or "message", b"", self.last_event_id, oversized=True))
+                    self._skipping = False
+                elif self._data:
+                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                    events.append(SseEvent(self._event or "message", data, self.last_event_id))
+                    self._data.clear()
+                    self._data_bytes = 0
+                self._event = ""
+                continue
+            if line.startswith(b"data: "):  # which most lines are
+                name, value = b"data", line[6:]
             else:
-                self._take_field(line)
+                name, _, value = line.partition(b":")
+                value = value.removeprefix(b" ")
+            if name == b"data":
+                if not self._skipping:
+                    self._data.append(value)
+                    self._data_bytes += len(value) + 1
+                    if self._data_bytes - 1 > self.max_event_bytes:
+                        self._give_up()
+            elif name == b"event":
+                self._event = value.decode(errors="replace")
+            elif name == b"id" and b"\0" not in value:
+                self.last_event_id = value.decode(errors="replace")
+            elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS:
+                self.retry_milliseconds = int(value)
         if self._data_bytes + self._unended_bytes - LINE_OVERHEAD > self.max_event_bytes:
             self._give_up()
         if self._skipping and self._unended:
             self._unended = [b":"]  # a comment: what comes of this line does not count
             self._unended_bytes = 1
         return events
+
+    def continued(self) -> SseDecoder:
+        """A decoder for the next connection of the same stream: only its place in it is kept."""
+        fresh = SseDecoder(self.max_event_bytes, skips=self._skips)
+        fresh.last_event_id = self.last_event_id
+        fresh.retry_milliseconds = self.retry_milliseconds
+        return fresh
 
     def _split_lines(self, chunk: bytes) -> list[bytes]:
         """The lines that end in `chunk`, without their ends."""
@@ -127,37 +156,6 @@ class SseDecoder:
         if part:
             self._unended.append(part)
             self._unended_bytes += len(part)
-
-    def _take_field(self, line: bytes) -> None:
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if name == b"data":
-            self._add_data(value)
-        elif name == b"event":
-            self._event = value.decode(errors="replace")
-        elif name == b"id" and b"\0" not in value:
-            self.last_event_id = value.decode(errors="replace")
-        elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS:
-            self.retry_milliseconds = int(value)
-
-    def _add_data(self, value: bytes) -> None:
-        if self._skipping:
-            return
-        self._data.append(value)
-        self._data_bytes += len(value) + 1
-        if self._data_bytes - 1 > self.max_event_bytes:
-            self._give_up()
-
-    def _dispatch(self, events: list[SseEvent]) -> None:
-        if self._skipping:
-            events.append(SseEvent(self._event or "message", b"", self.last_event_id, oversized=True))
-            self._skipping = False
-        elif self._data:
-            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-            events.append(SseEvent(self._event or "message", data, self.last_event_id))
-            self._data.clear()
-            self._data_bytes = 0
-        self._event = ""
 
     def _give_up(self) -> None:
         """The event is too large."""

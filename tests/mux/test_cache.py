@@ -54,12 +54,12 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(target=fetches, key=keys)
     def begin(self, key: Key) -> tuple[Fetch, int]:
         self.step += 1
-        joined = self.cache.joinable(key, self.generation, None)
+        joined = self.cache.joinable.get((key, self.generation, None))
         fetch = self.cache.begin(key, self.generation)
         if joined is not None:
             assert joined.key == key
             assert not self.is_stale(key, self.open[id(joined)][1]), self.told
-        assert self.cache.joinable(key, self.generation, None) is (joined or fetch)
+        assert self.cache.joinable.get((key, self.generation, None)) is (joined or fetch)
         self.open[id(fetch)] = fetch, self.step
         return fetch, self.step
 
@@ -90,14 +90,14 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def only_what_is_open_and_good_is_joined(self) -> None:
         for fetch, born in self.open.values():
-            joined = self.cache.joinable(fetch.key, fetch.generation, fetch.audience)
+            joined = self.cache.joinable.get((fetch.key, fetch.generation, fetch.audience))
             assert fetch.spoiled or joined is not None
             assert (
                 joined is not fetch
                 or not self.is_stale(fetch.key, born)
                 or fetch.generation < self.generation
             )
-        assert self.open or not self.cache._joinable
+        assert self.open or not self.cache.joinable
 
     @rule(seconds=st.floats(0, 60))
     def wait(self, seconds: float) -> None:

@@ -26,7 +26,7 @@ NAMED = OriginPolicy("10.0.0.5", ("MCP.example.com", "proxy.example.com:8443"), 
     ],
 )
 def test_the_loopback_names_are_ours_with_any_port(policy: OriginPolicy, host: str):
-    assert policy.refuses({"host": host}) is None
+    assert policy.refuses(host, None) is None
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_loopback_names_are_ours_with_any_port(policy: OriginPolicy, host: s
     ],
 )
 def test_a_foreign_host_is_refused_and_named(host: str):
-    reason = LOCAL.refuses({"host": host})
+    reason = LOCAL.refuses(host, None)
     assert reason is not None
     assert repr(host) in reason
     assert "allowed_hosts" in reason
@@ -65,29 +65,26 @@ def test_the_address_is_compared_in_any_spelling():
         ("fe80::1%eth0", "[fe80::1%eth0]"),
     ):
         policy = OriginPolicy(address, (), ())
-        assert policy.refuses({"host": host}) is None
-        assert (
-            policy.refuses({"host": host, "origin": f"http://{host.partition('%')[0]}"}) is None
-            or "%" in host
-        )
-        assert policy.refuses({"host": "[2001:db8::2]"}) is not None
+        assert policy.refuses(host, None) is None
+        assert policy.refuses(host, f"http://{host.partition('%')[0]}") is None or "%" in host
+        assert policy.refuses("[2001:db8::2]", None) is not None
 
 
 def test_a_listener_without_a_setting_for_origins_names_the_one_for_hosts_which_helps():
-    headers = {"host": "box.lan:1", "origin": "http://box.lan:1"}
-    reason = OriginPolicy("0.0.0.0", (), None).refuses(headers)
+    headers = "box.lan:1", "http://box.lan:1"
+    reason = OriginPolicy("0.0.0.0", (), None).refuses(*headers)
     assert reason == (
         "Origin 'http://box.lan:1' may not connect; add its host to the listener's allowed_hosts if it should"
     )
-    assert OriginPolicy("0.0.0.0", ("box.lan",), None).refuses(headers) is None
+    assert OriginPolicy("0.0.0.0", ("box.lan",), None).refuses(*headers) is None
 
 
 def test_an_empty_host_is_nobodys_even_if_the_address_is_empty():
-    assert OriginPolicy("", ("mcp.example.com",), ()).refuses({"host": "a:b"}) is not None
+    assert OriginPolicy("", ("mcp.example.com",), ()).refuses("a:b", None) is not None
 
 
 def test_a_missing_host_is_refused():
-    assert LOCAL.refuses({}) is not None
+    assert LOCAL.refuses("", None) is not None
 
 
 @pytest.mark.parametrize(
@@ -101,15 +98,15 @@ def test_a_missing_host_is_refused():
     ],
 )
 def test_the_address_and_the_allowed_hosts_are_accepted(host: str, accepted: bool):
-    assert (NAMED.refuses({"host": host}) is None) is accepted
+    assert (NAMED.refuses(host, None) is None) is accepted
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", ""])
 def test_listening_everywhere_leaves_the_choice_to_the_allowed_hosts(address: str):
-    assert OriginPolicy(address, (), ()).refuses({"host": "anything.example.com"}) is None
+    assert OriginPolicy(address, (), ()).refuses("anything.example.com", None) is None
     limited = OriginPolicy(address, ("mcp.example.com",), ())
-    assert limited.refuses({"host": "mcp.example.com"}) is None
-    assert limited.refuses({"host": "anything.example.com"}) is not None
+    assert limited.refuses("mcp.example.com", None) is None
+    assert limited.refuses("anything.example.com", None) is not None
 
 
 @pytest.mark.parametrize(
@@ -133,13 +130,13 @@ def test_listening_everywhere_leaves_the_choice_to_the_allowed_hosts(address: st
 )
 def test_a_page_is_accepted_by_its_origin(origin: str, accepted: bool):
     """ "Servers MUST validate the Origin header on all incoming connections" (Streamable HTTP)."""
-    reason = NAMED.refuses({"host": "localhost", "origin": origin})
+    reason = NAMED.refuses("localhost", origin)
     assert (reason is None) is accepted
     assert accepted or "allowed_origins" in str(reason)
 
 
 def test_an_own_host_does_not_excuse_a_foreign_page():
-    assert LOCAL.refuses({"host": "localhost", "origin": "https://evil.example.com"}) is not None
+    assert LOCAL.refuses("localhost", "https://evil.example.com") is not None
 
 
 def test_the_policy_shows_what_it_accepts():

@@ -370,11 +370,11 @@ async def test_an_answer_over_http_that_cannot_be_taken_holds_nothing(revision, 
     async with asking(server, era, monkeypatch) as found:
         server.gate.set()
 
-        def fail(_body: bytes) -> None:
+        def fail(_body: bytes, _pending: PendingHttpRequest) -> None:
             raise ZeroDivisionError
 
         with monkeypatch.context() as broken:
-            broken.setattr(http_channel, "message_in", fail)
+            broken.setattr(http_channel, "answer_in", fail)
             answer = await found.ask(*READ)
         assert answer.last["error"]["message"] == "Internal error"
         await nothing_is_held(found)

@@ -13,7 +13,6 @@ from mcpmux.runtime.upstreams.http_peer import (
     LEAST_RETRY_SECONDS,
     RETRY_SECONDS,
     HttpPeer,
-    continued,
     retry_seconds,
 )
 from mcpmux.transports.http.client import HttpPool
@@ -36,13 +35,13 @@ def test_a_broken_stream_is_opened_again_after_the_time_that_the_server_said(sai
     decoder = SseDecoder(1000)
     decoder.feed(said)
     assert retry_seconds(decoder) == seconds
-    assert retry_seconds(continued(decoder, 1000)) == seconds
+    assert retry_seconds(decoder.continued()) == seconds
 
 
 def test_a_connection_goes_on_behind_the_last_event_of_the_one_before():
     decoder = SseDecoder(1000)
     decoder.feed(b"id: 7\ndata: x\n\ndata: half of the next")
-    fresh = continued(decoder, 1000)
+    fresh = decoder.continued()
     assert fresh.last_event_id == "7"
     assert [event.data for event in fresh.feed(b"data: y\n\n")] == [b"y"]
 

@@ -187,7 +187,7 @@ class HttpEndpoint:
         """Answer one HTTP request."""
         if self._service.tap is not None:
             reply = self._watch(self._service.tap, request, reply)
-        refusal = self._policy.refuses(request.headers)
+        refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
         if refusal is not None:
             return refuse_with(reply, 403, refusal)
         if request.path != self._path:

@@ -46,7 +46,7 @@ class HttpGuard:
 
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
-        refusal = self.policy.refuses(request.headers)
+        refusal = self.policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
         if refusal is not None:
             await refuse_with(reply, 403, refusal)
             return

@@ -160,9 +160,9 @@ class HttpSession:
         pending: PendingRequest = self._asked.open(Call(method, params, {}))
         try:
             await say(encode_request(pending.id, method, params or None))
-            while (answer := pending.result()) is None:
+            while pending.answer is None:
                 await woken(pending)
-            return answer
+            return pending.result()
         finally:
             self._asked.close(pending)
 

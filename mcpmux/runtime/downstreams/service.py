@@ -96,15 +96,15 @@ class MuxService:
         self._hub = hub
         self.server_info = server_info
 
-    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
+    def answer(
+        self, request_id: Id, call: Call, notify: Notify, *, watched_already: bool = False
+    ) -> Awaitable[Fields]:
         """Answer one modern call. Raises RpcError, at once or when it is awaited."""
-        if self.tap is not None:
+        if self.tap is not None and not watched_already:
             identify(call)
             if not self.tap.passes:
-                return watched(self.tap, call, partial(self._answer, request_id, call, notify))
-        return self._answer(request_id, call, notify)
-
-    def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
+                work = partial(self.answer, request_id, call, notify, watched_already=True)
+                return watched(self.tap, call, work)
         if call.method == m.LISTEN:
             return serve_listen(request_id, call, notify, self._router, self._hub)
         if call.method in m.REMOVED_IN_MODERN:

@@ -54,13 +54,13 @@ from mcpmux.runtime.incoming import Answer
 from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
 from mcpmux.runtime.upstreams.http_peer import (
     FAREWELL_SECONDS,
-    BegunStream,
+    STREAM_BYTES,
     HttpPeer,
     PendingHttpRequest,
     SessionExpired,
+    answer_in,
     as_answer,
     batch_in,
-    continued,
     is_event_stream,
     message_in,
     nonsense,
@@ -211,16 +211,17 @@ class HttpChannel(Channel):
             return
         answer: Reply | ErrorReply | None = None
         try:
-            whole = None if peer.batches else sent.whole_body()
-            if whole:
-                pending.whole = whole  # for a task that reads on, if it is no answer
+            pending.is_silent = False  # as it may have broken off
+            come = None if peer.batches else sent.take_nowait()
+            if isinstance(come, HttpResponse):
+                answer = self._take_event(pending, sent, come)
+            elif come:
+                pending.whole = come  # for a task that reads on, if it is no answer
                 if peer.watched:
-                    peer.note(whole, 200)
-                answer = as_answer(message_in(whole), pending)
+                    peer.note(come, 200)
+                answer = answer_in(come, pending)
                 if answer is not None:
                     sent.release()
-            elif not peer.batches:
-                answer = self._take_event(pending, sent)
         except Exception as error:
             pending.sent = None
             sent.release()
@@ -229,27 +230,29 @@ class HttpChannel(Channel):
         if answer is not None:
             pending.sent = None
             pending.settle(answer)
-        elif pending.stream is None or not pending.stream.is_silent:
+        elif not pending.is_silent:
             self._carry(pending)
 
-    def _take_event(self, pending: PendingHttpRequest, sent: SentRequest) -> Reply | ErrorReply | None:
+    def _take_event(
+        self, pending: PendingHttpRequest, sent: SentRequest, response: HttpResponse
+    ) -> Reply | ErrorReply | None:
         """The answer, when it is the only event of a stream so far; a stream without any is heard on."""
-        stream = pending.stream
-        if stream is not None:
-            stream.is_silent = False  # as it may have broken off
-        response = sent.take_begun()
-        if response is None or not is_event_stream(response):
+        peer, decoder = self._peer, pending.decoder
+        if decoder is None:
+            decoder = pending.decoder = SseDecoder(peer.message_limit)
+        chunk = response.receive_nowait(min(STREAM_BYTES, peer.message_limit))
+        if chunk is None:
             return None
-        if stream is None:
-            stream = pending.stream = BegunStream(self._peer.message_limit)
-        stream.is_silent = stream.read(response) and not stream.data and not response.is_whole
-        if stream.is_silent:
+        pending.begun = begun = [event.data for event in decoder.feed(chunk) if event.data]
+        if not begun and not response.is_whole:
+            pending.is_silent = True
             sent.hear_more(partial(self._take, pending))
-        if len(stream.data) != 1:
+        if len(begun) != 1:
             return None
-        answer = as_answer(message_in(stream.data[0]), pending)
+        answer = answer_in(begun[0], pending)
         if answer is not None:
-            self._peer.note_event(stream.data[0], 200)
+            if peer.watched:
+                peer.note_event(begun[0], 200)
             response.finish()
         return answer
 
@@ -317,6 +320,7 @@ class HttpChannel(Channel):
         async with stream_of(self._peer, decoder.last_event_id) as response:
             if not is_event_stream(response):
                 raise TransportClosed("the response stream ended without an answer and is not resumed")
+            pending.decoder = decoder.continued()
             return await self._read_stream(response, pending)
 
     # The answer in a response: JSON, a batch, or an event stream. What comes before it is taken to where it
@@ -332,7 +336,7 @@ class HttpChannel(Channel):
         if response.status == 200 and not peer.batches and body:
             if not pending.whole:
                 peer.note(body, 200)
-            answer = as_answer(message_in(body), pending)
+            answer = answer_in(body, pending)
             if answer is None:
                 raise nonsense(response, body)
             return answer
@@ -369,10 +373,11 @@ class HttpChannel(Channel):
     ) -> Reply | ErrorReply | None:
         """The answer in an event stream; None when it breaks off before that and can be resumed."""
         peer, status = self._peer, response.status
-        begun, pending.stream = pending.stream, None
-        decoder = continued(pending.decoder, peer.message_limit) if begun is None else begun.decoder
-        pending.decoder = decoder
-        for data in begun.data if begun is not None else ():
+        begun, pending.begun = pending.begun, ()
+        decoder = pending.decoder
+        if decoder is None:
+            decoder = pending.decoder = SseDecoder(peer.message_limit)
+        for data in begun:
             answer = await self._take_up_to(peer.messages_of_event(data, status), pending)
             if answer is not None:
                 return answer

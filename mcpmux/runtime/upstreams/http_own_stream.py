@@ -21,7 +21,6 @@ from mcpmux.runtime.upstreams.http_peer import (
     HttpPeer,
     HttpStatusError,
     SessionExpired,
-    continued,
     is_event_stream,
     retry_seconds,
 )
@@ -83,7 +82,7 @@ async def hear_own_stream(peer: HttpPeer, take: Take, hear: Hear, listening: tri
                 hear(Notification(m.HEARING))
                 if missed and not decoder.last_event_id:
                     hear(Notification(m.MISSED))
-                decoder = continued(decoder, peer.message_limit)
+                decoder = decoder.continued()
                 async for chunk in response:
                     for message in peer.messages_in(decoder, chunk, status):
                         await take(message, None)

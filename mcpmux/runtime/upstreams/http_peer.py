@@ -115,41 +115,10 @@ def is_event_stream(response: HttpResponse) -> bool:
     return kind.partition(";")[0].strip().lower() == EVENT_STREAM
 
 
-def continued(decoder: SseDecoder | None, limit: int) -> SseDecoder:
-    """A decoder for the next connection of the same stream, if any: only its place in it is kept."""
-    fresh = SseDecoder(limit)
-    if decoder is None:
-        return fresh
-    fresh.last_event_id = decoder.last_event_id
-    fresh.retry_milliseconds = decoder.retry_milliseconds
-    return fresh
-
-
 def retry_seconds(decoder: SseDecoder) -> float:
     """How long to wait before a broken stream is opened again: as the server said, or a moment."""
     milliseconds = decoder.retry_milliseconds
     return RETRY_SECONDS if milliseconds is None else max(LEAST_RETRY_SECONDS, milliseconds / 1000)
-
-
-class BegunStream:
-    """An event stream of which something was read: the data of its events, and who decodes the rest."""
-
-    def __init__(self, message_limit: int) -> None:
-        self.decoder = SseDecoder(message_limit)
-        self.data: list[bytes] = []  # events without any only carry an id
-        self.is_silent = False  # it has said nothing so far, and goes on
-
-    def __repr__(self) -> str:
-        return f"<BegunStream {len(self.data)} events, {self.decoder!r}>"
-
-    def read(self, response: HttpResponse) -> bool:
-        """Decode what has come; False, and it is left there, when that is much."""
-        if response.body_bytes > min(STREAM_BYTES, self.decoder.max_event_bytes):
-            return False
-        for event in self.decoder.feed(response.receive_nowait()):
-            if event.data:
-                self.data.append(event.data)
-        return True
 
 
 class PendingHttpRequest(PendingRequest):
@@ -157,21 +126,26 @@ class PendingHttpRequest(PendingRequest):
 
     `sent`: the POST, as long as no task reads what comes of it. `carrier`: cancels the task that does, which
     begins in `context`. `unsent`: it failed, or was taken back, before any of it was sent. `whole`: the body
-    of its response, once that was read and noted. `stream`: what was read at once of an event stream;
-    `decoder`: of a stream that a task reads.
+    of its response, once that was read and noted. `decoder`: of its event stream; `begun`: the data of the
+    events that were read of it at once; `is_silent`: it has said nothing so far, and goes on.
     """
 
-    __slots__ = ("carrier", "context", "decoder", "sent", "stream", "unsent", "whole")
+    sent: SentRequest | None = None
+    carrier: trio.CancelScope | None = None
+    context: Context | None = None
+    unsent: bool = False
+    whole: bytes | None = None
+    decoder: SseDecoder | None = None
+    begun: Sequence[bytes] = ()
+    is_silent: bool = False
 
-    def __init__(self, id: int, call: Call) -> None:  # noqa: A002 - the protocol's word
-        super().__init__(id, call)
-        self.sent: SentRequest | None = None
-        self.carrier: trio.CancelScope | None = None
-        self.context: Context | None = None
-        self.unsent = False
-        self.whole: bytes | None = None
-        self.stream: BegunStream | None = None
-        self.decoder: SseDecoder | None = None
+
+def answer_in(body: bytes, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
+    """The answer that is waited for, when a body or an event holds it."""
+    reply = decode_reply(body) if len(body) <= LARGE_BYTES else None
+    if reply is not None and reply.id == pending.id:
+        return reply
+    return as_answer(message_in(body), pending)
 
 
 def as_answer(message: Message | None, pending: PendingHttpRequest) -> Reply | ErrorReply | None:

@@ -283,7 +283,7 @@ class ResponseCache:
         self.counts.misses += 1
         if not HEARD.isdisjoint(call.meta):
             return ask(notify)
-        if self._cache.joinable(key, generation, None) is not None:
+        if (key, generation, None) in self._cache.joinable:
             return self._join_read(key, call, ask, notify, upstream)
         return self._lead_read(key, generation, call, ask, notify)
 
@@ -345,7 +345,7 @@ class ResponseCache:
         or has trouble that is not the server's answer, one of those who have joined asks next. Raises
         RpcError when that is what was brought.
         """
-        while (fetch := self._cache.joinable(key, generation, audience)) is not None:
+        while (fetch := self._cache.joinable.get((key, generation, audience))) is not None:
             done = fetch.done = trio.Event() if fetch.done is None else fetch.done
             assert isinstance(done, trio.Event)
             await done.wait()
@@ -400,7 +400,7 @@ class ResponseCache:
             return self._audience(leader) == who
 
         audience = None if method in self._public else who
-        if self._cache.joinable(key, generation, audience) is not None:
+        if (key, generation, audience) in self._cache.joinable:
             await in_task()
             with limited(deadline):
                 found, _ = await self._join(key, generation, audience, accepts)

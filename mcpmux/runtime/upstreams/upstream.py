@@ -97,6 +97,8 @@ class Upstream(UpstreamStatus):
         self.subscriber = subscriber
         self._find_client = find_client
         self._on_notification = on_notification
+        # The result of a task comes when the task is done, however long that takes.
+        self._timeouts = {m.TASKS_RESULT: math.inf, **self.config.timeouts}
         self._to_tell = NotificationQueue()
         self._eras = eras
         self._ended = False
@@ -125,7 +127,7 @@ class Upstream(UpstreamStatus):
         `deadline`: another one, which holds if it is sooner. Raises RpcError: the upstream's own, or one that
         says why there is no answer.
         """
-        seconds = self.patience(call.method)
+        seconds = self._timeouts.get(call.method, self.config.request_timeout)
         if self.held is not None:
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
         if self.silent:
@@ -174,9 +176,7 @@ class Upstream(UpstreamStatus):
 
     def patience(self, method: str) -> float:
         """Seconds for a call of `method`."""
-        # The result of a task comes when the task is done, however long that takes.
-        seconds = math.inf if method == m.TASKS_RESULT else self.config.request_timeout
-        return self.config.timeouts.get(method, seconds) if self.config.timeouts else seconds
+        return self._timeouts.get(method, self.config.request_timeout)
 
     def _passes(self, event: Event, call: Call) -> bool:
         """Whether the client of `call` hears what the server says on its way.

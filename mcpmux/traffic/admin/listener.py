@@ -181,7 +181,7 @@ class AccessCheck:
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
             return f"Origin {origin!r} may not connect; only the listener's own pages may"
-        if (problem := self._policy.refuses(headers)) is not None:
+        if (problem := self._policy.refuses(headers.get("host", ""), headers.get("origin"))) is not None:
             return problem
         foreign = headers.get("sec-fetch-site", "none") in ("same-site", "cross-site")
         if foreign and (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) != FOLLOWED_LINK:

@@ -44,14 +44,12 @@ class HttpResponse:
         """Whether all of it has come."""
         return self._connection is None or self._connection.parser.complete
 
-    @property
-    def body_bytes(self) -> int:
-        """Of the body so far."""
-        return self._connection.parser.body_bytes if self._connection is not None else 0
-
-    def receive_nowait(self) -> bytes:
-        """What has come of the body, and was not read yet."""
-        return self._connection.parser.take_body() if self._connection is not None else b""
+    def receive_nowait(self, most: int) -> bytes | None:
+        """What has come of the body and was not read; None, and it is left, if that is over `most` bytes."""
+        connection = self._connection
+        if connection is None or connection.parser.body_bytes > most:
+            return None
+        return connection.parser.take_body()
 
     def read_nowait(self) -> bytes | None:
         """The body when all of it came with the head and nothing of it was read yet, else None."""
@@ -425,7 +423,7 @@ def _find_clock() -> float:
 
 
 class SentRequest:
-    """A request that was posted to a pool. `take_begun`, `wait` or `release` must follow."""
+    """A request that was posted to a pool. `take_nowait`, `wait` or `release` must follow."""
 
     __slots__ = ("_connection", "_idempotent", "_pool", "_request")
 
@@ -437,23 +435,19 @@ class SentRequest:
         self._request = request
         self._idempotent = idempotent
 
-    def take_begun(self) -> HttpResponse | None:
-        """The response as soon as its head is in, to be finished or left to `wait`; None when it is not."""
-        connection = self._connection
-        if connection.failure is not None or not connection.parser.status:
-            return None
-        return HttpResponse(connection, self._pool)
+    def take_nowait(self) -> bytes | HttpResponse | None:
+        """What has come of a response of status 200: its whole body, or an event stream that has begun.
 
-    def whole_body(self) -> bytes | None:
-        """The body of a whole response of status 200 that is no event stream; None for any other."""
+        A stream is to be finished or left to `wait`. None for anything else.
+        """
         connection = self._connection
         parser = connection.parser
-        if connection.failure is not None or not parser.complete or parser.status != 200:
+        if connection.failure is not None or parser.status != 200:
             return None
         kind = parser.headers.get("content-type", JSON_TYPE)
         if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() == EVENT_STREAM:
-            return None
-        return parser.take_body()
+            return HttpResponse(connection, self._pool)
+        return parser.take_body() if parser.complete else None
 
     def release(self) -> None:
         """Done with the response: its connection is kept if all of it is there, else closed."""

@@ -170,7 +170,7 @@ class HttpConnection:
         if (
             self.failure is None
             and not parser.complete
-            and (not parser.status or 0 < parser.missing <= RECEIVE_BYTES)
+            and (not parser.status or 0 < parser.length - parser.body_bytes <= RECEIVE_BYTES)
         ):
             return  # else it is a stream, or a large body
         hear, self._hear = self._hear, None

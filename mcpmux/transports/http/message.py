@@ -674,7 +674,7 @@ class ResponseParser:
         self._repeats = 0
         self._body: list[bytes | bytearray] = []
         self.body_bytes = 0  # of the body so far
-        self._length = 0  # of the body, where the head says it
+        self.length = 0  # of the body, where the head says it
         self._ends_with_stream = False
 
     def feed(self, data: bytes) -> None:
@@ -709,7 +709,7 @@ class ResponseParser:
         self.status = self._known_status
         self.complete = self.keep_alive = True
         self.received_bytes = len(data)
-        self._length = self.body_bytes = len(body)
+        self.length = self.body_bytes = len(body)
         if body:
             self._body.append(body)
         return True
@@ -741,12 +741,12 @@ class ResponseParser:
     @property
     def missing(self) -> int:
         """Bytes of the body that are still to come; 0 when nobody knows."""
-        return max(0, self._length - self.body_bytes)
+        return max(0, self.length - self.body_bytes)
 
     def skip_rest(self) -> None:
         """What is `missing` was received, and did not come here."""
         self.received_bytes += self.missing
-        self.body_bytes = self._length
+        self.body_bytes = self.length
         self.complete = True
         self.keep_alive = self._parser.should_keep_alive()
         self._parser = httptools.HttpResponseParser(self)
@@ -791,7 +791,7 @@ class ResponseParser:
             if headers["transfer-encoding"].lower() != "chunked":
                 raise RemoteProtocolError("its transfer coding is not chunked")
         elif status == 200 or not has_no_body(status):
-            self._length = int(headers.get("content-length", 0))
+            self.length = int(headers.get("content-length", 0))
             self._ends_with_stream = "content-length" not in headers
         self.status = status
 

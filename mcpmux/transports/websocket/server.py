@@ -58,7 +58,7 @@ class Door:
         """For a request that does not get through."""
         if request.target.partition("?")[0] != self.path:
             return 404, f"the WebSocket endpoint is at {self.path}", ()
-        reason = self.policy.refuses(headers)
+        reason = self.policy.refuses(headers.get("host", ""), headers.get("origin"))
         if reason is not None:
             return 403, reason, ()
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
