@@ -31,7 +31,7 @@ both = pytest.mark.parametrize("parse", [parse, parse_bytewise], ids=["whole", "
 @both
 def test_request_is_taken_apart(parse):
     parser = parse(START + b"X-A: \t 1 \t\r\nx-a: 2\r\nAccept:\r\nContent-Length: 4\r\n\r\nbody")
-    request = parser.requests.popleft()
+    request = parser.requests.pop(0)
     assert (request.method, request.path, request.query) == ("POST", "/mcp", "a=1")
     assert request.headers == {"host": "here", "x-a": "1, 2", "accept": "", "content-length": "4"}
     assert (request.body, request.peer) == (b"body", "peer")
@@ -79,7 +79,7 @@ def test_body_is_framed_and_the_next_request_follows(parse, framed, body):
     ],
 )
 def test_persistence_follows_version_and_connection(head, old, keep_alive):
-    request = parse(head).requests.popleft()
+    request = parse(head).requests.pop(0)
     assert (request.http_1_0, request.keep_alive) == (old, keep_alive)
 
 
@@ -95,7 +95,7 @@ def test_persistence_follows_version_and_connection(head, old, keep_alive):
     ],
 )
 def test_target_is_split(target, path, query, host):
-    request = parse(b"OPTIONS " + target + b" HTTP/1.1\r\nHost: here\r\n\r\n").requests.popleft()
+    request = parse(b"OPTIONS " + target + b" HTTP/1.1\r\nHost: here\r\n\r\n").requests.pop(0)
     assert (request.path, request.query, request.headers["host"]) == (path, query, host)
 
 
@@ -197,7 +197,7 @@ def test_head_and_body_of_exactly_the_limits_pass(parse):
     padding = LIMITS.head_bytes - len(head) - 4
     parser = parse(head + b"a" * padding + b"\r\n\r\n" + b"b" * 40)
     assert parser.refusal is None
-    assert parser.requests.popleft().body == b"b" * 40
+    assert parser.requests.pop(0).body == b"b" * 40
 
 
 def test_pipelined_requests_are_measured_one_by_one():

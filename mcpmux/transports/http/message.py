@@ -23,11 +23,9 @@ A response; interim ones (1xx) are skipped, trailers are ignored:
 from __future__ import annotations
 
 import re
-from collections import deque
 from enum import Enum, auto
 from functools import lru_cache
 from http import HTTPStatus
-from itertools import islice
 from time import gmtime
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -351,7 +349,7 @@ class RequestParser:
 
     def __init__(self, limits: HttpLimits, peer: str) -> None:
         self.phase = IDLE
-        self.requests: deque[HttpRequest] = deque()
+        self.requests: list[HttpRequest] = []  # few; an empty deque is larger than all else here
         self.refusal: Refusal | None = None
         self.wants_continue = False
         self.holder = ""  # of the client's certificate
@@ -440,7 +438,7 @@ class RequestParser:
         The rest is how everything was before: `body_bytes` of an unfinished body, requests `complete`.
         """
         self._chunked = False
-        found = list(islice(self.requests, complete, None))
+        found = self.requests[complete:]
         if self._request is not None:
             found.append(self._request)
         position = 0

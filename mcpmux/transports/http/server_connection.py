@@ -474,7 +474,7 @@ class ServerConnection:
                 phase = None
                 handling = self._handling
                 if handling is None:
-                    if self._begin(parser.requests.popleft()) and self._handling is None:
+                    if self._begin(parser.requests.pop(0)) and self._handling is None:
                         continue
                     handling = self._handling
                 assert handling is not None
