@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import click
 
 from mcpmux.cli.console import show_json, tell
-from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import format_ms, show_place
@@ -176,7 +175,7 @@ hash_option = partial(click.option, metavar="HASH", callback=check_hash)
 path_argument: Decorator = click.argument("path", type=click.Path(path_type=Path))
 
 
-@click.group(cls=Commands)
+@click.group()
 def audit() -> None:
     """Check and read the audit log.
 

@@ -18,7 +18,6 @@ from rich.table import Table
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import StoreTrouble, TokenStore, default_store
 from mcpmux.cli.console import make_table, show_rows, tell
-from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, WebSocket
@@ -38,7 +37,7 @@ config_option = click.option(
 )
 
 
-@click.group(cls=Commands)
+@click.group()
 def auth() -> None:
     """Manage client tokens (mcpmux stores only their hashes) and logins at upstreams.
 

@@ -12,7 +12,6 @@ import click
 from rich.text import Text
 
 from mcpmux.cli.console import make_table, show_json, show_table
-from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import load_config, upstream_json_option
 from mcpmux.config import Config
 from mcpmux.config.schema import config_schema
@@ -27,7 +26,7 @@ from mcpmux.protocol.principal import Principal
 STYLES = {"allow": "green", "deny": "red"}
 
 
-@click.group(cls=Commands)
+@click.group()
 def config() -> None:
     """Describe the configuration file.
 
@@ -48,7 +47,7 @@ def schema() -> None:
     click.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))
 
 
-@click.group(cls=Commands)
+@click.group()
 def access() -> None:
     """Try the access rules of a configuration.
 

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import make_table, show_rows, tell
-from mcpmux.cli.lazy import Commands
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.errors import ConfigError
@@ -103,7 +102,7 @@ def admin_options(command: Command) -> Command:
     return decorated
 
 
-@click.group(cls=Commands)
+@click.group()
 def ctl() -> None:
     """Show and control a running mcpmux over its admin listener.
 

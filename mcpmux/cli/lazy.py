@@ -20,30 +20,12 @@ import click
 import mcpmux
 
 
-class Commands(click.Group):
-    """A group that suggests a command for a mistyped one."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command's name, the command and its arguments. Raises UsageError for an unknown command."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            # Not at the top: only a mistake needs it.
-            from mcpmux.config.report import closest
-
-            close = closest(args[0].lower(), self.list_commands(ctx))
-            if close is None:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean '{close}'?", ctx) from None
-
-
-class LazyCommands(Commands):
+class LazyCommands(click.Group):
     """A group that runs commands by `process.run_inside`. `places`: name -> `module:attribute`, in order."""
 
     def __init__(self, *args: Any, places: Mapping[str, str], **more: Any) -> None:
         super().__init__(*args, **more)
+        self.commands = {name: click.Command(name) for name in places}  # whose names click suggests
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
