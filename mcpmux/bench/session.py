@@ -32,12 +32,12 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
 from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.merger import walk_pages
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.wall import leaves_of
 
-PAGE_LIMIT = 10_000  # of a list; a longer one never ends
 LOST = "connection lost"
 NOT_ACKNOWLEDGED = "the listen ended before it was acknowledged"
 NO_CAPABILITIES = raw({})
@@ -204,7 +204,7 @@ class Session:
                 found = (text_of(item.get("uri")) for item in decode_list(result["resources"]))
                 uris.extend(uri for uri in found if uri is not None)
 
-        await _walk(Call(m.RESOURCES_LIST, {}, {}), self.exchange, note)
+        await walk_pages(Call(m.RESOURCES_LIST, {}, {}), self.exchange, note)
         return tuple(uris)
 
     def end(self) -> None:
@@ -297,21 +297,6 @@ async def listen_to(exchange: Exchange, uris: Sequence[str], agree: Callable[[],
     await exchange(Call(m.LISTEN, {"notifications": raw({"resourceSubscriptions": uris})}, {}), hear)
 
 
-async def _walk(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:
-    """Ask for every page of a list; `see` is given the call for each, and its result. Raises McpmuxError."""
-    cursors: set[str] = set()
-    while True:
-        result = await exchange(call, unheard)
-        see(call, result)
-        cursor = text_of(result.get("nextCursor"))
-        if cursor is None:
-            return
-        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
-            raise RemoteProtocolError(f"{call.method} never ends")
-        cursors.add(cursor)
-        call = call.with_params({"cursor": result["nextCursor"]})
-
-
 async def _perform_walk(call: Call, connection: Connection) -> Answer:
     """All pages of a list as one request."""
     sent = received = 0
@@ -323,7 +308,7 @@ async def _perform_walk(call: Call, connection: Connection) -> Answer:
         if m.LISTS[call.method].items not in result:
             raise RemoteProtocolError(f"the answer to {call.method} has no list in it")
 
-    await _walk(call, connection.exchange, count)
+    await walk_pages(call, connection.exchange, count)
     return Answer(OK, sent, received)
 
 

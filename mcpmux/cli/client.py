@@ -17,13 +17,12 @@ from mcpmux.cli.options import load_config, quiet_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
-from mcpmux.mux.merge import PAGE_LIMIT
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.merger import LEFT_OUT
+from mcpmux.runtime.merger import LEFT_OUT, walk_pages
 
 Json = dict[str, Any]
 
@@ -126,32 +125,21 @@ async def walk(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fields]:
 
     Raises RpcError and McpmuxError.
     """
-
-    async def ignore(_event: Event) -> None:
-        """Lists need no notifications."""
-
     items: list[Fields] = []
-    params: Fields = {}
-    cursors: set[str] = set()
-    while True:
+
+    def take(_call: Call, result: Fields) -> None:
         try:
-            result = await mux.router.exchange(Call(method, params, {}), ignore)
-        except RpcError as error:
-            if error.code == METHOD_NOT_FOUND:
-                return items
-            raise
-        try:
-            items += decode_list(result[m.LISTS[method].items])
+            items.extend(decode_list(result[m.LISTS[method].items]))
         except (KeyError, ValueError):
             raise RemoteProtocolError(f"the answer to {method} has no list in it") from None
-        left_out |= read_left_out(result)
-        cursor = text_of(result.get("nextCursor"))
-        if cursor is None:
-            return items
-        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
-            raise RemoteProtocolError(f"{method} never ends: there is a next page after {len(cursors)} pages")
-        cursors.add(cursor)
-        params = {"cursor": raw(cursor)}
+        left_out.update(read_left_out(result))
+
+    try:
+        await walk_pages(Call(method, {}, {}), mux.router.exchange, take)
+    except RpcError as error:
+        if error.code != METHOD_NOT_FOUND:
+            raise
+    return items
 
 
 def read_left_out(result: Fields) -> dict[str, str]:

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import trio
 
-from mcpmux.errors import Overdue, RpcError
+from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
 from mcpmux.mux.merge import PAGE_LIMIT, Item, Walk, expose_list
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
-from mcpmux.protocol.call import META, Call, Notify
+from mcpmux.protocol.call import META, Call, Exchange, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
@@ -200,6 +200,23 @@ async def walk(upstream: Upstream, call: Call) -> list[Fields]:
             break
         position = following
     raise _never_ends(upstream, call)
+
+
+async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:
+    """Ask for every page of a list; `see` is given the call for each, and its result. Raises McpmuxError."""
+    cursors: set[str] = set()
+    while True:
+        result = await exchange(call, unheard)
+        see(call, result)
+        cursor = text_of(result.get("nextCursor"))
+        if cursor is None:
+            return
+        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
+            raise RemoteProtocolError(
+                f"{call.method} never ends: there is a next page after {len(cursors)} pages"
+            )
+        cursors.add(cursor)
+        call = call.with_params({"cursor": result["nextCursor"]})
 
 
 class Texts(NamedTuple):
