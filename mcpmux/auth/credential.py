@@ -56,9 +56,6 @@ class Credential(ABC):
         self._again = -math.inf  # no renewal before, after one that failed
         self._turn = trio.Lock()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}{'' if self._header else ', without a token'}>"
-
     def header_now(self) -> Header:
         """The Authorization header, () when it has to be waited for."""
         return self._header if self._clock() < self._due else ()

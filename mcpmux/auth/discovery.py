@@ -20,7 +20,7 @@ import structlog
 
 from mcpmux.auth.bearer import Challenge, read_scopes
 from mcpmux.auth.http import OAuthHttp
-from mcpmux.config.auth import Auth, OAuth, TrustedUrl
+from mcpmux.config.auth import Auth, OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.http.route import HttpOrigin
@@ -69,21 +69,6 @@ def server_urls(issuer: str) -> tuple[str, ...]:
     if not path:
         return origin + _OAUTH, origin + _OPENID
     return origin + _OAUTH + path, origin + _OPENID + path, origin + path + _OPENID
-
-
-def read_keys_url(data: bytes, issuer: str) -> str:
-    """The `jwks_uri` in the metadata of `issuer`, to the letter. Raises RemoteProtocolError."""
-    try:
-        document: Any = msgspec.json.decode(data)
-        claimed, url = document["issuer"], document["jwks_uri"]
-    except (*UNREADABLE, TypeError, KeyError):
-        raise RemoteProtocolError("its metadata has no `issuer` or no `jwks_uri`") from None
-    if claimed != issuer:
-        raise RemoteProtocolError("its metadata is that of another issuer")
-    try:
-        return TrustedUrl().read(url)
-    except ValueError as error:
-        raise RemoteProtocolError(f"its metadata names a bad `jwks_uri`: {error}") from None
 
 
 def is_same_issuer(one: str, other: str) -> bool:

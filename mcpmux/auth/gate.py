@@ -67,9 +67,6 @@ class Gate:
             self._issuers[issuer.issuer] = trusted
             self._grounds[f"issuers.{called}"] = issuer, config.resource
 
-    def __repr__(self) -> str:
-        return f"<Gate of {', '.join(self._grounds)}; {len(self._judged)} judged>"
-
     def adopt(self, config: Auth, name: str) -> None:
         """The configuration is another one now. Streams end of those whom it does not let in as they are."""
         if config == self._config:

@@ -23,15 +23,16 @@ import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import structlog
 import trio
 
 from mcpmux.auth.bearer import BadToken
-from mcpmux.auth.discovery import read_keys_url, server_urls
-from mcpmux.config.auth import Issuer
+from mcpmux.auth.discovery import server_urls
+from mcpmux.config.auth import Issuer, TrustedUrl
+from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.principal import Admission, Principal, Turned, is_name
@@ -65,8 +66,8 @@ TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt", "application/jwt"}
 Fetch = Callable[[str, str | None], Awaitable[bytes]]
 """(URL, file of authorities) → the document. Raises McpmuxError."""
 
-_FITTING = {"RSA": ("RS", "PS"), "EC": ("ES",), "OKP": ("Ed",)}
-_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519", "Ed25519": "Ed25519"}
+_PUBLIC = ("kty", "n", "e", "crv", "x", "y", "kid", "alg", "use", "key_ops")
+_CURVES = ("P-256", "P-384", "P-521", "Ed25519")
 
 log = structlog.get_logger()
 
@@ -78,29 +79,19 @@ class UnknownKey(BadToken):
     """The token is signed with a key that is not among those that are known; the issuer may have new ones."""
 
 
-class SigningKey(NamedTuple):
-    """One key of an issuer. `kid` and `algorithm` are None when the issuer does not say."""
-
-    kid: str | None
-    algorithm: str | None
-    kind: str
-    curve: str | None
-    key: Key
-
-    def fits(self, algorithm: str) -> bool:
-        """Whether a signature by this algorithm can be of this key."""
-        if self.algorithm not in (None, algorithm) or not algorithm.startswith(_FITTING[self.kind]):
-            return False
-        return self.curve is None or self.curve == _CURVES.get(algorithm)
+def fits(key: Key, algorithm: str) -> bool:
+    """Whether a signature by this algorithm can be of this key."""
+    with suppress(JoseError):
+        jws.JWSRegistry.algorithms[algorithm].check_key(key)
+        return True
+    return False
 
 
-def read_key_set(data: bytes) -> tuple[SigningKey, ...]:
+def read_key_set(data: bytes) -> tuple[Key, ...]:
     """The usable keys in a JWKS: public, for signatures, strong. Raises RemoteProtocolError."""
     try:
-        entries: Any = msgspec.json.decode(data)["keys"]
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise TypeError
-    except (*UNREADABLE, TypeError, KeyError):
+        entries = msgspec.json.decode(data, type=_KeySet).keys
+    except UNREADABLE:
         raise RemoteProtocolError("this is no JSON Web Key Set") from None
     keys = tuple(key for entry in entries[:MOST_KEYS] if (key := _read_key(entry)) is not None)
     if not keys:
@@ -108,26 +99,28 @@ def read_key_set(data: bytes) -> tuple[SigningKey, ...]:
     return keys
 
 
-def _read_key(entry: Mapping[str, Any]) -> SigningKey | None:
+class _KeySet(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+class _Metadata(msgspec.Struct):
+    issuer: str
+    jwks_uri: str
+
+
+def _read_key(entry: Mapping[str, Any]) -> Key | None:
     """None for what is damaged, weak, secret, or not for checking signatures."""
-    kind, kid, algorithm = entry.get("kty"), entry.get("kid"), entry.get("alg")
-    operations = entry.get("key_ops")
-    if not isinstance(kind, str) or kind not in _FITTING or entry.get("use", "sig") != "sig":
-        return None
-    if operations is not None and (not isinstance(operations, list) or "verify" not in operations):
-        return None
-    if not all(text is None or isinstance(text, str) for text in (kid, algorithm)):
-        return None
-    public = {name: entry[name] for name in ("kty", "n", "e", "crv", "x", "y") if name in entry}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of weak keys, which are not used
-            key = import_key(public)
+            key = import_key({name: entry[name] for name in _PUBLIC if entry.get(name) is not None})
+        key.check_use("sig")
+        key.check_key_op("verify")
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
-    if isinstance(key, RSAKey) and not LEAST_RSA_BITS <= key.raw_value.key_size <= MOST_RSA_BITS:
-        return None
-    return SigningKey(kid, algorithm, kind, entry.get("crv"), key)
+    if isinstance(key, RSAKey):
+        return key if LEAST_RSA_BITS <= key.raw_value.key_size <= MOST_RSA_BITS else None
+    return key if entry.get("crv") in _CURVES else None
 
 
 class TrustedIssuer:
@@ -137,15 +130,12 @@ class TrustedIssuer:
         self.name = name
         self.config = config
         self._fetch = fetch
-        self._keys: tuple[SigningKey, ...] = ()
+        self._keys: tuple[Key, ...] = ()
         self._fetched = -math.inf
         self._tried = -math.inf
         self._turn = trio.Lock()
 
-    def __repr__(self) -> str:
-        return f"<TrustedIssuer {self.name} {[key.kid for key in self._keys]}>"
-
-    async def find(self, kid: str | None, algorithm: str) -> tuple[SigningKey, ...]:
+    async def find(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
         """The keys that a token may mean. Raises UnknownKey, and Turned while there are none."""
         if trio.current_time() - self._fetched > FRESH_SECONDS:
             await self._renew()
@@ -156,11 +146,11 @@ class TrustedIssuer:
                 raise
         return self._known(kid, algorithm)
 
-    def _known(self, kid: str | None, algorithm: str) -> tuple[SigningKey, ...]:
+    def _known(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
         if trio.current_time() - self._fetched > STALE_SECONDS:
             sentence = f"the keys of {self.config.issuer} cannot be had at the moment"
             raise Turned(503, sentence, (("Retry-After", "30"),))
-        fitting = tuple(key for key in self._keys if key.fits(algorithm) and kid in (None, key.kid))
+        fitting = tuple(key for key in self._keys if fits(key, algorithm) and kid in (None, key.kid))
         if not fitting:
             raise UnknownKey("the token is signed with a key that its issuer does not have")
         return fitting[:MOST_TRIED]
@@ -189,7 +179,7 @@ class TrustedIssuer:
             log.info("keys of an issuer", issuer=self.config.issuer, keys=[key.kid for key in self._keys])
             return True
 
-    async def _load(self) -> tuple[SigningKey, ...]:
+    async def _load(self) -> tuple[Key, ...]:
         """Raises McpmuxError."""
         if self.config.jwks_file is not None:
             return await trio.to_thread.run_sync(_read_key_file, self.config.jwks_file)
@@ -197,10 +187,18 @@ class TrustedIssuer:
         return read_key_set(await self._fetch(url, self.config.ca))
 
     async def _discover(self) -> str:
+        """The URL of the keys, as the issuer's metadata has it. Raises McpmuxError."""
         problem: McpmuxError = RemoteProtocolError("it has no metadata")
         for url in server_urls(self.config.issuer):
             try:
-                return read_keys_url(await self._fetch(url, self.config.ca), self.config.issuer)
+                metadata = msgspec.json.decode(await self._fetch(url, self.config.ca), type=_Metadata)
+                if metadata.issuer == self.config.issuer:  # to the letter
+                    return TrustedUrl().read(metadata.jwks_uri)
+                problem = RemoteProtocolError("its metadata is that of another issuer")
+            except InvalidValue as error:
+                problem = RemoteProtocolError(f"its metadata names a bad `jwks_uri`: {error}")
+            except UNREADABLE:
+                problem = RemoteProtocolError("its metadata has no `issuer` or no `jwks_uri`")
             except McpmuxError as error:
                 problem = error
         raise problem
@@ -215,7 +213,7 @@ def check_key_file(name: str, config: Issuer) -> None:
             raise ConfigError([f"auth.issuers.{name}.jwks_file: {error}"]) from None
 
 
-def _read_key_file(path: str) -> tuple[SigningKey, ...]:
+def _read_key_file(path: str) -> tuple[Key, ...]:
     try:
         return read_key_set(Path(path).read_bytes())
     except OSError as error:
@@ -271,14 +269,14 @@ def _read_part(part: str) -> dict[str, Any]:
     return members
 
 
-def _verify_signature(token: str, keys: Collection[SigningKey], algorithm: str) -> dict[str, Any]:
+def _verify_signature(token: str, keys: Collection[Key], algorithm: str) -> dict[str, Any]:
     registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
     registry.max_header_length = HEADER_CHARACTERS
     payload = claims = None
     for key in keys:
         with suppress(JoseError, ValueError, TypeError, RecursionError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # EdDSA has another name now, and is what servers say
-            payload = jws.deserialize_compact(token, key.key, registry=registry).payload
+            payload = jws.deserialize_compact(token, key, registry=registry).payload
             break
     if payload is None:
         raise BadToken("the token's signature is not good")

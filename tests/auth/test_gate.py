@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import CACHE_SECONDS, Gate
-from mcpmux.auth.jwt import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, read_key_set
+from mcpmux.auth.jwt import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, fits, read_key_set
 from mcpmux.config import StaticToken
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol.principal import Principal, Turned
@@ -522,4 +522,4 @@ def test_damaged_keys_beside_a_good_one_do_no_harm(damage: dict[str, Any]):
     keys = read_key_set(
         json.dumps({"keys": [good | damage, good, EC.as_dict(private=False) | damage]}).encode()
     )
-    assert "rsa-1" in [key.kid for key in keys if key.fits("RS256")]
+    assert "rsa-1" in [key.kid for key in keys if fits(key, "RS256")]
