@@ -25,8 +25,8 @@ from oauthlib.oauth2 import WebApplicationClient
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import Clock
 from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
-from mcpmux.auth.oauth_client import Denied, known_client, register, request_tokens
 from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
+from mcpmux.auth.upstream_auth import Denied, known_client, register, request_tokens
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.transports.byte_stream import reason_of
@@ -156,27 +156,34 @@ async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[tuple
 
     Yields the URL that the browser has to come back to, and what it brings. Raises TransportError.
     """
-    listeners = await _listen(ports)
+    listeners: list[trio.SocketListener] = []
+    for port in ports:
+        try:
+            listeners = listeners or await trio.open_tcp_listeners(port, host=HOST)
+        except OSError as error:
+            reason = reason_of(error)
+    if not listeners:
+        raise TransportError(f"cannot listen on {HOST}:{port} for the browser to come back: {reason}")
     bound = listeners[0].socket.getsockname()[1]
     send, receive = trio.open_memory_channel[dict[str, str]](1)
 
     async def handle(request: HttpRequest, reply: HttpReply) -> None:
         asked = request.method, request.headers.get("host"), request.path
-        if asked != ("GET", f"{HOST}:{bound}", PATH):
-            await _say(reply, 404, "There is nothing here.")
-            return
         said = _members(request.query)
-        if not hmac.compare_digest(said.get("state", "").encode(), state.encode()):
-            await _say(reply, 400, "This does not belong to the login that mcpmux waits for.")
-            return
-        await _say(reply, 200, "mcpmux has its answer. You can close this page and go back to the terminal.")
-        with suppress(trio.WouldBlock):  # for the same page, loaded again
-            send.send_nowait(said)
+        status, text = 200, "mcpmux has its answer. You can close this page and go back to the terminal."
+        if asked != ("GET", f"{HOST}:{bound}", PATH):
+            status, text = 404, "There is nothing here."
+        elif not hmac.compare_digest(said.get("state", "").encode(), state.encode()):
+            status, text = 400, "This does not belong to the login that mcpmux waits for."
+        await reply.send(status, *_page(status, text))
+        if status == 200:
+            with suppress(trio.WouldBlock):  # for the same page, loaded again
+                send.send_nowait(said)
 
     failure: McpmuxError | None = None
     async with trio.open_nursery() as nursery:
         limits = HttpLimits(connections=CONNECTIONS, body_bytes=1024)
-        serve = partial(serve_http, refuse=_refuse, stopping=trio.Event(), limits=limits)
+        serve = partial(serve_http, refuse=_page, stopping=trio.Event(), limits=limits)
         await nursery.start(serve, listeners, handle, name="login callback")
         try:
             yield f"http://{HOST}:{bound}{PATH}", receive
@@ -185,15 +192,6 @@ async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[tuple
         nursery.cancel_scope.cancel(reason="the login is over")
     if failure is not None:
         raise failure
-
-
-async def _listen(ports: Sequence[int]) -> list[trio.SocketListener]:
-    for port in ports:
-        try:
-            return await trio.open_tcp_listeners(port, host=HOST)
-        except OSError as error:
-            reason = reason_of(error)
-    raise TransportError(f"cannot listen on {HOST}:{port} for the browser to come back: {reason}")
 
 
 def _members(query: str) -> dict[str, str]:
@@ -206,9 +204,5 @@ def _members(query: str) -> dict[str, str]:
     return said if len(said) == len(pairs) else {}
 
 
-async def _say(reply: HttpReply, status: int, text: str) -> None:
-    await reply.send(status, PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(text)}</p>".encode())
-
-
-def _refuse(_status: int, text: str) -> tuple[Fields, bytes]:
-    return PAGE, html.escape(text).encode()
+def _page(_status: int, text: str) -> tuple[Fields, bytes]:
+    return PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(text)}</p>".encode()

@@ -31,13 +31,14 @@ from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
 
 if TYPE_CHECKING:
-    from mcpmux.transports.web_client import WebAnswer, WebClient
+    from mcpmux.transports.web_client import Find, WebAnswer, WebClient
 
 FETCH_SECONDS = 10.0  # for one answer; clients wait for it
 HEAD_BYTES = 16 * 1024
 BODY_BYTES = 512 * 1024  # far more than the keys of any provider
 
 ACCEPT: Fields = (("Accept", "application/json"),)
+NO_PROXY = Secret("")
 
 Address = IPv4Address | IPv6Address
 
@@ -76,9 +77,6 @@ class AddressPolicy:
         origins = [HttpOrigin.from_url(url) for url in trusted]
         self._hosts = frozenset(origin.host for origin in origins)
         self._plain = frozenset(origin.host for origin in origins if not origin.secure)
-
-    def __repr__(self) -> str:
-        return f"<AddressPolicy {sorted(self._hosts)}>"
 
     def origin_of(self, url: str) -> HttpOrigin:
         """The origin of a URL that an upstream names. Raises RemoteProtocolError when it may not be asked."""
@@ -139,41 +137,37 @@ class OAuthHttp(msgspec.Struct, frozen=True):
     async def ask(self, url: str, fields: Fields = ACCEPT, body: bytes | None = None) -> WebAnswer:
         """GET, or POST when there is a body. Raises TransportError, RemoteProtocolError."""
         origin = self.policy.origin_of(url)
-        try:
-            proxy = choose_proxy(origin, self.proxy)
-        except ConfigError as error:
-            raise TransportError(str(error)) from None
         tls = self.own_tls if origin == self.own else ClientTls(ca=self.ca)
-        client = (await _client())._replace(tls=tls, proxy=proxy, find=self.policy.find)
-        return await _ask(client, origin, url, fields, body)
+        return await _ask(origin, url, tls, self.proxy, self.policy.find, fields, body)
 
 
 async def fetch_json(url: str, ca: str | None) -> bytes:
     """The body of a 200 answer of a trusted server, without a proxy; `ca` as above. Raises McpmuxError."""
     origin = HttpOrigin.from_url(url)
-    answer = await _ask((await _client())._replace(tls=ClientTls(ca=ca)), origin, url)
+    answer = await _ask(origin, url, ClientTls(ca=ca), NO_PROXY, None, ACCEPT, None)
     if answer.status != 200:
         raise RemoteProtocolError(f"{origin.authority} answered with status {answer.status}")
     return answer.body
 
 
 async def _ask(
-    client: WebClient, origin: HttpOrigin, url: str, fields: Fields = ACCEPT, body: bytes | None = None
+    origin: HttpOrigin,
+    url: str,
+    tls: ClientTls,
+    proxy: Secret | None,
+    find: Find | None,
+    fields: Fields,
+    body: bytes | None,
 ) -> WebAnswer:
+    def make() -> WebClient:
+        from mcpmux.transports.web_client import WebClient
+
+        return WebClient(tls, choose_proxy(origin, proxy), find, HEAD_BYTES, BODY_BYTES)
+
     try:
+        client = await trio.to_thread.run_sync(make)  # importing httpx takes a while the first time
         with trio.move_on_after(FETCH_SECONDS):
             return await client.ask("GET" if body is None else "POST", url, fields, body or b"")
     except ConfigError as error:
         raise TransportError(str(error)) from None
     raise TransportError(f"{origin.authority} did not answer within {FETCH_SECONDS:g} s")
-
-
-async def _client() -> WebClient:
-    """With our limits. Importing httpx takes a while the first time: a thread lets others go on."""
-
-    def make() -> WebClient:
-        from mcpmux.transports.web_client import WebClient
-
-        return WebClient(head_bytes=HEAD_BYTES, body_bytes=BODY_BYTES)
-
-    return await trio.to_thread.run_sync(make)
