@@ -13,15 +13,10 @@ import attrs
 import click
 
 from mcpmux.cli.process import Mistake
-from mcpmux.config import (
-    URL_STARTS,
-    Config,
-    parse_http_argument,
-    parse_listen_argument,
-    parse_upstream_argument,
-    parse_upstream_arguments,
-    read_config,
-)
+from mcpmux.config import Config, read_config
+from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
+from mcpmux.config.layout import URL_STARTS
+from mcpmux.config.listener import parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
@@ -114,10 +109,7 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
 
 def _read_target(target: str) -> Config:
     if _is_server(target):
-        try:
-            return Config(upstreams=(parse_upstream_argument(target),))
-        except InvalidValue as mistake:
-            raise ConfigError([str(mistake)]) from None
+        return Config(upstreams=(parse_upstream_argument(target),))
     if not target:
         raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
     if target != STANDARD_INPUT and not _exists(target):

@@ -31,11 +31,9 @@ from mcpmux.config import (
     Listeners,
     Stdio,
     Upstream,
-    parse_http_argument,
 )
-from mcpmux.config.listener import LISTENER_KEYS
+from mcpmux.config.listener import LISTENER_KEYS, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
-from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.rewrite import WORKERS_LIMIT
@@ -104,15 +102,9 @@ def serve(
 
     def load() -> Config:
         loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
-        return attrs.evolve(
-            loaded,
-            listeners=choose_listeners(loaded.listeners, stdio, [*http, *listen]),
-            logging=attrs.evolve(
-                loaded.logging,
-                level=log_level or loaded.logging.level,
-                format=log_format or loaded.logging.format,
-            ),
-        )
+        said = {key: word for key, word in (("level", log_level), ("format", log_format)) if word}
+        listeners = choose_listeners(loaded.listeners, stdio, [*http, *listen])
+        return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **said))
 
     if config is None or not is_file(config):
         run_server(load(), workers=workers)
@@ -124,17 +116,14 @@ def serve(
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
     """The listeners of the options, or else those of the file, or else the default address.
 
-    Raises ConfigError for options that name an address twice.
+    Raises InvalidValue for options that name an address twice.
     """
     if stdio or chosen:
-        try:
-            of_kind: dict[str, Any] = {
-                key: tuple(each for each in chosen if isinstance(each, kind))
-                for kind, key in LISTENER_KEYS.items()
-            }
-            return Listeners(stdio=stdio, **of_kind)
-        except InvalidValue as mistake:
-            raise ConfigError([str(mistake)]) from None
+        of_kind: dict[str, Any] = {
+            key: tuple(each for each in chosen if isinstance(each, kind))
+            for kind, key in LISTENER_KEYS.items()
+        }
+        return Listeners(stdio=stdio, **of_kind)
     if configured.stdio or configured.bound:
         return configured
     return Listeners(http=(parse_http_argument(DEFAULT_ADDRESS),))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mcpmux.config.argument import parse_listen_argument as parse_listen_argument
+from mcpmux.config.argument import parse_upstream_argument as parse_upstream_argument
 from mcpmux.config.auth import AccessRule as AccessRule
 from mcpmux.config.auth import Auth as Auth
 from mcpmux.config.auth import Issuer as Issuer
@@ -19,7 +21,6 @@ from mcpmux.config.listener import ServerTls as ServerTls
 from mcpmux.config.listener import TcpListener as TcpListener
 from mcpmux.config.listener import UnixListener as UnixListener
 from mcpmux.config.listener import WebSocketListener as WebSocketListener
-from mcpmux.config.listener import parse_http_argument as parse_http_argument
 from mcpmux.config.model import Caching as Caching
 from mcpmux.config.model import Config as Config
 from mcpmux.config.model import Http as Http
@@ -34,10 +35,6 @@ from mcpmux.config.model import Unix as Unix
 from mcpmux.config.model import Upstream as Upstream
 from mcpmux.config.model import WebSocket as WebSocket
 from mcpmux.config.reading import read_config as read_config
-from mcpmux.config.target import URL_STARTS as URL_STARTS
-from mcpmux.config.target import parse_listen_argument as parse_listen_argument
-from mcpmux.config.target import parse_upstream_argument as parse_upstream_argument
-from mcpmux.config.target import parse_upstream_arguments as parse_upstream_arguments
 from mcpmux.config.traffic import Audit as Audit
 from mcpmux.config.traffic import Capture as Capture
 from mcpmux.config.traffic import CaptureRule as CaptureRule

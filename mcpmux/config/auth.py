@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import SplitResult, unquote
@@ -20,7 +21,7 @@ from mcpmux.config.listener import (
     asks_certificate,
     is_loopback,
 )
-from mcpmux.config.report import InvalidValue, closest, invalid_value
+from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import (
     Choice,
     Flag,
@@ -138,14 +139,10 @@ class Auth:
             )
         groups: Any = (("tokens", self.tokens, "sha256"), ("issuers", self.issuers, "issuer"))
         for key, group, what in groups:
-            names: dict[str, list[str]] = {}
-            for name, each in group.items():
-                names.setdefault(getattr(each, what), []).append(name)
-            for same in names.values():
-                if len(same) > 1:
-                    raise InvalidValue(
-                        f"`{key}` {' and '.join(same)} have the same `{what}`, so it is not known who comes"
-                    )
+            for mark, number in Counter(getattr(each, what) for each in group.values()).items():
+                if number > 1:
+                    same = " and ".join(name for name, each in group.items() if getattr(each, what) == mark)
+                    raise InvalidValue(f"`{key}` {same} have the same `{what}`, so it is not known who comes")
 
     @property
     def asks_tokens(self) -> bool:
@@ -197,35 +194,33 @@ class UseName(Text, frozen=True):
     pattern: str = "|".join(USES) + "|" + _METHOD
 
     def read(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise invalid_value("text", value)
-        if _LIST.fullmatch(value):
+        word = value if isinstance(value, str) else ""
+        if _LIST.fullmatch(word):
             raise InvalidValue(
                 'lists show what may be used, so they need no rule: name "read", "call" or "get"'
             )
-        if _TASK.fullmatch(value):
+        if _TASK.fullmatch(word):
             raise InvalidValue('a task is allowed to whoever may call its tool: name "call"')
-        close = None if value in USES else closest(value, USES, 0.7)
-        if close is not None:
+        if word not in USES and (close := closest(word, USES, 0.7)):
             raise InvalidValue(f'expected {self.expected}; did you mean "{close}"?')
-        name: str = super().read(value)
-        return name
+        return str(super().read(value))
 
 
-class TargetGlob(Text, frozen=True):
-    """A URI or name as the upstream has it; * stands for any text."""
+def _check_target(glob: str) -> None:
+    for _ in range(_ROUNDS):
+        glob = unquote(glob)
+    if ":" in glob and _DOT_SEGMENT.search(glob):
+        raise InvalidValue("expected a path without `.` and `..` in it: write where it leads to")
 
-    expected: str = "a URI or name as the upstream itself has it, in which * stands for any text"
-    pattern: str = r"[^\x00-\x1f\x7f\ue000]+"
 
-    def read(self, value: object) -> str:
-        glob: str = super().read(value)
-        plain = glob
-        for _ in range(_ROUNDS):
-            plain = unquote(plain)
-        if ":" in plain and _DOT_SEGMENT.search(plain):
-            raise InvalidValue("expected a path without `.` and `..` in it: write where it leads to")
-        return glob
+TargetGlob: TypeAlias = Annotated[
+    str,
+    Text(
+        "a URI or name as the upstream itself has it, in which * stands for any text",
+        r"[^\x00-\x1f\x7f\ue000]+",
+        _check_target,
+    ),
+]
 
 
 @frozen(kw_only=True)
@@ -244,7 +239,7 @@ class AccessRule:
     """Names of upstreams. * stands for any text. Default: all."""
     methods: tuple[Annotated[str, UseName()], ...] = ()
     """What is done: `read`, `subscribe`, `call`, `get`, `complete`, or methods by name. Default: all."""
-    targets: tuple[Annotated[str, TargetGlob()], ...] = ()
+    targets: tuple[TargetGlob, ...] = ()
     """URIs and names as the upstream itself has them, without a prefix. * stands for any text.
     Default: all.
     """

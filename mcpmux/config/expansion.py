@@ -66,17 +66,15 @@ _ASSIGNMENT = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.
 
 
 def read_env_file(path: str) -> dict[str, Secret]:
-    """The variables in the file. Raises InvalidValue if it cannot be read or a line is no assignment."""
+    """The variables in the file; the last one of a name counts.
+
+    Raises InvalidValue if it cannot be read, or with the lines that are no assignment.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidValue(f"expected a readable file of `NAME=value` lines: {reason}") from None
-    return parse_env_file(text)
-
-
-def parse_env_file(text: str) -> dict[str, Secret]:
-    """The variables in `text`. The last one of a name counts. Raises InvalidValue with the wrong lines."""
     variables: dict[str, Secret] = {}
     bad_lines: list[str] = []
     for number, line in enumerate(map(str.strip, text.splitlines()), start=1):

@@ -9,8 +9,10 @@ The classes mirror the files: their attributes are the keys. Which keys may be u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
+from urllib.parse import SplitResult, urlsplit
 
 import attrs
 from attrs import field, frozen
@@ -18,8 +20,19 @@ from attrs import field, frozen
 from mcpmux.config.auth import OAuth
 from mcpmux.config.expansion import Secret, read_env_file
 from mcpmux.config.listener import ClientTls
-from mcpmux.config.model import Handling, Prefix, Stdio, Target, Transport, Upstream
-from mcpmux.config.report import InvalidValue, KeyPath, Report, closest, sort_of
+from mcpmux.config.model import (
+    Handling,
+    Http,
+    Prefix,
+    Stdio,
+    Target,
+    Tcp,
+    Transport,
+    Unix,
+    Upstream,
+    WebSocket,
+)
+from mcpmux.config.report import KeyPath, Report, closest, sort_of
 from mcpmux.config.scalars import (
     Choice,
     EnvironmentValue,
@@ -27,13 +40,13 @@ from mcpmux.config.scalars import (
     Flag,
     HeaderName,
     HeaderValue,
+    HttpUrl,
     ProxyUrl,
     Text,
     derive_name,
     derive_names,
     is_name,
 )
-from mcpmux.config.target import ServerUrl, find_clashes, make_target
 
 UPSTREAMS = "upstreams"
 MCPMUX = "mcpmux"
@@ -42,11 +55,90 @@ SCHEMA = "$schema"  # names the JSON Schema for editors
 # Where the servers are: Claude Desktop, Cursor and most others; VS Code's mcp.json; its settings.json.
 SERVER_PLACES: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 
+# URLs of servers. Only the scheme decides, also about TLS: a `tls` table says how it is used, not whether.
+#
+#     http:// https://    Streamable HTTP, or HTTP+SSE        tcp://HOST:PORT    lines of JSON over TCP
+#     ws:// wss://        WebSocket                           tls://HOST:PORT    the same inside TLS
+#                                                             unix:PATH          lines of JSON, Unix socket
+
+URL_STARTS = ("http://", "https://", "ws://", "wss://", "tcp://", "tls://", "unix:")
+
+_STRANGERS: Mapping[str, tuple[str, ...]] = {
+    "command": ("headers", "transport", "tls", "proxy", "oauth"),
+    "url": ("args", "env", "cwd"),
+    **dict.fromkeys(("ws", "wss"), ("proxy", "transport")),
+    **dict.fromkeys(("tcp", "tls", "unix"), ("headers", "oauth", "proxy", "transport")),
+}
+"""Key, or scheme of a URL -> keys that do not go with it."""
+
+_INSTEAD = {"http": "; expected https://", "ws": "; expected wss://", "tcp": "; expected tls://", "unix": ""}
+"""Scheme without TLS -> what to say when there are settings of TLS."""
+
+
+class ServerUrl(HttpUrl, frozen=True):
+    """A URL without a fragment, with a scheme from the table at the top of this file."""
+
+    expected: str = (
+        "a URL: http://, https://, ws:// or wss:// and a host; tcp:// or tls:// and HOST:PORT; or unix:PATH"
+    )
+    pattern: str = (
+        r"(?:https?|wss?)://[^\s\x00-\x1f/?#]+(?:[/?][^\s\x00-\x1f#]*)?"
+        r"|(?:tcp|tls)://[^\s\x00-\x1f/?#@]+/?|unix:[^\x00]*[^\x00/]"
+    )
+
+    def is_usable(self, parts: SplitResult) -> bool:
+        if parts.scheme == "unix":
+            return True
+        return super().is_usable(parts) and (parts.scheme not in ("tcp", "tls") or parts.port is not None)
+
+
+def make_target(
+    url: str,
+    headers: Mapping[str, Secret] | None = None,
+    tls: ClientTls | None = None,
+    proxy: Secret | None = None,
+    transport: str = "auto",
+    oauth: OAuth | None = None,
+) -> Http | WebSocket | Tcp | Unix:
+    """The server at `url`, which a ServerUrl has read. Settings that do not go with it are ignored."""
+    tls = tls or ClientTls()
+    scheme, parts = url.partition(":")[0], urlsplit(url)
+    if scheme == "unix":
+        return Unix(re.sub(r"^unix:(?://(?=/))?", "", url))
+    if scheme in ("tcp", "tls"):
+        assert parts.hostname is not None and parts.port is not None
+        return Tcp(parts.hostname, parts.port, tls if scheme == "tls" else None)
+    if scheme in ("ws", "wss"):
+        return WebSocket(url, headers or {}, tls, oauth)
+    return Http(url, headers or {}, tls, oauth, proxy, transport)
+
+
+def _find_strangers(settings: Mapping[str, Any], url: object) -> Iterator[str]:
+    """Yields every mistake about the settings of a server at `url`, which is None for a program.
+
+    A URL that only expansion completes has no scheme yet, so nothing is wrong with it here.
+    """
+    present = "command" if url is None else "url"
+    scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
+    start = "unix:" if scheme == "unix" else f"{scheme}://"
+    kind = f"{'an' if scheme.startswith('http') else 'a'} {start} URL"
+    for key, what in ((present, f"`{present}`"), (scheme, kind)):
+        for stranger in filter(settings.__contains__, _STRANGERS.get(key, ())):
+            yield f"`{stranger}` does not go with {what}"
+    headers = settings.get("headers")
+    names = [str(key).lower() for key in headers] if isinstance(headers, Mapping) else []
+    if "oauth" in settings and "authorization" in names:
+        yield "`oauth` and a header `Authorization` are given; remove one of them"
+    if "tls" in settings and scheme in _INSTEAD:
+        yield f"`tls` does not go with {kind}{_INSTEAD[scheme]}"
+
+
+# The keys of one server.
+
 VariableName: TypeAlias = Annotated[str, Text("the name of an environment variable", r"[^=\x00]+")]
 Url: TypeAlias = Annotated[str, ServerUrl()]
 
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
-BOTH = "expected `command` or `url`, got both"
 
 
 # Tables inherit from several bases, which attrs' slots do not allow.
@@ -60,7 +152,7 @@ class UpstreamSettings(Handling):
     """Marks its names and URIs. Default: its name. "" means no prefix, which only one upstream may have."""
     tls: ClientTls = field(factory=ClientTls)
     """How to verify the server of an https, wss or tls URL, and what to show it."""
-    proxy: Annotated[Secret, ProxyUrl()] | None = None
+    proxy: ProxyUrl | None = None
     """HTTP proxy on the way to the URL. "" means none. Default: what variables like HTTPS_PROXY say."""
     oauth: OAuth | None = None
     """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
@@ -74,6 +166,9 @@ class UpstreamSettings(Handling):
 @frozen(kw_only=True, slots=False)
 class TargetKeys:
     """The keys that say which server it is. Our files and those of host apps spell them alike."""
+
+    url_keys: ClassVar[tuple[str, ...]] = ("url",)
+    ignored_keys: ClassVar[frozenset[str]] = frozenset()
 
     command: Filled | None = None
     """Program to start. It speaks MCP on stdio."""
@@ -96,6 +191,30 @@ class TargetKeys:
         assert self.command is not None
         return Stdio(self.command, self.args, env, self.cwd)
 
+    @classmethod
+    def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
+        """Yields every mistake about keys that do not go together."""
+        urls = [key for key in cls.url_keys if key in raw]
+        if "command" in raw and urls:
+            yield "expected `command` or `url`, got both"
+        elif len(urls) > 1:
+            yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
+        elif urls or "command" in raw:
+            yield from cls.find_strangers(raw, raw[urls[0]] if urls else None)
+        else:
+            known = {key.name for key in attrs.fields(cls)} | cls.ignored_keys
+            if not any(closest(key.lower(), ("command", "url")) for key in raw if key not in known):
+                yield NEITHER  # otherwise the mistake about the misspelt key says enough
+
+    @classmethod
+    def find_strangers(cls, raw: Mapping[str, Any], url: object) -> Iterator[str]:
+        """Yields every mistake about keys beside the `url`, which is None for a program."""
+        yield from _find_strangers(raw, url)
+
+    def build(self, name: str, enabled: bool) -> Upstream:
+        """The upstream of a table whose keys do not clash."""
+        raise NotImplementedError
+
 
 @frozen(kw_only=True, slots=False)
 class UpstreamTable(TargetKeys, UpstreamSettings):
@@ -104,21 +223,7 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
     transport: Transport = "auto"
     """What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."""
 
-    @classmethod
-    def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
-        """Yields every mistake about keys that do not go together."""
-        if "command" in raw and "url" in raw:
-            yield BOTH
-            return
-        if "command" not in raw and "url" not in raw:
-            known = {key.name for key in attrs.fields(cls)}
-            if not any(closest(key.lower(), {"command", "url"}) for key in raw if key not in known):
-                yield NEITHER  # otherwise the mistake about the misspelt key says enough
-            return
-        yield from find_clashes(raw, None if "command" in raw else raw["url"])
-
     def build(self, name: str, enabled: bool) -> Upstream:
-        """The upstream of a table whose keys do not clash."""
         target = self.make_target(self.url, self.env, self, self.transport)
         return self.make_upstream(name, target, enabled)
 
@@ -129,8 +234,12 @@ _STDIO_WORDS = ("stdio", "local")
 _HTTP_WORDS = ("http", "streamable-http", "streamableHttp", "streamable_http")
 _SSE_WORD = "sse"
 _WEBSOCKET_WORDS = ("ws", "websocket")
-_URL_KEYS = ("url", "serverUrl", "httpUrl")
-_TRANSPORT_KEYS = ("type", "transport")
+HostTransport: TypeAlias = Annotated[
+    str,
+    Choice(
+        (*_STDIO_WORDS, *_HTTP_WORDS, _SSE_WORD, *_WEBSOCKET_WORDS), '"stdio", "http", "sse" or "websocket"'
+    ),
+]
 
 # Keys in the entry of a server that are for the host app itself.
 # fmt: off
@@ -150,17 +259,6 @@ HOST_APP_KEYS = frozenset({
 # fmt: on
 
 
-class HostTransport(Choice, frozen=True):
-    """The transport of a server, as host apps spell it."""
-
-    words: tuple[str, ...] = _STDIO_WORDS + _HTTP_WORDS + (_SSE_WORD,) + _WEBSOCKET_WORDS
-
-    def read(self, value: object) -> str:
-        if value not in self.words:
-            raise InvalidValue('expected "stdio", "http", "sse" or "websocket"')
-        return str(value)
-
-
 class EnvFile(Text, frozen=True):
     """The path of a `.env` file. It is read into its variables."""
 
@@ -175,11 +273,12 @@ class EnvFile(Text, frozen=True):
 class HostEntry(TargetKeys):
     """A server in the file of a host app."""
 
+    url_keys: ClassVar[tuple[str, ...]] = ("url", "serverUrl", "httpUrl")
     ignored_keys: ClassVar[frozenset[str]] = HOST_APP_KEYS
 
-    type: Annotated[str, HostTransport()] | None = None
+    type: HostTransport | None = None
     """The transport. Without it `command` or `url` decides."""
-    transport: Annotated[str, HostTransport()] | None = None
+    transport: HostTransport | None = None
     """Another spelling of `type`."""
     envFile: Annotated[Mapping[str, Secret], EnvFile()] = field(factory=dict)  # noqa: N815  # host apps' spelling
     """A file of `NAME=value` lines. Variables in `env` win over it."""
@@ -195,46 +294,33 @@ class HostEntry(TargetKeys):
     """Settings that only mcpmux reads, such as the prefix and timeouts."""
 
     @classmethod
-    def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
-        """Yields every mistake about keys that do not go together.
-
-        Unlike our own tables, an entry may have `env` beside `url`: host apps write such entries.
-        """
-        urls = [key for key in _URL_KEYS if key in raw]
-        if "command" in raw and urls:
-            yield BOTH
-        elif "command" not in raw and not urls:
-            yield NEITHER
-        elif len(urls) > 1:
-            yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
-        else:
-            yield from _find_wrong_transport(raw)
-            ours = raw.get(MCPMUX)
-            settings = {**ours} if isinstance(ours, Mapping) else {}
-            if urls and "headers" in raw:
-                settings["headers"] = raw["headers"]
-            yield from find_clashes(settings, raw[urls[0]] if urls else None)
+    def find_strangers(cls, raw: Mapping[str, Any], url: object) -> Iterator[str]:
+        yield from _find_wrong_transport(raw, url)
+        # Unlike our own tables, an entry may have `env` beside a URL: host apps write such entries.
+        ours = raw.get(MCPMUX)
+        settings = {**ours} if isinstance(ours, Mapping) else {}
+        if url is not None and "headers" in raw:
+            settings["headers"] = raw["headers"]
+        yield from _find_strangers(settings, url)
 
     def build(self, name: str, enabled: bool) -> Upstream:
-        """The upstream of an entry whose keys do not clash."""
         url = self.url or self.serverUrl or self.httpUrl
         transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
         target = self.make_target(url, {**self.envFile, **self.env}, self.mcpmux, transport)
         return self.mcpmux.make_upstream(name, target, enabled)
 
 
-def _find_wrong_transport(raw: Mapping[str, Any]) -> Iterator[str]:
+def _find_wrong_transport(raw: Mapping[str, Any], url: object) -> Iterator[str]:
     """Yields a mistake for each transport key that contradicts `command` or the URL."""
-    url = next((raw[key] for key in _URL_KEYS if key in raw), None)
     scheme = url.partition(":")[0] if isinstance(url, str) else ""
     wrong = dict.fromkeys(_STDIO_WORDS, "`url`")
-    if "command" in raw:
+    if url is None:
         wrong = dict.fromkeys((*_HTTP_WORDS, _SSE_WORD, *_WEBSOCKET_WORDS), "`command`")
     elif scheme in ("ws", "wss"):
         wrong |= dict.fromkeys((*_HTTP_WORDS, _SSE_WORD), f"a {scheme}:// URL")
     elif scheme in ("http", "https"):
         wrong |= dict.fromkeys(_WEBSOCKET_WORDS, f"an {scheme}:// URL; expected ws:// or wss://")
-    for key in _TRANSPORT_KEYS:
+    for key in ("type", "transport"):
         word = raw.get(key)
         if isinstance(word, str) and word in wrong:
             yield f'`{key}` is "{word}", which does not go with {wrong[word]}'

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, TypeAlias, TypeVar
 
 from attrs import frozen
 
@@ -148,9 +148,8 @@ class UnixListener:
         return self.path
 
 
-Listener = TypeVar("Listener", HttpListener, WebSocketListener, TcpListener)
 AnyListener: TypeAlias = HttpListener | WebSocketListener | TcpListener | UnixListener
-
+Listener = TypeVar("Listener", bound=AnyListener)
 
 LISTENER_KEYS: Mapping[type[AnyListener], str] = {
     HttpListener: "http",
@@ -182,7 +181,7 @@ class Listeners:
 
     def __attrs_post_init__(self) -> None:
         places = [each.address for each in self.bound if isinstance(each, UnixListener) or each.port]
-        for place in dict.fromkeys(places):
+        for place in places:
             if places.count(place) > 1:
                 raise InvalidValue(
                     f"two listeners have the address {place}; leave one out, or choose another port"
@@ -238,32 +237,22 @@ def is_loopback(host: str) -> bool:
 
 ADDRESS_PATTERN = r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})"
 PATH_PATTERN = r"[^\x00]+"
-MAX_PORT = 65535
 
 
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of "127.0.0.1:8484", "localhost:0" or "[::1]:8484". Raises InvalidValue."""
     match = re.fullmatch(ADDRESS_PATTERN, text)
-    if match is None or int(match[3]) > MAX_PORT:
+    if match is None or int(match[3]) > 65535:
         raise InvalidValue('expected "HOST:PORT", for example "127.0.0.1:8484" or "[::1]:8484"')
     return match[1] or match[2], int(match[3])
 
 
-def parse_address(kind: type[Listener], text: str) -> Listener:
-    """The listener of that kind at `HOST:PORT`. Raises InvalidValue."""
+def parse_listener(kind: Callable[..., Listener], text: str) -> Listener:
+    """The listener of that kind that `text` is the short form of. Raises InvalidValue."""
+    if kind is UnixListener:
+        return kind(path=Text("the path of a socket", PATH_PATTERN).read(text))
     host, port = split_address(text)
     return kind(host=host, port=port)
 
 
-parse_http_argument = partial(parse_address, HttpListener)
-
-SHORT_FORMS: Mapping[type, tuple[str, Callable[[str], Any]]] = {
-    HttpListener: (ADDRESS_PATTERN, parse_http_argument),
-    WebSocketListener: (ADDRESS_PATTERN, partial(parse_address, WebSocketListener)),
-    TcpListener: (ADDRESS_PATTERN, partial(parse_address, TcpListener)),
-    UnixListener: (
-        PATH_PATTERN,
-        lambda text: UnixListener(path=Text("the path of a socket", PATH_PATTERN).read(text)),
-    ),
-}
-"""For each class that may also be written as text: the pattern of that text, and its parser."""
+parse_http_argument = partial(parse_listener, HttpListener)

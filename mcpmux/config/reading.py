@@ -21,7 +21,7 @@ from attrs import frozen
 
 from mcpmux.config.expansion import expand
 from mcpmux.config.layout import UPSTREAMS, lay_out
-from mcpmux.config.listener import SHORT_FORMS
+from mcpmux.config.listener import LISTENER_KEYS, parse_listener
 from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
 from mcpmux.config.report import ELSEWHERE, InvalidValue, KeyPath, Report, closest, invalid_value, suggest
 from mcpmux.config.scalars import Scalar
@@ -91,9 +91,6 @@ class Reader:
         self._environ = environ
         self._report = report
 
-    def __repr__(self) -> str:
-        return f"<Reader of {self._report.origin}>"
-
     def read(self, type_: Any, raw: object, path: KeyPath, others: Collection[str] = ()) -> Any:
         """The value of that type for `raw`, which is at `path`; None if the report got mistakes.
 
@@ -117,9 +114,8 @@ class Reader:
                 raise invalid_value("a list", raw)
             item_type = get_args(type_)[0]
             return tuple(self.read(item_type, item, (*path, index)) for index, item in enumerate(raw))
-        if isinstance(raw, str) and type_ in SHORT_FORMS:
-            _, parse = SHORT_FORMS[type_]
-            return parse(self._expand(raw))
+        if isinstance(raw, str) and type_ in LISTENER_KEYS:
+            return parse_listener(type_, self._expand(raw))
         if not isinstance(raw, Mapping):
             raise invalid_value("a table", raw)
         if get_origin(type_) is not Mapping:

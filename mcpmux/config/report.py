@@ -23,8 +23,11 @@ ELSEWHERE = {"mcpservers": "upstreams", "servers": "upstreams", "timeout": "requ
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 
 
-class InvalidValue(ValueError):
+class InvalidValue(ConfigError, ValueError):
     """A value is not accepted. The message says what was expected and never quotes the value."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__([text])
 
 
 def sort_of(value: object) -> str:

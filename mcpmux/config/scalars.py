@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
 from types import MappingProxyType
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -23,12 +23,6 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue, invalid_value
 
 _HAS_REFERENCE = r"\$\{"
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "": 1}
-_DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|)"
-_SIZE = r"([0-9]{1,15}) ?(B|KiB|MiB|GiB|)"
-_DIGITS = r"[0-9]{1,15}"
-_SHARE = r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"
 
 
 class Scalar(msgspec.Struct, frozen=True):
@@ -52,11 +46,6 @@ def _text_pattern(pattern: str) -> str:
     return f"^(?:{pattern})$|{_HAS_REFERENCE}"
 
 
-def _number_schema(kind: str, pattern: str, **bounds: float) -> dict[str, Any]:
-    """Numbers of JSON within bounds, or text that matches `pattern`."""
-    return {"type": [kind, "string"], **bounds, "pattern": _text_pattern(pattern)}
-
-
 class Flag(Scalar, frozen=True):
     """`true` or `false`."""
 
@@ -70,16 +59,21 @@ class Flag(Scalar, frozen=True):
 
 
 class Text(Scalar, frozen=True):
-    """Text of which the whole matches `pattern`. `expected` completes the sentence "expected …"."""
+    """Text of which the whole matches `pattern`, and that `check` does not raise InvalidValue for.
+
+    `expected` completes the sentence "expected …".
+    """
 
     expected: str = "text without NUL characters"
     pattern: str = r"[^\x00]*"
+    check: Callable[[str], object] = str
 
     def read(self, value: object) -> Any:
         if not isinstance(value, str):
             raise invalid_value("text", value)
         if not re.fullmatch(self.pattern, value):
             raise InvalidValue(f"expected {self.expected}")
+        self.check(value)
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -137,107 +131,109 @@ class HttpUrl(Text, frozen=True):
         return bool(parts.hostname) and parts.port != 0
 
 
-class ProxyUrl(SecretText, frozen=True):
-    """The URL of an HTTP proxy, perhaps with user and password. "" means none."""
-
-    expected: str = 'a URL such as "http://proxy.example.com:3128", or "" for no proxy'
-    pattern: str = r"(?:https?://[^\s\x00-\x1f/?#]+/?)?"
-
-    def read(self, value: object) -> Secret:
-        url = super().read(value)
-        if url.reveal():
-            HttpUrl(self.expected).read(url.reveal())
-        return url
+_PROXY = 'a URL such as "http://proxy.example.com:3128", or "" for no proxy'
+ProxyUrl: TypeAlias = Annotated[
+    Secret,
+    SecretText(_PROXY, r"(?:https?://[^\s\x00-\x1f/?#]+/?)?", lambda url: url and HttpUrl(_PROXY).read(url)),
+]
 
 
 class Choice(Scalar, frozen=True):
-    """One of several words."""
+    """One of several words. `expected` names them if there are spellings that nobody needs to know."""
 
     words: tuple[str, ...]
+    expected: str = ""
 
     def read(self, value: object) -> str:
         if value not in self.words:
-            raise InvalidValue("expected one of " + ", ".join(f'"{word}"' for word in self.words))
+            words = self.expected or "one of " + ", ".join(f'"{word}"' for word in self.words)
+            raise InvalidValue(f"expected {words}")
         return str(value)
 
     def schema(self) -> dict[str, Any]:
         return {"anyOf": [{"enum": list(self.words)}, {"type": "string", "pattern": _HAS_REFERENCE}]}
 
 
-class Whole(Scalar, frozen=True):
-    """A whole number from `low` to `high`, or text of digits, so that `"${PORT}"` works."""
+class Number(Scalar, frozen=True):
+    """A number within bounds, or text of one with a unit, so that `"${PORT}"` works."""
 
-    low: int
-    high: int
+    low: float = 0
+    high: float = math.inf
+    expected: ClassVar[str]  # a format, whose {0} is the scalar
+    pattern: ClassVar[str]  # of text: a number, or a group for that and one for its unit
+    units: ClassVar[Mapping[str, float]] = {"": 1}
+    kind: ClassVar[str] = "integer"
 
-    def read(self, value: object) -> int:
-        number = int(value) if isinstance(value, str) and re.fullmatch(_DIGITS, value) else value
-        if not isinstance(number, int) or isinstance(number, bool) or not self.low <= number <= self.high:
-            raise InvalidValue(f"expected a whole number from {self.low} to {self.high}")
-        return number
+    def read(self, value: object) -> Any:
+        number = value
+        if isinstance(value, str) and (match := re.fullmatch(self.pattern, value)):
+            digits, unit = match.groups() or (value, "")
+            number = float(digits) * self.units[unit]
+        if not isinstance(number, int | float) or isinstance(number, bool) or not self.fits(number):
+            raise InvalidValue("expected " + self.expected.format(self))
+        return int(number) if self.kind == "integer" else float(number)
 
-    def schema(self) -> dict[str, Any]:
-        return _number_schema("integer", _DIGITS, minimum=self.low, maximum=self.high)
-
-
-class Share(Scalar, frozen=True):
-    """A number from 0 to 1, or text of such a number, so that `"${SHARE}"` works."""
-
-    def read(self, value: object) -> float:
-        number = float(value) if isinstance(value, str) and re.fullmatch(_SHARE, value) else value
-        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= 1:
-            raise InvalidValue("expected a number from 0 to 1")
-        return float(number)
+    def fits(self, number: float) -> bool:
+        """Whether the number is within the bounds, and whole if it has to be."""
+        return self.low <= number <= self.high and (self.kind == "number" or number % 1 == 0)
 
     def schema(self) -> dict[str, Any]:
-        return _number_schema("number", _SHARE, minimum=0, maximum=1)
+        return {"type": [self.kind, "string"], **self.bounds, "pattern": _text_pattern(self.pattern)}
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds as a JSON Schema has them."""
+        return {"minimum": self.low, "maximum": self.high}
 
 
-class Duration(Scalar, frozen=True):
+class Whole(Number, frozen=True):
+    """A whole number from `low` to `high`."""
+
+    expected: ClassVar[str] = "a whole number from {0.low} to {0.high}"
+    pattern: ClassVar[str] = "[0-9]{1,15}"
+
+
+class Size(Number, frozen=True):
+    """A number of bytes, or text with a unit: "512KiB", "64MiB"."""
+
+    high: float = 2**40
+    expected: ClassVar[str] = '{0.low} to {0.high} bytes, as a number or as text such as "64MiB"'
+    pattern: ClassVar[str] = "([0-9]{1,15}) ?(B|KiB|MiB|GiB|)"
+    units: ClassVar[Mapping[str, float]] = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "": 1}
+
+
+class Share(Number, frozen=True):
+    """A number from 0 to 1."""
+
+    high: float = 1
+    expected: ClassVar[str] = "a number from 0 to 1"
+    pattern: ClassVar[str] = r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?"
+    kind: ClassVar[str] = "number"
+
+
+class Duration(Number, frozen=True):
     """A number of seconds above 0, or text with a unit: "500ms", "10s", "2m", "1h". `off`: 0 is accepted."""
 
     off: bool = False
+    expected: ClassVar[str] = '{0.least}, as a number or as text such as "500ms", "10s" or "2m"'
+    pattern: ClassVar[str] = r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|)"
+    units: ClassVar[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "": 1}
+    kind: ClassVar[str] = "number"
 
-    def read(self, value: object) -> float:
-        seconds = _measure(value, _DURATION, _SECONDS)
-        if seconds is None or not (0 < seconds < math.inf or (self.off and seconds == 0)):
-            least = "0 or more seconds," if self.off else "seconds above 0,"
-            raise InvalidValue(f'expected {least} as a number or as text such as "500ms", "10s" or "2m"')
-        return float(seconds)
+    @property
+    def least(self) -> str:
+        """The lower bound in words."""
+        return "0 or more seconds" if self.off else "seconds above 0"
 
-    def schema(self) -> dict[str, Any]:
-        return _number_schema("number", _DURATION, **{"minimum" if self.off else "exclusiveMinimum": 0})
+    @property
+    def bounds(self) -> dict[str, float]:
+        return {"minimum" if self.off else "exclusiveMinimum": 0}
+
+    def fits(self, number: float) -> bool:
+        return 0 < number < math.inf or (self.off and number == 0)
 
 
 Seconds: TypeAlias = Annotated[float, Duration()]
-
-
-class Size(Scalar, frozen=True):
-    """A number of bytes from `low` to `high`, or text with a unit: "512KiB", "64MiB"."""
-
-    low: int
-    high: int = 2**40
-
-    def read(self, value: object) -> int:
-        size = _measure(value, _SIZE, _BYTES)
-        if size is None or size % 1 or not self.low <= size <= self.high:
-            raise InvalidValue(
-                f'expected {self.low} to {self.high} bytes, as a number or as text such as "64MiB"'
-            )
-        return int(size)
-
-    def schema(self) -> dict[str, Any]:
-        return _number_schema("integer", _SIZE, minimum=self.low, maximum=self.high)
-
-
-def _measure(value: object, pattern: str, units: dict[str, Any]) -> float | None:
-    """`value` if it is a number, or the value of a text with a unit; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return value
-    match = re.fullmatch(pattern, value) if isinstance(value, str) else None
-    return float(match[1]) * units[match[2]] if match else None
 
 
 # Names of upstreams. A host app's free-form name of a server is turned into one.

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 import attrs
 
 from mcpmux.config.layout import MCPMUX, SCHEMA, SERVER_PLACES, UPSTREAMS, HostEntry, UpstreamTable
-from mcpmux.config.listener import SHORT_FORMS
+from mcpmux.config.listener import ADDRESS_PATTERN, LISTENER_KEYS, PATH_PATTERN, UnixListener
 from mcpmux.config.model import Settings
 from mcpmux.config.reading import find_optional, find_scalar
 from mcpmux.config.scalars import NAME_PATTERN, Text
@@ -70,8 +70,8 @@ def _require_at(place: tuple[str, ...]) -> _Schema:
 def _refer(cls: type, definitions: _Schema) -> _Schema:
     if cls.__name__ not in definitions:
         definition = _class_schema(cls, definitions)
-        if cls in SHORT_FORMS:  # a listener may also be text with its own pattern
-            pattern, _ = SHORT_FORMS[cls]
+        if cls in LISTENER_KEYS:  # a listener may also be text with its own pattern
+            pattern = PATH_PATTERN if cls is UnixListener else ADDRESS_PATTERN
             definition = Text(pattern=pattern).schema() | definition | {"type": ["object", "string"]}
         definitions[cls.__name__] = definition
     return {"$ref": f"#/$defs/{cls.__name__}"}

@@ -14,11 +14,9 @@ from mcpmux.config import (
     Upstream,
     WebSocket,
     WebSocketListener,
-    parse_http_argument,
-    parse_listen_argument,
-    parse_upstream_argument,
-    parse_upstream_arguments,
 )
+from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
+from mcpmux.config.listener import parse_http_argument
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.config.expansion import parse_env_file, read_env_file
+from mcpmux.config.expansion import read_env_file
 from mcpmux.config.report import InvalidValue
 
 
-def test_assignments_are_read():
+def test_assignments_are_read(tmp_path):
     text = """
 # a comment
 PLAIN=one two
@@ -17,7 +17,8 @@ EMPTY=
 DOLLAR=${PLAIN}
 PLAIN=last
 """
-    revealed = {name: value.reveal() for name, value in parse_env_file(text).items()}
+    (tmp_path / ".env").write_text(text)
+    revealed = {name: value.reveal() for name, value in read_env_file(str(tmp_path / ".env")).items()}
     assert revealed == {
         "PLAIN": "last",
         "EXPORTED": "three",
@@ -28,9 +29,10 @@ PLAIN=last
     }
 
 
-def test_lines_that_are_no_assignment_are_numbered_and_not_shown():
+def test_lines_that_are_no_assignment_are_numbered_and_not_shown(tmp_path):
+    (tmp_path / ".env").write_text("A=1\nhunter2\n1X=hunter2\n")
     with pytest.raises(InvalidValue) as caught:
-        parse_env_file("A=1\nhunter2\n1X=hunter2\n")
+        read_env_file(str(tmp_path / ".env"))
     assert "line 2, 3" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 

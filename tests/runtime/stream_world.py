@@ -23,7 +23,7 @@ from trio_websocket import (
 from mcpmux import app
 from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Config, Limits, Listeners, Upstream, parse_listen_argument
-from mcpmux.config.target import make_target
+from mcpmux.config.layout import make_target
 from mcpmux.errors import TransportClosed
 from tests.runtime.scripted import Json, ScriptedClient
 from tests.runtime.subscribable import Subscribable
