@@ -8,7 +8,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mcpmux.cli.lazy import is_compiled
+from mcpmux.cli.main import is_compiled
 from mcpmux.logs import configure_logs
 from tests.transports.certificates import Certificates
 

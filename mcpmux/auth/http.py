@@ -14,7 +14,6 @@ names itself, only addresses in URLs are judged. Redirects are not followed anyw
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -42,20 +41,14 @@ NO_PROXY = Secret("")
 
 Address = IPv4Address | IPv6Address
 
-_METADATA = tuple(map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
+PUBLIC, PRIVATE, LOOPBACK, METADATA = "public", "private", "loopback", "link-local or cloud metadata"
+"""Where an address leads."""
+
+_NEVER_ASKED = tuple(map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
 _NAT64 = ip_network("64:ff9b::/96")
 
 
-class Kind(enum.Enum):
-    """Where an address leads."""
-
-    PUBLIC = "public"
-    PRIVATE = "private"
-    LOOPBACK = "loopback"
-    METADATA = "link-local or cloud metadata"
-
-
-def kind_of(address: Address) -> Kind:
+def kind_of(address: Address) -> str:
     """Where an address leads; one that carries another address inside leads where that does."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
@@ -63,11 +56,11 @@ def kind_of(address: Address) -> Kind:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return kind_of(inner)
-    if any(address in network for network in _METADATA):
-        return Kind.METADATA
+    if any(address in network for network in _NEVER_ASKED):
+        return METADATA
     if address.is_loopback or address.is_unspecified:
-        return Kind.LOOPBACK
-    return Kind.PUBLIC if address.is_global and not address.is_multicast else Kind.PRIVATE
+        return LOOPBACK
+    return PUBLIC if address.is_global and not address.is_multicast else PRIVATE
 
 
 class AddressPolicy:
@@ -96,12 +89,12 @@ class AddressPolicy:
         if host in self._hosts:
             return [host]
         found = await _resolve(host, port)
-        kinds = set(map(kind_of, found)) - {Kind.PUBLIC}
+        kinds = set(map(kind_of, found)) - {PUBLIC}
         for trusted in self._hosts if kinds else ():
             with suppress(ConnectFailed):
-                kinds -= {kind_of(address) for address in await _resolve(trusted, 0)} - {Kind.METADATA}
+                kinds -= {kind_of(address) for address in await _resolve(trusted, 0)} - {METADATA}
         if kinds:
-            words = " and ".join(sorted(kind.value for kind in kinds))
+            words = " and ".join(sorted(kinds))
             raise RemoteProtocolError(
                 f"{host}, which it names for authorization, is at a {words} address: "
                 "if that is right, set it as `issuer` in the upstream's `oauth`"

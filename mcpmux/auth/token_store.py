@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,16 +76,11 @@ class StoreTrouble(TransportError):
     """The file of a login cannot be used."""
 
 
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """Where logins are by default: $XDG_STATE_HOME/mcpmux/logins, or ~/.local/state/mcpmux/logins."""
-    home = environ.get("XDG_STATE_HOME", "")
-    base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
-    return base / "mcpmux" / "logins"
-
-
 def default_store() -> TokenStore:
-    """Where the environment says that state is kept."""
-    return TokenStore(state_folder(os.environ))
+    """Where logins are by default: $XDG_STATE_HOME/mcpmux/logins, or ~/.local/state/mcpmux/logins."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
+    return TokenStore(base / "mcpmux" / "logins")
 
 
 class TokenStore(msgspec.Struct, frozen=True):

@@ -24,14 +24,7 @@ from mcpmux.cli.options import (
     upstream_option,
 )
 from mcpmux.cli.process import allow_clients
-from mcpmux.config import (
-    AnyListener,
-    Config,
-    HttpListener,
-    Listeners,
-    Stdio,
-    Upstream,
-)
+from mcpmux.config import AnyListener, Config, HttpListener, Listeners, Stdio, Upstream
 from mcpmux.config.listener import LISTENER_KEYS, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.errors import ConfigError

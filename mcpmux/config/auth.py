@@ -22,15 +22,7 @@ from mcpmux.config.listener import (
     is_loopback,
 )
 from mcpmux.config.report import InvalidValue, closest
-from mcpmux.config.scalars import (
-    Choice,
-    Flag,
-    HttpUrl,
-    Seconds,
-    SecretText,
-    Text,
-    read_only,
-)
+from mcpmux.config.scalars import Choice, Flag, HttpUrl, Seconds, SecretText, Text, read_only
 
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),

@@ -28,8 +28,7 @@ Origin: TypeAlias = Annotated[
     str, Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
 ]
 AdminToken: TypeAlias = Annotated[
-    Secret,
-    SecretText(f"at least {MIN_TOKEN} letters, digits and -._~", rf"[A-Za-z0-9._~-]{{{MIN_TOKEN},}}"),
+    Secret, SecretText(f"at least {MIN_TOKEN} letters, digits and -._~", rf"[A-Za-z0-9._~-]{{{MIN_TOKEN},}}")
 ]
 
 

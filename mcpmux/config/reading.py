@@ -72,16 +72,13 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
 # From parsed tables to attrs values.
 
 
-def find_scalar(type_: Any) -> Scalar | None:
+def find_scalar(type_: Any) -> tuple[Any, Scalar | None]:
+    """The type without `| None`, and its scalar."""
+    # Optional means that the key may be absent. null is not a value of any key.
+    if get_origin(type_) in (Union, UnionType):
+        (type_,) = (arg for arg in get_args(type_) if arg is not NoneType)
     metadata = type_.__metadata__ if get_origin(type_) is Annotated else ()
-    return next((item for item in metadata if isinstance(item, Scalar)), None)
-
-
-def find_optional(type_: Any) -> Any:
-    if get_origin(type_) not in (Union, UnionType) or NoneType not in get_args(type_):
-        return None
-    (inner,) = (arg for arg in get_args(type_) if arg is not NoneType)
-    return inner
+    return type_, next((item for item in metadata if isinstance(item, Scalar)), None)
 
 
 class Reader:
@@ -104,9 +101,7 @@ class Reader:
         return value if len(self._report.problems) == before else None
 
     def _read(self, type_: Any, raw: Any, path: KeyPath, others: Collection[str]) -> Any:
-        # Optional means that the key may be absent. null is not a value of any key.
-        type_ = find_optional(type_) or type_
-        scalar = find_scalar(type_)
+        type_, scalar = find_scalar(type_)
         if scalar is not None:
             return scalar.read(self._expand(raw))
         if get_origin(type_) is tuple:

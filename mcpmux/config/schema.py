@@ -19,7 +19,7 @@ import attrs
 from mcpmux.config.layout import MCPMUX, SCHEMA, SERVER_PLACES, UPSTREAMS, HostEntry, UpstreamTable
 from mcpmux.config.listener import ADDRESS_PATTERN, LISTENER_KEYS, PATH_PATTERN, UnixListener
 from mcpmux.config.model import Settings
-from mcpmux.config.reading import find_optional, find_scalar
+from mcpmux.config.reading import find_scalar
 from mcpmux.config.scalars import NAME_PATTERN, Text
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -107,10 +107,7 @@ def _field_docstrings(cls: type) -> dict[str, str]:
         (body,) = (node.body for node in _classes_in(base.__module__) if node.name == base.__name__)
         for field, below in pairwise(body):
             match field, below:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
+                case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
                     found[name] = " ".join(text.split())
     return found
 
@@ -122,8 +119,7 @@ def _classes_in(module: str) -> list[ast.ClassDef]:
 
 
 def _type_schema(type_: Any, definitions: _Schema) -> _Schema:
-    type_ = find_optional(type_) or type_
-    scalar = find_scalar(type_)
+    type_, scalar = find_scalar(type_)
     if scalar is not None:
         return scalar.schema()
     if get_origin(type_) is tuple:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, Tokens, TokenStore, state_folder
+from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, Tokens, TokenStore, default_store
 
 URL = "https://x.example/mcp"
 
@@ -101,4 +101,5 @@ def test_nothing_secret_is_in_a_repr() -> None:
 )
 def test_state_is_where_the_environment_says(said: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
-    assert state_folder({"XDG_STATE_HOME": said}) == Path(folder) / "mcpmux" / "logins"
+    monkeypatch.setenv("XDG_STATE_HOME", said)
+    assert default_store().folder == Path(folder) / "mcpmux" / "logins"

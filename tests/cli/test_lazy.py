@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import click
 import pytest
 
-from mcpmux.cli.lazy import LazyCommands
-from mcpmux.cli.main import PLACES, TRAFFIC_PLACES, cli, traffic
+from mcpmux.cli.main import PLACES, TRAFFIC_PLACES, LazyCommands, cli, traffic
 from tests.cli.running import WAIT_SECONDS
 
 SHOW_IMPORTED = """
@@ -112,7 +111,7 @@ def test_serving_and_answering_imports_nothing_that_nobody_uses() -> None:
 
 def test_who_wants_what_the_logging_library_was_imported_without_gets_it() -> None:
     script = """
-from mcpmux.cli.lazy import import_structlog
+from mcpmux.cli.main import import_structlog
 import_structlog()
 import sys
 assert not {"asyncio", "rich", "structlog.twisted"} & set(sys.modules), "imported all the same"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux import __version__
-from mcpmux.cli.lazy import is_compiled
+from mcpmux.cli.main import is_compiled
 from tests.cli.conftest import Invoke
 
 COMMANDS = [["serve"], ["demo"], ["check"], ["ls"], ["read"], ["call"], ["config"], ["config", "schema"]]

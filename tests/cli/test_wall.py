@@ -7,7 +7,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from mcpmux.cli.lazy import LazyCommands
+from mcpmux.cli.main import LazyCommands
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake, error_for_user
 from mcpmux.errors import ConfigError, RpcError, TransportError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.cli.lazy import is_compiled
+from mcpmux.cli.main import is_compiled
 from mcpmux.mux import rewrite
 from mcpmux.protocol.large import LARGE_BYTES
 from mcpmux.runtime.duplex_channel import DuplexChannel
