@@ -65,12 +65,8 @@ class Credential(ABC):
         async with self._turn:
             if self.header_now():
                 return self._header
-            if self._clock() >= self._again:
-                try:
-                    await self._bounded(self._renew)
-                    return self._header
-                except McpmuxError as error:
-                    self._fail(error)
+            if self._clock() >= self._again and await self._attempt(self._renew):
+                return self._header
             assert self._trouble is not None
             if not self._header or self._clock() >= self._until:
                 raise self._trouble
@@ -88,14 +84,8 @@ class Credential(ABC):
         async with self._turn:
             if self._header and self._header != shown:
                 return True  # somebody else has renewed it meanwhile
-            try:
-                renewed = await self._bounded(lambda: self._answer(challenge, status))
-            except McpmuxError as error:
-                self._fail(error)
-                self.advice = str(self._trouble)
-                return False
-            if renewed:
-                self.advice = None
+            renewed = await self._attempt(lambda: self._answer(challenge, status))
+            self.advice = None if renewed or self._trouble is None else str(self._trouble)
             return renewed
 
     async def _answer(self, challenge: Challenge, status: int) -> bool:
@@ -109,11 +99,6 @@ class Credential(ABC):
         await self._renew(challenge)
         return True
 
-    def _fail(self, error: McpmuxError) -> None:
-        trouble = error if isinstance(error, TransportError) else TransportError(str(error))
-        log.warning("no new token for an upstream", upstream=self.name, reason=str(error))
-        self._trouble, self._again = trouble, self._clock() + RETRY_SECONDS
-
     def _adopt(self, tokens: Tokens, *, made_now: bool) -> None:
         now = self._clock()
         left = tokens.until - now
@@ -126,11 +111,20 @@ class Credential(ABC):
             seconds = round(left) if left < math.inf else None
             log.info("new token for an upstream", upstream=self.name, seconds=seconds)
 
-    async def _bounded(self, work: Callable[[], Awaitable[bool | None]]) -> bool:
-        """Do it whole: a client that leaves must not take a refresh token along that was used up."""
-        with trio.move_on_after(RENEW_SECONDS, shield=True):
-            return bool(await work())
-        raise TransportError(f"no token came within {RENEW_SECONDS:g} s")
+    async def _attempt(self, work: Callable[[], Awaitable[bool | None]]) -> bool:
+        """Whether the work is done. If it fails, `_trouble` says why.
+
+        It is done whole: a client that leaves must not take a refresh token along that was used up.
+        """
+        trouble = TransportError(f"no token came within {RENEW_SECONDS:g} s")
+        try:
+            with trio.move_on_after(RENEW_SECONDS, shield=True):
+                return await work() is not False
+        except McpmuxError as error:
+            trouble = error if isinstance(error, TransportError) else TransportError(str(error))
+        log.warning("no new token for an upstream", upstream=self.name, reason=str(trouble))
+        self._trouble, self._again = trouble, self._clock() + RETRY_SECONDS
+        return False
 
     @abstractmethod
     async def _renew(self, challenge: Challenge | None = None) -> None:

@@ -110,9 +110,7 @@ class ClientCredentials(Credential):
 
     async def _request(self, found: Found, scopes: tuple[str, ...]) -> None:
         client = configured_client(self._discovery.config, found.server)
-        form = {"grant_type": "client_credentials", "resource": found.resource}
-        if scopes:
-            form["scope"] = " ".join(scopes)
+        form = {"grant_type": "client_credentials", "resource": found.resource, "scope": " ".join(scopes)}
         try:
             http = self._discovery.http
             tokens = await request_tokens(http, found.server, client, form, scopes, self._clock())

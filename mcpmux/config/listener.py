@@ -77,13 +77,23 @@ class ClientTls:
 
 
 @frozen(kw_only=True)
-class WebListener:
-    """An endpoint that browsers can reach."""
+class TcpAddress:
+    """Where a listener is reached."""
 
     host: Host = "127.0.0.1"
     """Address to listen on. 0.0.0.0 or :: stands for every address."""
     port: Port
     """TCP port. With 0 the system chooses a free one."""
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@frozen(kw_only=True)
+class WebListener(TcpAddress):
+    """An endpoint that browsers can reach."""
+
     path: Annotated[str, URL_PATH] = "/mcp"
     """Path of the endpoint."""
     allowed_hosts: tuple[HostHeader, ...] = ()
@@ -92,10 +102,6 @@ class WebListener:
     """Origins of web pages that may connect, besides pages of the listener itself."""
     tls: ServerTls | None = None
     """Serve https or wss with this certificate."""
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 @frozen(kw_only=True)
@@ -116,19 +122,11 @@ class WebSocketListener(WebListener):
 
 
 @frozen(kw_only=True)
-class TcpListener:
-    """A TCP port for clients that send lines of JSON, as on stdio."""
+class TcpListener(TcpAddress):
+    """A TCP port for clients that send lines of JSON, as on stdio. Whoever reaches it may do everything."""
 
-    host: Host = "127.0.0.1"
-    """Address to listen on. Anyone who can reach it may do everything."""
-    port: Port
-    """TCP port. With 0 the system chooses a free one."""
     tls: ServerTls | None = None
     """Use TLS with this certificate."""
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 @frozen(kw_only=True)
