@@ -75,10 +75,6 @@ log = structlog.get_logger()
 # Keys
 
 
-class UnknownKey(BadToken):
-    """The token is signed with a key that is not among those that are known; the issuer may have new ones."""
-
-
 def fits(key: Key, algorithm: str) -> bool:
     """Whether a signature by this algorithm can be of this key."""
     with suppress(JoseError):
@@ -136,24 +132,21 @@ class TrustedIssuer:
         self._turn = trio.Lock()
 
     async def find(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
-        """The keys that a token may mean. Raises UnknownKey, and Turned while there are none."""
+        """The keys that a token may mean. Raises BadToken if there is none, Turned while none can be had."""
         if trio.current_time() - self._fetched > FRESH_SECONDS:
             await self._renew()
-        try:
-            return self._known(kid, algorithm)
-        except UnknownKey:
-            if not await self._renew():
-                raise
-        return self._known(kid, algorithm)
-
-    def _known(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
+        keys = self._fitting(kid, algorithm)
+        if not keys and await self._renew():
+            keys = self._fitting(kid, algorithm)
         if trio.current_time() - self._fetched > STALE_SECONDS:
             sentence = f"the keys of {self.config.issuer} cannot be had at the moment"
             raise Turned(503, sentence, (("Retry-After", "30"),))
-        fitting = tuple(key for key in self._keys if fits(key, algorithm) and kid in (None, key.kid))
-        if not fitting:
-            raise UnknownKey("the token is signed with a key that its issuer does not have")
-        return fitting[:MOST_TRIED]
+        if not keys:
+            raise BadToken("the token is signed with a key that its issuer does not have")
+        return keys[:MOST_TRIED]
+
+    def _fitting(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
+        return tuple(key for key in self._keys if kid in (None, key.kid) and fits(key, algorithm))
 
     async def _renew(self) -> bool:
         """Try to get the keys, unless that was done a moment ago; whether there are other ones now."""
