@@ -157,11 +157,6 @@ class UpstreamSettings(Handling):
     oauth: OAuth | None = None
     """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
 
-    def make_upstream(self, name: str, target: Target, enabled: bool) -> Upstream:
-        handling = {key.name: getattr(self, key.name) for key in attrs.fields(Handling)}
-        prefix = name if self.prefix is None else self.prefix
-        return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
-
 
 @frozen(kw_only=True, slots=False)
 class TargetKeys:
@@ -183,38 +178,6 @@ class TargetKeys:
     headers: Mapping[HeaderName, HeaderValue] = field(factory=dict)
     """Headers to send with every HTTP request, or with the WebSocket handshake."""
 
-    def make_target(
-        self, url: str | None, env: Mapping[str, Secret], ours: UpstreamSettings, transport: str
-    ) -> Target:
-        if url is not None:
-            return make_target(url, self.headers, ours.tls, ours.proxy, transport, ours.oauth)
-        assert self.command is not None
-        return Stdio(self.command, self.args, env, self.cwd)
-
-    @classmethod
-    def find_clashes(cls, raw: Mapping[str, Any]) -> Iterator[str]:
-        """Yields every mistake about keys that do not go together."""
-        urls = [key for key in cls.url_keys if key in raw]
-        if "command" in raw and urls:
-            yield "expected `command` or `url`, got both"
-        elif len(urls) > 1:
-            yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
-        elif urls or "command" in raw:
-            yield from cls.find_strangers(raw, raw[urls[0]] if urls else None)
-        else:
-            known = {key.name for key in attrs.fields(cls)} | cls.ignored_keys
-            if not any(closest(key.lower(), ("command", "url")) for key in raw if key not in known):
-                yield NEITHER  # otherwise the mistake about the misspelt key says enough
-
-    @classmethod
-    def find_strangers(cls, raw: Mapping[str, Any], url: object) -> Iterator[str]:
-        """Yields every mistake about keys beside the `url`, which is None for a program."""
-        yield from _find_strangers(raw, url)
-
-    def build(self, name: str, enabled: bool) -> Upstream:
-        """The upstream of a table whose keys do not clash."""
-        raise NotImplementedError
-
 
 @frozen(kw_only=True, slots=False)
 class UpstreamTable(TargetKeys, UpstreamSettings):
@@ -222,10 +185,6 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
 
     transport: Transport = "auto"
     """What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."""
-
-    def build(self, name: str, enabled: bool) -> Upstream:
-        target = self.make_target(self.url, self.env, self, self.transport)
-        return self.make_upstream(name, target, enabled)
 
 
 # Servers in the files of host apps.
@@ -293,21 +252,52 @@ class HostEntry(TargetKeys):
     mcpmux: UpstreamSettings = field(factory=UpstreamSettings)
     """Settings that only mcpmux reads, such as the prefix and timeouts."""
 
-    @classmethod
-    def find_strangers(cls, raw: Mapping[str, Any], url: object) -> Iterator[str]:
-        yield from _find_wrong_transport(raw, url)
-        # Unlike our own tables, an entry may have `env` beside a URL: host apps write such entries.
-        ours = raw.get(MCPMUX)
-        settings = {**ours} if isinstance(ours, Mapping) else {}
-        if url is not None and "headers" in raw:
-            settings["headers"] = raw["headers"]
-        yield from _find_strangers(settings, url)
 
-    def build(self, name: str, enabled: bool) -> Upstream:
-        url = self.url or self.serverUrl or self.httpUrl
-        transport = _SSE_WORD if _SSE_WORD in (self.type, self.transport) else "auto"
-        target = self.make_target(url, {**self.envFile, **self.env}, self.mcpmux, transport)
-        return self.mcpmux.make_upstream(name, target, enabled)
+Table: TypeAlias = type[UpstreamTable] | type[HostEntry]
+
+
+def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) -> Upstream:
+    """The upstream of a table whose keys do not clash."""
+    ours: UpstreamSettings
+    if isinstance(entry, UpstreamTable):
+        ours, url, env, transport = entry, entry.url, entry.env, entry.transport
+    else:
+        ours, url = entry.mcpmux, entry.url or entry.serverUrl or entry.httpUrl
+        env = {**entry.envFile, **entry.env}
+        transport = _SSE_WORD if _SSE_WORD in (entry.type, entry.transport) else "auto"
+    target: Target
+    if url is not None:
+        target = make_target(url, entry.headers, ours.tls, ours.proxy, transport, ours.oauth)
+    else:
+        assert entry.command is not None
+        target = Stdio(entry.command, entry.args, env, entry.cwd)
+    prefix = name if ours.prefix is None else ours.prefix
+    handling = {key.name: getattr(ours, key.name) for key in attrs.fields(Handling)}
+    return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
+
+
+def find_clashes(table: Table, raw: Mapping[str, Any]) -> Iterator[str]:
+    """Yields every mistake about keys of a table that do not go together."""
+    urls = [key for key in table.url_keys if key in raw]
+    if "command" in raw and urls:
+        yield "expected `command` or `url`, got both"
+    elif len(urls) > 1:
+        yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
+    elif urls or "command" in raw:
+        url = raw[urls[0]] if urls else None
+        settings = raw
+        if table is HostEntry:
+            yield from _find_wrong_transport(raw, url)
+            # Unlike our own tables, an entry may have `env` beside a URL: host apps write such entries.
+            ours = raw.get(MCPMUX)
+            settings = {**ours} if isinstance(ours, Mapping) else {}
+            if urls and "headers" in raw:
+                settings["headers"] = raw["headers"]
+        yield from _find_strangers(settings, url)
+    else:
+        known = {key.name for key in attrs.fields(table)} | table.ignored_keys
+        if not any(closest(key.lower(), ("command", "url")) for key in raw if key not in known):
+            yield NEITHER  # otherwise the mistake about the misspelt key says enough
 
 
 def _find_wrong_transport(raw: Mapping[str, Any], url: object) -> Iterator[str]:
@@ -335,7 +325,7 @@ class Entry:
 
     path: KeyPath
     name: str
-    table: type[UpstreamTable] | type[HostEntry]
+    table: Table
     raw: object
 
     @property
@@ -361,30 +351,16 @@ class Layout:
 
 def lay_out(table: Mapping[str, Any], report: Report, *, is_json: bool) -> Layout:
     """The parts of the document `table`. Mistakes about the outermost tables go to `report`."""
-    if is_json and any(find_servers(table)):
-        return _lay_out_host_file(table, report)
-    entries = []
-    for name, raw in _items(table.get(UPSTREAMS, {}), (UPSTREAMS,), report):
-        entries.append(Entry((UPSTREAMS, name), name, UpstreamTable, raw))
-        if not is_name(name):
-            expected = f'a name of a-z, 0-9, "." and "-" such as `{derive_name(name)}`'
-            report.add((UPSTREAMS, name), f"expected {expected}, at most 32 characters")
-    other_keys = {UPSTREAMS, SCHEMA}
-    settings = {key: value for key, value in table.items() if key not in other_keys}
-    return Layout(tuple(entries), settings, (), other_keys)
-
-
-def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yields (key path, what is there) for every place of the document where a host app keeps servers."""
-    for place in SERVER_PLACES:
-        node: object = document
-        for key in place:
-            node = node.get(key) if isinstance(node, Mapping) else None
-        if node is not None:
-            yield place, node
-
-
-def _lay_out_host_file(table: Mapping[str, Any], report: Report) -> Layout:
+    if not is_json or not any(find_servers(table)):
+        entries = []
+        for name, raw in _items(table.get(UPSTREAMS, {}), (UPSTREAMS,), report):
+            entries.append(Entry((UPSTREAMS, name), name, UpstreamTable, raw))
+            if not is_name(name):
+                expected = f'a name of a-z, 0-9, "." and "-" such as `{derive_name(name)}`'
+                report.add((UPSTREAMS, name), f"expected {expected}, at most 32 characters")
+        other_keys = {UPSTREAMS, SCHEMA}
+        settings = {key: value for key, value in table.items() if key not in other_keys}
+        return Layout(tuple(entries), settings, (), other_keys)
     for key in table:  # all other keys belong to the host app
         if key != MCPMUX and closest(key.lower(), [MCPMUX], 0.8):
             report.add((key,), f"unknown key; did you mean `{MCPMUX}`?")
@@ -396,6 +372,16 @@ def _lay_out_host_file(table: Mapping[str, Any], report: Report) -> Layout:
     names = derive_names([path[-1] for path, _ in servers])
     entries = [Entry(path, name, HostEntry, raw) for name, (path, raw) in zip(names, servers, strict=True)]
     return Layout(tuple(entries), table.get(MCPMUX, {}), (MCPMUX,))
+
+
+def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yields (key path, what is there) for every place of the document where a host app keeps servers."""
+    for place in SERVER_PLACES:
+        node: object = document
+        for key in place:
+            node = node.get(key) if isinstance(node, Mapping) else None
+        if node is not None:
+            yield place, node
 
 
 def _items(table: object, path: KeyPath, report: Report) -> Iterator[tuple[str, object]]:

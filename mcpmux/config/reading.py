@@ -20,7 +20,7 @@ import attrs
 from attrs import frozen
 
 from mcpmux.config.expansion import expand
-from mcpmux.config.layout import UPSTREAMS, lay_out
+from mcpmux.config.layout import UPSTREAMS, find_clashes, lay_out, make_upstream
 from mcpmux.config.listener import LISTENER_KEYS, parse_listener
 from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
 from mcpmux.config.report import ELSEWHERE, InvalidValue, KeyPath, Report, closest, invalid_value, suggest
@@ -56,12 +56,12 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
     upstreams: list[Upstream] = []
     for entry in layout.entries:
         heeding = unheeded if entry.is_disabled else report
-        clashes = list(entry.table.find_clashes(entry.raw)) if isinstance(entry.raw, Mapping) else []
+        clashes = list(find_clashes(entry.table, entry.raw)) if isinstance(entry.raw, Mapping) else []
         for text in clashes:
             heeding.add(entry.path, text)
         table = Reader(environ, heeding).read(entry.table, entry.raw, entry.path)
         if table is not None and not clashes:
-            upstreams.append(table.build(entry.name, enabled=not entry.is_disabled))
+            upstreams.append(make_upstream(table, entry.name, enabled=not entry.is_disabled))
     paths = {entry.name: entry.path for entry in layout.entries}
     for name, text in find_conflicts(upstreams):
         report.add(paths[name], text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -41,11 +41,7 @@ def config_schema() -> _Schema:
         "required": [UPSTREAMS],
     }
     host_servers = servers | {"additionalProperties": _refer(HostEntry, definitions)}
-    host_properties = {}
-    for first, *inner in SERVER_PLACES:
-        host_properties[first] = host_servers
-        for key in reversed(inner):
-            host_properties[first] = {"type": "object", "properties": {key: host_properties[first]}}
+    host_properties = {first: _at(inner, host_servers) for first, *inner in SERVER_PLACES}
     host = {
         "description": "The layout of a host app.",
         "type": "object",
@@ -54,17 +50,18 @@ def config_schema() -> _Schema:
     return {
         "$schema": DIALECT,
         "title": "mcpmux configuration",
-        "if": {"anyOf": [_require_at(place) for place in SERVER_PLACES]},
+        "if": {"anyOf": [_at(place, True, required=True) for place in SERVER_PLACES]},
         "then": host,
         "else": own,
         "$defs": definitions,
     }
 
 
-def _require_at(place: tuple[str, ...]) -> _Schema:
-    key, *rest = place
-    inner = {"properties": {key: _require_at(tuple(rest))}} if rest else {}
-    return {"type": "object", "required": [key], **inner}
+def _at(place: Sequence[str], schema: Any, *, required: bool = False) -> Any:
+    """The schema of a document that has `schema` at the key path `place`."""
+    for key in reversed(place):
+        schema = {"type": "object", "properties": {key: schema}} | ({"required": [key]} if required else {})
+    return schema
 
 
 def _refer(cls: type, definitions: _Schema) -> _Schema:
