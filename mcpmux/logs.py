@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -39,14 +40,6 @@ def _mapped(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
     return change(str(value))
 
 
-def _make_printable(_logger: Any, _name: str, event: EventDict) -> EventDict:
-    for key, value in event.items():
-        is_traceback = key == "exception"  # which has several lines
-        change = printable_lines if is_traceback else lambda text: printable(text[:VALUE_LIMIT])
-        event[key] = _mapped(value, change)
-    return event
-
-
 def _summarize_exception(_logger: Any, _name: str, event: EventDict) -> EventDict:
     """Put one clause in place of a traceback."""
     if event.pop("exc_info", None):
@@ -55,16 +48,24 @@ def _summarize_exception(_logger: Any, _name: str, event: EventDict) -> EventDic
     return event
 
 
-class _Cleaner:
-    """Redacts every text of an event."""
+class _Texts:
+    """Redacts every text of an event, and makes it printable if the log is `for_people`."""
 
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
+    def __init__(self, redactor: Redactor, for_people: bool) -> None:
+        self.redactor = redactor
+        self._for_people = for_people
 
     def __call__(self, _logger: Any, _name: str, event: EventDict) -> EventDict:
         for key, value in event.items():
-            event[key] = _mapped(value, lambda text: self._redactor.redact_text(text)[0])
+            event[key] = _mapped(value, partial(self._change, key))
         return event
+
+    def _change(self, key: str, text: str) -> str:
+        text = self.redactor.redact_text(text)[0]
+        if not self._for_people:
+            return text
+        is_traceback = key == "exception"  # which has several lines
+        return printable_lines(text) if is_traceback else printable(text[:VALUE_LIMIT])
 
 
 class _AcceptErrors(logging.Handler):
@@ -92,22 +93,20 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
     `redactor` says what to redact. Without one the built-in rules apply.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
+    for_people = style != "json"
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    traced = number <= logging.DEBUG
-    processors.append(structlog.processors.format_exc_info if traced else _summarize_exception)
-    processors.append(_Cleaner(redactor or Redactor()))
-    if style == "json":
-        processors.append(structlog.processors.JSONRenderer())
-    else:
-        console = structlog.dev.ConsoleRenderer(
+        structlog.processors.format_exc_info if number <= logging.DEBUG else _summarize_exception,
+        _Texts(redactor or Redactor(), for_people),
+        structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
             exception_formatter=structlog.dev.plain_traceback,
         )
-        processors += [_make_printable, console]
+        if for_people
+        else structlog.processors.JSONRenderer(),
+    ]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -127,7 +126,6 @@ def set_up_logs(config: Config) -> None:
 
 def redact_logs(redactor: Redactor) -> None:
     """Redact with this redactor from now on. Everything else stays as it was configured."""
-    processors = structlog.get_config()["processors"]
-    structlog.configure(
-        processors=[_Cleaner(redactor) if isinstance(each, _Cleaner) else each for each in processors]
-    )
+    for each in structlog.get_config()["processors"]:
+        if isinstance(each, _Texts):
+            each.redactor = redactor

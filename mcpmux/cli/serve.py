@@ -128,11 +128,7 @@ def run_server(
     """Serve until stopped, printing each URL. `file`: see `app.serve`. Raises what that raises."""
     set_up_logs(config)
     allow_clients(config)
-    on_stderr = config.listeners.stdio  # stdout then belongs to the protocol
-
-    def announce(url: str) -> None:
-        click.echo(url, err=on_stderr)
-
+    announce = partial(click.echo, err=config.listeners.stdio)  # stdout then belongs to the protocol
     serving = app.serve
     if workers > 1:
         # Not at the top: few serve from several processes.
