@@ -25,7 +25,7 @@ from oauthlib.oauth2 import WebApplicationClient
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import Clock
 from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
-from mcpmux.auth.token_store import Login, StoreTrouble, TokenStore
+from mcpmux.auth.token_store import Login, LoginFile, StoreTrouble
 from mcpmux.auth.upstream_auth import Denied, known_client, register, request_tokens
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
@@ -60,25 +60,24 @@ Answers: TypeAlias = trio.MemoryReceiveChannel[dict[str, str]]
 
 
 async def log_in(
-    name: str,
     discovery: Discovery,
-    store: TokenStore,
+    file: LoginFile,
     clock: Clock,
     show: Show,
     more: Sequence[str] = (),
     seconds: float = 300.0,
 ) -> Login:
-    """Log in at the upstream `name` and keep the login in `store`.
+    """Log in at an upstream and keep the login in its `file`.
 
     `more`: other scopes to ask for; `seconds`: for a person. Raises McpmuxError.
     """
-    url, config, http = discovery.url, discovery.config, discovery.http
-    probe = await http.ask(as_http(url), PROBE_FIELDS, PROBE)
+    config, http = discovery.config, discovery.http
+    probe = await http.ask(as_http(file.url), PROBE_FIELDS, PROBE)
     challenge = read_challenge(probe.headers.get("www-authenticate", "") if probe.status == 401 else "")
     found = await discovery.find(challenge)
     server, endpoint = found.server, found.server.check_login()
     try:
-        kept = await trio.to_thread.run_sync(store.load, name, url)
+        kept = await trio.to_thread.run_sync(file.load)
     except StoreTrouble:
         kept = None  # a new one takes its place
     scopes = _choose_scopes(found, config, kept, more)
@@ -116,8 +115,8 @@ async def log_in(
             "resource": found.resource,
         }
         tokens = await request_tokens(http, server, client, form, scopes, clock())
-    login = Login(name, url, server.issuer, found.resource, client, tokens)
-    await trio.to_thread.run_sync(store.save, login)
+    login = Login(file.upstream, file.url, server.issuer, found.resource, client, tokens)
+    await trio.to_thread.run_sync(file.save, login)
     return login
 
 

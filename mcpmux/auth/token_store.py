@@ -76,25 +76,30 @@ class StoreTrouble(TransportError):
     """The file of a login cannot be used."""
 
 
-def default_store() -> TokenStore:
+def default_folder() -> Path:
     """Where logins are by default: $XDG_STATE_HOME/mcpmux/logins, or ~/.local/state/mcpmux/logins."""
     home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
-    return TokenStore(base / "mcpmux" / "logins")
+    return base / "mcpmux" / "logins"
 
 
-class TokenStore(msgspec.Struct, frozen=True):
-    """The logins below one folder, which is made when there is something to put into it."""
+class LoginFile(msgspec.Struct, frozen=True):
+    """Where the login at the upstream with this name and URL is kept. Every method raises StoreTrouble.
+
+    The folder is made when there is something to put into it.
+    """
 
     folder: Path
+    upstream: str
+    url: str
 
-    def path_of(self, upstream: str, url: str) -> Path:
-        """The file for the login to the server at `url`."""
-        return self.folder / f"{upstream}-{hashlib.sha256(url.encode()).hexdigest()[:DIGITS]}.json"
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.upstream}-{hashlib.sha256(self.url.encode()).hexdigest()[:DIGITS]}.json"
 
-    def load(self, upstream: str, url: str) -> Login | None:
-        """The login, None when there is none. Raises StoreTrouble."""
-        path = self.path_of(upstream, url)
+    def load(self) -> Login | None:
+        """The login, None when there is none."""
+        path = self.path
         with _told(path):
             try:
                 file = path.open("rb")
@@ -108,26 +113,21 @@ class TokenStore(msgspec.Struct, frozen=True):
             login = msgspec.json.decode(data, type=Login)
         except UNREADABLE:
             raise StoreTrouble(f"{path} is damaged: log in anew") from None
-        return login if login.url == url else None
+        return login if login.url == self.url else None
 
     def save(self, login: Login) -> None:
-        """Keep a login in place of the one before it. Raises StoreTrouble."""
-        path = self.path_of(login.upstream, login.url)
-        with _told(path):
+        """Keep a login in place of the one before it."""
+        with _told(self.path):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.folder.stat().st_mode & OTHERS:
                 self.folder.chmod(0o700)
-            _write(path, msgspec.json.format(msgspec.json.encode(login)))
+            _write(self.path, msgspec.json.format(msgspec.json.encode(login)))
 
-    def try_lock(self, upstream: str, url: str) -> int | None:
-        """Be the only process that renews a login: a descriptor to close at the end. None while another is.
-
-        Raises StoreTrouble.
-        """
-        path = self.path_of(upstream, url)
-        with _told(path):
+    def try_lock(self) -> int | None:
+        """Be the only process that renews it: a descriptor to close at the end. None while another is."""
+        with _told(self.path):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = path.with_name(f".{path.stem}.lock")
+            lock = self.path.with_name(f".{self.path.stem}.lock")
             descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,12 +138,11 @@ class TokenStore(msgspec.Struct, frozen=True):
                 raise
         return descriptor
 
-    def remove(self, upstream: str, url: str) -> bool:
-        """Forget a login; whether there was one. Raises StoreTrouble."""
-        path = self.path_of(upstream, url)
-        with _told(path):
-            known = path.exists()
-            path.unlink(missing_ok=True)
+    def remove(self) -> bool:
+        """Forget a login; whether there was one."""
+        with _told(self.path):
+            known = self.path.exists()
+            self.path.unlink(missing_ok=True)
         return known
 
 

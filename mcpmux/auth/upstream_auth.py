@@ -17,7 +17,7 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
@@ -38,7 +38,7 @@ from mcpmux.auth.discovery import (
     is_same_issuer,
 )
 from mcpmux.auth.http import ACCEPT, AddressPolicy, OAuthHttp
-from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, Tokens, TokenStore, default_store
+from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble, Tokens, default_folder
 from mcpmux.config import Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
@@ -61,15 +61,15 @@ log = structlog.get_logger()
 
 
 def make_credential(
-    name: str, target: Http | WebSocket, store: TokenStore | None = None, clock: Clock = time.time
+    name: str, target: Http | WebSocket, folder: Path | None = None, clock: Clock = time.time
 ) -> Credential | None:
-    """What gets the tokens of an upstream; None when it is not configured for any."""
+    """What gets the tokens of an upstream; None when it is not configured for any. `folder`: of logins."""
     if target.oauth is None:
         return None
     discovery = discovery_of(target, target.oauth)
     if target.oauth.grant == CLIENT_CREDENTIALS:
         return ClientCredentials(name, discovery, clock)
-    return UserLogin(name, discovery, store or default_store(), clock)
+    return UserLogin(discovery, LoginFile(folder or default_folder(), name, target.url), clock)
 
 
 def discovery_of(target: Http | WebSocket, config: OAuth) -> Discovery:
@@ -127,11 +127,10 @@ def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 class UserLogin(Credential):
     """Tokens that a person has got by `mcpmux auth login`, kept fresh with the refresh token."""
 
-    def __init__(self, name: str, discovery: Discovery, store: TokenStore, clock: Clock) -> None:
-        super().__init__(name, clock)
+    def __init__(self, discovery: Discovery, file: LoginFile, clock: Clock) -> None:
+        super().__init__(file.upstream, clock)
         self._discovery = discovery
-        self._url = discovery.url
-        self._store = store
+        self._file = file
         self._login: Login | None = None
 
     @property
@@ -139,7 +138,7 @@ class UserLogin(Credential):
         return f"run `mcpmux auth login {self.name}` with this configuration"
 
     async def _load(self) -> Login:
-        login = await trio.to_thread.run_sync(self._store.load, self.name, self._url)
+        login = await trio.to_thread.run_sync(self._file.load)
         if login is None:
             raise TransportError(f"nobody is logged in there: {self._command}")
         issuer = self._discovery.config.issuer
@@ -172,12 +171,12 @@ class UserLogin(Credential):
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """No other process renews this login meanwhile: a refresh token may be good for one use only."""
-        lock, try_lock = None, partial(self._store.try_lock, self.name, self._url)
+        lock = None
         try:
-            lock = await trio.to_thread.run_sync(try_lock)
+            lock = await trio.to_thread.run_sync(self._file.try_lock)
             while lock is None:
                 await trio.sleep(LOCK_SECONDS)
-                lock = await trio.to_thread.run_sync(try_lock)
+                lock = await trio.to_thread.run_sync(self._file.try_lock)
         except StoreTrouble as error:
             log.warning("a login is renewed without a lock", upstream=self.name, reason=str(error))
         try:
@@ -205,7 +204,7 @@ class UserLogin(Credential):
             tokens = msgspec.structs.replace(tokens, refresh=refresh)
         self._login = msgspec.structs.replace(login, tokens=tokens)
         try:
-            await trio.to_thread.run_sync(self._store.save, self._login)
+            await trio.to_thread.run_sync(self._file.save, self._login)
         except StoreTrouble as error:
             log.error("a renewed login cannot be kept", upstream=self.name, reason=str(error))
         self._adopt(tokens, made_now=True)
@@ -219,7 +218,7 @@ class UserLogin(Credential):
         missing = tuple(scope for scope in needed if scope not in login.wanted)
         if missing:
             wanted = msgspec.structs.replace(login, wanted=(*login.wanted, *missing))
-            await trio.to_thread.run_sync(self._store.save, wanted)
+            await trio.to_thread.run_sync(self._file.save, wanted)
         scopes = " ".join(needed) or "it does not say what"
         raise TransportError(f"it wants more than the login allows ({scopes}): {self._command}")
 

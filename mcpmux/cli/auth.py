@@ -16,7 +16,7 @@ import trio
 from rich.table import Table
 
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
-from mcpmux.auth.token_store import StoreTrouble, TokenStore, default_store
+from mcpmux.auth.token_store import LoginFile, StoreTrouble, default_folder
 from mcpmux.cli.console import make_table, show_rows, tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
@@ -88,7 +88,8 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
         if not no_browser and has_screen():
             await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
 
-    done = run(log_in, upstream, discovery, default_store(), time.time, show, scopes, timeout)
+    file = LoginFile(default_folder(), upstream, target.url)
+    done = run(log_in, discovery, file, time.time, show, scopes, timeout)
     tokens, duration = done.tokens, ""
     if tokens.refresh is None and tokens.expires is not None:
         duration = f", for {(tokens.expires - time.time()) / SECONDS_A_MINUTE:.0f} minutes"
@@ -103,8 +104,7 @@ def status(config: str, as_json: bool) -> None:
 
     The exit code is 0 if every upstream has what it needs, and 1 if a login is missing.
     """
-    store = default_store()
-    states = [describe(name, target, store) for name, target in _with_oauth(load_config(config)).items()]
+    states = [describe(name, target) for name, target in _with_oauth(load_config(config)).items()]
     show_rows(states, as_json, fill_table)
     if not all(state["ready"] for state in states):
         raise click.exceptions.Exit(1)
@@ -128,7 +128,8 @@ def logout(upstream: str, config: str) -> None:
     Its authorization server is not notified, so the tokens stay valid until they expire.
     """
     target = find_upstream(load_config(config), upstream)
-    tell("Forgotten." if default_store().remove(upstream, target.url) else "Nobody was logged in.")
+    file = LoginFile(default_folder(), upstream, target.url)
+    tell("Forgotten." if file.remove() else "Nobody was logged in.")
 
 
 def has_screen() -> bool:
@@ -157,14 +158,14 @@ def _with_oauth(config: Config) -> dict[str, Http | WebSocket]:
     }
 
 
-def describe(name: str, target: Http | WebSocket, store: TokenStore) -> dict[str, Any]:
+def describe(name: str, target: Http | WebSocket) -> dict[str, Any]:
     """Whether there is a token for an upstream, for people and machines. Nothing in it is secret."""
     assert target.oauth is not None
     said: dict[str, Any] = {"upstream": name, "issuer": target.oauth.issuer or "", "scopes": []}
     if target.oauth.grant == CLIENT_CREDENTIALS:
         return said | {"ready": True, "state": "client credentials", "scopes": list(target.oauth.scopes)}
     try:
-        kept = store.load(name, target.url)
+        kept = LoginFile(default_folder(), name, target.url).load()
     except StoreTrouble as error:
         return said | {"ready": False, "state": str(error)}
     if kept is None:

@@ -22,7 +22,7 @@ import trio
 from mcpmux import app
 from mcpmux.auth.authorization_code import log_in
 from mcpmux.auth.credential import Credential
-from mcpmux.auth.token_store import Login, TokenStore
+from mcpmux.auth.token_store import Login, LoginFile
 from mcpmux.auth.upstream_auth import discovery_of, make_credential
 from mcpmux.config import Config, Http, OAuth, Secret, Upstream
 from mcpmux.runtime.downstreams.http_answer import refuse
@@ -46,11 +46,11 @@ class World(Web):
     endpoint answers, (status, body), None for a token. `lifetime`: of tokens, None for unsaid.
     """
 
-    def __init__(self, url: str, store: TokenStore) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
         super().__init__(play)
         self.url = f"{url}/mcp"
         self.issuer = url
-        self.store = store
+        self.file = LoginFile(folder, "web", self.url)
         self.clock = Clock()
         self.metadata: Json | None = {}
         self.resource: Json | None = {}
@@ -180,7 +180,7 @@ class World(Web):
         return self.target(**({"grant": "client_credentials"} | pair | more))
 
     def credential(self, target: Http) -> Credential:
-        made = make_credential("web", target, self.store, self.clock)
+        made = make_credential("web", target, self.file.folder, self.clock)
         assert made is not None
         return made
 
@@ -193,7 +193,7 @@ class World(Web):
     ) -> Login:
         assert target.oauth is not None
         discovery = discovery_of(target, target.oauth)
-        return await log_in("web", discovery, self.store, self.clock, show or browse, more, seconds)
+        return await log_in(discovery, self.file, self.clock, show or browse, more, seconds)
 
     @property
     def grants(self) -> list[str]:
@@ -225,7 +225,7 @@ def query_of(url: str) -> Json:
 async def open_world(folder: Path) -> AsyncIterator[World]:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-    world = World(url, TokenStore(folder / "mcpmux" / "logins"))
+    world = World(url, folder / "mcpmux" / "logins")
     async with trio.open_nursery() as nursery:
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
         await nursery.start(serve, listeners, world.handle)

@@ -60,7 +60,7 @@ async def test_client_credentials_are_exchanged_for_a_token(tmp_path: Path) -> N
             "resource": world.url,
             "scope": "read",
         }
-        assert world.store.load("web", world.url) is None, "nothing is kept"
+        assert world.file.load() is None, "nothing is kept"
 
 
 async def test_a_token_is_renewed_ahead_of_its_end(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_login_is_refreshed_and_its_rotated_refresh_token_kept(tmp_path:
         for number in (2, 3):
             world.clock.now += 3600
             assert await shown_by(credential) == f"Bearer SECRET-access-{number}"
-            kept = world.store.load("web", world.url)
+            kept = world.file.load()
             assert kept is not None
             assert kept.tokens.refresh == f"SECRET-refresh-{number}"
         assert world.forms[-1]["refresh_token"] == "SECRET-refresh-2"
@@ -152,7 +152,7 @@ async def test_a_client_that_leaves_loses_no_refresh_token(tmp_path: Path) -> No
             await credential.header()
             await trio.lowlevel.checkpoint()
         assert scope.cancelled_caught
-        kept = world.store.load("web", world.url)
+        kept = world.file.load()
         assert kept is not None
         assert kept.tokens.refresh == "SECRET-refresh-2"
         assert await shown_by(credential) == "Bearer SECRET-access-2"
@@ -322,7 +322,7 @@ async def test_step_up_of_a_login_needs_the_person(tmp_path: Path) -> None:
         assert "(write): run `mcpmux auth login web`" in credential.advice
         await world.log_in(world.target())
         assert world.asked[-1]["scope"] == "read write"
-        kept = world.store.load("web", world.url)
+        kept = world.file.load()
         assert kept is not None
         assert kept.wanted == ()
 

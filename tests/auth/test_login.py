@@ -18,7 +18,7 @@ async def fails(world: World, why: str, **oauth: Any) -> str:
     with pytest.raises(McpmuxError, match=why) as caught, capture_logs() as logs:
         await world.log_in(world.target(**oauth))
     assert "SECRET" not in f"{caught.value}{logs}"
-    assert world.store.load("web", world.url) is None
+    assert world.file.load() is None
     return str(caught.value)
 
 
@@ -33,8 +33,8 @@ async def test_a_login_asks_for_what_the_specification_wants(tmp_path: Path) -> 
         assert len(asked["state"]) >= 32
         assert form["client_id"] == asked["client_id"] == "client-1"
         assert login.issuer == world.issuer
-        assert world.store.load("web", world.url) == login
-        kept = world.store.path_of("web", world.url)
+        assert world.file.load() == login
+        kept = world.file.path
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         wish = world.registered[0]
         assert wish["token_endpoint_auth_method"] == "none"

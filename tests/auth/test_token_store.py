@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.auth.token_store import Login, OAuthClient, StoreTrouble, Tokens, TokenStore, default_store
+from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble, Tokens, default_folder
 
 URL = "https://x.example/mcp"
 
@@ -23,72 +23,72 @@ def mode(path: Path) -> int:
 
 
 def test_what_is_kept_comes_back_and_is_for_the_user_alone(tmp_path: Path) -> None:
-    store = TokenStore(tmp_path / "state" / "logins")
+    file = LoginFile(tmp_path / "state" / "logins", "x", URL)
     before = os.umask(0)
     try:
-        store.save(make_login("old"))
-        store.save(make_login())
+        file.save(make_login("old"))
+        file.save(make_login())
     finally:
         os.umask(before)
-    assert store.load("x", URL) == make_login()
-    assert mode(store.path_of("x", URL)) == 0o600
+    assert file.load() == make_login()
+    assert mode(file.path) == 0o600
     assert mode(tmp_path / "state" / "logins") == 0o700
-    assert [path.name for path in (tmp_path / "state" / "logins").iterdir()] == [store.path_of("x", URL).name]
+    assert [path.name for path in (tmp_path / "state" / "logins").iterdir()] == [file.path.name]
 
 
 def test_a_folder_that_others_may_enter_is_closed(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    TokenStore(tmp_path).save(make_login())
+    LoginFile(tmp_path, "x", URL).save(make_login())
     assert mode(tmp_path) == 0o700
 
 
 def test_the_same_name_for_another_server_is_another_login(tmp_path: Path) -> None:
-    store = TokenStore(tmp_path)
-    store.save(make_login())
-    assert store.load("x", "https://evil.example/mcp") is None
-    path = store.path_of("x", "https://evil.example/mcp")
-    store.path_of("x", URL).rename(path)
-    assert store.load("x", "https://evil.example/mcp") is None
+    file = LoginFile(tmp_path, "x", URL)
+    file.save(make_login())
+    other = LoginFile(tmp_path, "x", "https://evil.example/mcp")
+    assert other.load() is None
+    file.path.rename(other.path)
+    assert other.load() is None
 
 
 @pytest.mark.parametrize("bits", [0o640, 0o604, 0o666])
 def test_a_file_that_others_can_read_is_not_used(tmp_path: Path, bits: int) -> None:
-    store = TokenStore(tmp_path)
-    store.save(make_login())
-    store.path_of("x", URL).chmod(bits)
+    file = LoginFile(tmp_path, "x", URL)
+    file.save(make_login())
+    file.path.chmod(bits)
     with pytest.raises(StoreTrouble, match="chmod 600"):
-        store.load("x", URL)
+        file.load()
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"upstream": "x"}', b"\xff"])
 def test_a_damaged_file_is_told(tmp_path: Path, data: bytes) -> None:
-    store = TokenStore(tmp_path)
-    store.save(make_login())
-    store.path_of("x", URL).write_bytes(data)
+    file = LoginFile(tmp_path, "x", URL)
+    file.save(make_login())
+    file.path.write_bytes(data)
     with pytest.raises(StoreTrouble, match="log in anew"):
-        store.load("x", URL)
+        file.load()
 
 
 def test_a_failed_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = TokenStore(tmp_path)
-    store.save(make_login())
+    file = LoginFile(tmp_path, "x", URL)
+    file.save(make_login())
 
     def fail(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StoreTrouble, match="no space left"):
-        store.save(make_login("new"))
-    assert store.load("x", URL) == make_login()
+        file.save(make_login("new"))
+    assert file.load() == make_login()
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_login_is_forgotten_once(tmp_path: Path) -> None:
-    store = TokenStore(tmp_path / "none")
-    assert not store.remove("x", URL)
-    store.save(make_login())
-    assert store.remove("x", URL)
-    assert store.load("x", URL) is None
+    file = LoginFile(tmp_path / "none", "x", URL)
+    assert not file.remove()
+    file.save(make_login())
+    assert file.remove()
+    assert file.load() is None
 
 
 def test_nothing_secret_is_in_a_repr() -> None:
@@ -102,4 +102,4 @@ def test_nothing_secret_is_in_a_repr() -> None:
 def test_state_is_where_the_environment_says(said: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.setenv("XDG_STATE_HOME", said)
-    assert default_store().folder == Path(folder) / "mcpmux" / "logins"
+    assert default_folder() == Path(folder) / "mcpmux" / "logins"
