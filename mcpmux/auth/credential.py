@@ -112,10 +112,7 @@ class Credential(ABC):
             log.info("new token for an upstream", upstream=self.name, seconds=seconds)
 
     async def _attempt(self, work: Callable[[], Awaitable[bool | None]]) -> bool:
-        """Whether the work is done. If it fails, `_trouble` says why.
-
-        It is done whole: a client that leaves must not take a refresh token along that was used up.
-        """
+        # Done whole: a client that leaves must not take a refresh token along that was used up.
         trouble = TransportError(f"no token came within {RENEW_SECONDS:g} s")
         try:
             with trio.move_on_after(RENEW_SECONDS, shield=True):

@@ -84,10 +84,7 @@ def default_folder() -> Path:
 
 
 class LoginFile(msgspec.Struct, frozen=True):
-    """Where the login at the upstream with this name and URL is kept. Every method raises StoreTrouble.
-
-    The folder is made when there is something to put into it.
-    """
+    """Where the login at one upstream is kept. The folder is made when needed. Methods raise StoreTrouble."""
 
     folder: Path
     upstream: str

@@ -317,9 +317,7 @@ async def request_tokens(
     scopes: tuple[str, ...],
     now: float,
 ) -> Tokens:
-    """Tokens for a grant: `form` has its `grant_type` and what goes with that.
-
-    `scopes`: what the answer means when it does not say.
+    """Tokens for a grant, which `form` has; `scopes`: what the answer means when it does not say.
 
     Raises Denied, other RemoteProtocolErrors, and TransportError, after which asking again may help.
     """

@@ -28,10 +28,7 @@ Json = dict[str, Any]
 
 
 def parse_arguments(pairs: Sequence[str], whole: str | None) -> Json:
-    """The arguments of a tool: `key=text` and `key:=JSON`, or one JSON object with all of them.
-
-    Raises ConfigError with every mistake at once.
-    """
+    """The arguments of a tool, out of pairs or one JSON object. Raises ConfigError with all mistakes."""
     if whole is not None:
         if pairs:
             raise ConfigError(["use either --args or key=value pairs, not both"])
@@ -121,10 +118,7 @@ def _number(params: Fields, key: str) -> float | None:
 
 
 async def walk(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fields]:
-    """Every item of a list; none if there is no such list. Upstreams that are missing go to `left_out`.
-
-    Raises RpcError and McpmuxError.
-    """
+    """Every item of a list, if there is one. Missing upstreams go to `left_out`. Raises McpmuxError."""
     items: list[Fields] = []
 
     def take(_call: Call, result: Fields) -> None:

@@ -90,10 +90,7 @@ EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a
 
 
 def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False) -> Config:
-    """The configuration of `target`, with what the options add to it. Raises ConfigError.
-
-    Its [redaction] applies to the log from now on.
-    """
+    """The configuration of `target` and the options. Its redaction applies to the log. Raises ConfigError."""
     added = parse_upstream_arguments(upstreams)
     if target is not None:
         config = _read_target(target)

@@ -107,10 +107,7 @@ def serve(
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:
-    """The listeners of the options, or else those of the file, or else the default address.
-
-    Raises InvalidValue for options that name an address twice.
-    """
+    """The listeners of the options, or else of the file, or else the default one. Raises InvalidValue."""
     if stdio or chosen:
         of_kind: dict[str, Any] = {
             key: tuple(each for each in chosen if isinstance(each, kind))

@@ -30,10 +30,7 @@ _KINDS: Mapping[str, type[AnyListener]] = {"http": HttpListener, "ws": WebSocket
 
 
 def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
-    """The upstreams of all `--upstream` arguments. A single one needs no name.
-
-    Raises ConfigError with every mistake at once.
-    """
+    """The upstreams of all `--upstream` arguments. Raises ConfigError with all mistakes."""
     upstreams: list[Upstream] = []
     problems: list[str] = []
     for number, text in enumerate(texts, start=1):

@@ -20,10 +20,7 @@ MASK = "***"
 
 
 class Secret:
-    """Text that appears in no log, error or repr. Only `reveal` returns it.
-
-    It is not an attrs class, because `attrs.asdict` would take it apart.
-    """
+    """Text that only `reveal` returns, and no log, error or repr. `attrs.asdict` does not take it apart."""
 
     __slots__ = ("_text",)
 
@@ -66,10 +63,7 @@ _ASSIGNMENT = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.
 
 
 def read_env_file(path: str) -> dict[str, Secret]:
-    """The variables in the file; the last one of a name counts.
-
-    Raises InvalidValue if it cannot be read, or with the lines that are no assignment.
-    """
+    """The variables in the file; the last of a name counts. Raises InvalidValue with all wrong lines."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -99,10 +93,7 @@ _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTAL
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """`text` with every reference replaced.
-
-    Raises InvalidValue with every variable that is not set and every reference that cannot be read.
-    """
+    """`text` with every reference replaced. Raises InvalidValue with all that have no value."""
     mistakes: list[str] = []
 
     def replace(match: re.Match[str]) -> str:

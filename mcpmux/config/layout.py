@@ -114,12 +114,9 @@ def make_target(
 
 
 def _find_strangers(settings: Mapping[str, Any], url: object) -> Iterator[str]:
-    """Yields every mistake about the settings of a server at `url`, which is None for a program.
-
-    A URL that only expansion completes has no scheme yet, so nothing is wrong with it here.
-    """
+    """Yields every mistake about the settings of a server at `url`, which is None for a program."""
     present = "command" if url is None else "url"
-    scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
+    scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""  # none before expansion, perhaps
     start = "unix:" if scheme == "unix" else f"{scheme}://"
     kind = f"{'an' if scheme.startswith('http') else 'a'} {start} URL"
     for key, what in ((present, f"`{present}`"), (scheme, kind)):

@@ -59,10 +59,7 @@ class Flag(Scalar, frozen=True):
 
 
 class Text(Scalar, frozen=True):
-    """Text of which the whole matches `pattern`, and that `check` does not raise InvalidValue for.
-
-    `expected` completes the sentence "expected …".
-    """
+    """Text that matches `pattern` as a whole, and passes `check`. `expected` completes "expected …"."""
 
     expected: str = "text without NUL characters"
     pattern: str = r"[^\x00]*"

@@ -95,10 +95,7 @@ def _class_schema(cls: type, definitions: _Schema) -> _Schema:
 
 
 def _field_docstrings(cls: type) -> dict[str, str]:
-    """The docstring below each field of `cls`, on one line. See "attribute docstrings" in PEP 257.
-
-    They are read from the source, so no other command needs memory for them.
-    """
+    """The docstring below each field, out of the source: no other command needs memory for them."""
     found: dict[str, str] = {}
     for base in filter(attrs.has, reversed(cls.__mro__)):
         (body,) = (node.body for node in _classes_in(base.__module__) if node.name == base.__name__)
