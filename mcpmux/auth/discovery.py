@@ -47,9 +47,13 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
 
-    def takes(self, method: str) -> bool:
-        """Whether clients may authenticate so at its token endpoint; by RFC 8414 the default is Basic."""
-        return method in (self.token_endpoint_auth_methods_supported or ("client_secret_basic",))
+    def choose_method(self, *methods: str) -> str:
+        """How to authenticate at its token endpoint: the first that it takes, else the first.
+
+        By RFC 8414 it takes Basic when it does not say.
+        """
+        taken = self.token_endpoint_auth_methods_supported or ("client_secret_basic",)
+        return next((method for method in methods if method in taken), methods[0])
 
     def check_login(self) -> str:
         """The authorization endpoint. Raises RemoteProtocolError when nobody can log in there safely."""

@@ -246,9 +246,7 @@ def configured_client(config: OAuth, server: AuthorizationServer) -> OAuthClient
     assert config.client_id is not None
     if config.client_secret is None:
         return OAuthClient(config.client_id)
-    method = "client_secret_post"
-    if server.takes("client_secret_basic") or not server.takes(method):
-        method = "client_secret_basic"
+    method = server.choose_method("client_secret_basic", "client_secret_post")
     return OAuthClient(config.client_id, config.client_secret.reveal(), method)
 
 
@@ -274,8 +272,7 @@ async def register(
             f"{server.issuer} registers no clients by itself: register mcpmux there, "
             "and set `oauth.client_id` of the upstream"
         )
-    methods = ("none", "client_secret_basic", "client_secret_post")
-    method = next((each for each in methods if server.takes(each)), "none")
+    method = server.choose_method("none", "client_secret_basic", "client_secret_post")
     wish: dict[str, Any] = {
         "client_name": "mcpmux",
         "redirect_uris": [redirect_uri],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import resource
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple
 
 import click
@@ -112,9 +113,8 @@ def may_open(needed: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, soft), hard))
-    except (OSError, ValueError):  # some systems have a lower limit than the hard one they tell
-        return soft
-    return max(wanted, soft)
+    wanted = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
+    with suppress(OSError, ValueError):  # some systems have a lower limit than the hard one they tell
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, count
+from itertools import count
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -269,13 +269,12 @@ def derive_names(texts: Sequence[str]) -> list[str]:
     taken = {text for text in texts if is_name(text)}
     names: list[str] = []
     for text in texts:
-        name = text if is_name(text) and text not in names else _unused(derive_name(text), taken)
+        name = base = derive_name(text)
+        for number in count(2):
+            if name not in taken or (name == text and name not in names):
+                break
+            suffix = f"-{number}"
+            name = base[: _MAX_LENGTH - len(suffix)] + suffix
         taken.add(name)
         names.append(name)
     return names
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    suffixes = chain([""], (f"-{number}" for number in count(2)))
-    candidates = (name[: _MAX_LENGTH - len(suffix)] + suffix for suffix in suffixes)
-    return next(candidate for candidate in candidates if candidate not in taken)
