@@ -42,31 +42,23 @@ def parse_arguments(pairs: Sequence[str], whole: str | None) -> Json:
     arguments: Json = {}
     problems: list[str] = []
     for pair in pairs:
-        try:
-            key, value = _parse_pair(pair)
-            if key in arguments:
-                raise ValueError("it is given twice")
-            arguments[key] = value
-        except ValueError as mistake:
-            problems.append(f"argument `{pair}`: {mistake}")
+        key, equals, text = pair.partition("=")
+        is_json, key = key.endswith(":"), key.removesuffix(":")
+        problem = None
+        if not equals or not key:
+            problem = "expected key=text or key:=JSON"
+        elif key in arguments:
+            problem = "it is given twice"
+        else:
+            try:
+                arguments[key] = decode_any(text.encode(errors="replace")) if is_json else text
+            except ValueError:
+                problem = f"expected JSON after `:=`; for text write `{key}={text}`"
+        if problem is not None:
+            problems.append(f"argument `{pair}`: {problem}")
     if problems:
         raise ConfigError(problems)
     return arguments
-
-
-def _parse_pair(pair: str) -> tuple[str, Any]:
-    """The key and its value: text after `=`, any JSON value after `:=`. Raises ValueError."""
-    key, equals, text = pair.partition("=")
-    is_json = key.endswith(":")
-    key = key.removesuffix(":")
-    if not equals or not key:
-        raise ValueError("expected key=text or key:=JSON")
-    if not is_json:
-        return key, text
-    try:
-        return key, decode_any(text.encode(errors="replace"))
-    except ValueError:
-        raise ValueError(f"expected JSON after `:=`; for text write `{key}={text}`") from None
 
 
 INPUT_REQUIRED = "input_required"

@@ -87,7 +87,6 @@ def read_env_file(path: str) -> dict[str, Secret]:
 
 FILE_BYTES = 64 * 1024  # of a file with a secret; a longer one is the wrong file
 
-_FILE = "file:"
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)(\}?)")
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
@@ -113,30 +112,26 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
     """The value of one reference; `inner` is the text between its braces."""
-    if not closed:
-        raise InvalidValue("`${` has no closing `}`; a literal `${` is written `$${`")
-    if inner.startswith("input:"):
-        raise InvalidValue(
-            "`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`"
-        )
-    if inner.startswith(_FILE):
-        return _read(inner.removeprefix(_FILE))
     match = _VARIABLE.fullmatch(inner)
-    if match is None:
-        raise InvalidValue(
-            "expected `${VARIABLE}`, `${VARIABLE:-default}` or `${file:PATH}`; "
-            "a literal `${` is written `$${`"
-        )
-    name, default = match.groups()
-    if default is not None and "${" in default:
-        raise InvalidValue(f"the default of `{name}` cannot hold another `${{…}}`")
-    if default is not None:
+    name, default = match.groups() if match is not None else ("", None)
+    if not closed:
+        problem = "`${` has no closing `}`; a literal `${` is written `$${`"
+    elif inner.startswith("input:"):
+        problem = "`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`"
+    elif inner.startswith("file:"):
+        return _read(inner.removeprefix("file:"))
+    elif match is None:
+        problem = "expected `${VARIABLE}`, `${VARIABLE:-default}` or `${file:PATH}`; "
+        problem += "a literal `${` is written `$${`"
+    elif default is not None and "${" in default:
+        problem = f"the default of `{name}` cannot hold another `${{…}}`"
+    elif default is not None:
         return environ.get(name) or default
-    if name not in environ:
-        raise InvalidValue(
-            f"the environment variable `{name}` is not set and has no default (`${{{name}:-default}}`)"
-        )
-    return environ[name]
+    elif name in environ:
+        return environ[name]
+    else:
+        problem = f"the environment variable `{name}` is not set and has no default (`${{{name}:-default}}`)"
+    raise InvalidValue(problem)
 
 
 def _read(path: str) -> str:
@@ -146,13 +141,11 @@ def _read(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
             data = file.read(FILE_BYTES + 1)
-        text = data.decode("utf-8-sig").rstrip("\r\n")
+        if len(data) <= FILE_BYTES:
+            return data.decode("utf-8-sig").rstrip("\r\n")
+        problem = f"is longer than {FILE_BYTES} bytes"
     except OSError as error:
-        raise InvalidValue(
-            f"the file `{path}` cannot be read: {(error.strerror or 'error').lower()}"
-        ) from None
+        problem = f"cannot be read: {(error.strerror or 'error').lower()}"
     except ValueError:  # no UTF-8; a NUL in the path
-        raise InvalidValue(f"the file `{path}` is no UTF-8 text") from None
-    if len(data) > FILE_BYTES:
-        raise InvalidValue(f"the file `{path}` is longer than {FILE_BYTES} bytes")
-    return text
+        problem = "is no UTF-8 text"
+    raise InvalidValue(f"the file `{path}` {problem}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from attrs import define, field
@@ -30,19 +30,14 @@ class InvalidValue(ConfigError, ValueError):
         super().__init__([text])
 
 
+_SORTS = {bool: "true or false", str: "text", dict: "a table", list: "a list", type(None): "null"}
+
+
 def sort_of(value: object) -> str:
     """The sort of a value in the words of TOML and JSON: "text", "a number", "a table", …"""
-    for types, name in (
-        (bool, "true or false"),
-        (str, "text"),
-        ((int, float), "a number"),
-        (Mapping, "a table"),
-        (list, "a list"),
-        (type(None), "null"),
-    ):
-        if isinstance(value, types):
-            return name
-    return "a date or time"
+    if type(value) in (int, float):
+        return "a number"
+    return _SORTS.get(type(value), "a date or time")
 
 
 def invalid_value(expected: str, value: object) -> InvalidValue:
@@ -51,14 +46,13 @@ def invalid_value(expected: str, value: object) -> InvalidValue:
 
 def format_path(path: KeyPath) -> str:
     """`upstreams.docs.args[1]`; a key that TOML would quote is quoted: `mcpServers."My Server".url`."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            key = step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)
-            text += f".{key}" if text else key
-    return text
+    return "".join(map(_format_step, path)).removeprefix(".")
+
+
+def _format_step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)}"
 
 
 def closest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
