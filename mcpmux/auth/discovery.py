@@ -57,13 +57,12 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
 
     def check_login(self) -> str:
         """The authorization endpoint. Raises RemoteProtocolError when nobody can log in there safely."""
-        if self.authorization_endpoint is None:
-            raise RemoteProtocolError(f"{self.issuer} has no authorization endpoint: nobody can log in there")
-        if "S256" not in (self.code_challenge_methods_supported or ()):
-            raise RemoteProtocolError(
-                f"{self.issuer} does not say that it supports PKCE with S256: codes could be stolen"
-            )
-        return self.authorization_endpoint
+        problem = "has no authorization endpoint: nobody can log in there"
+        if self.authorization_endpoint is not None:
+            if "S256" in (self.code_challenge_methods_supported or ()):
+                return self.authorization_endpoint
+            problem = "does not say that it supports PKCE with S256: codes could be stolen"
+        raise RemoteProtocolError(f"{self.issuer} {problem}")
 
 
 def server_urls(issuer: str) -> tuple[str, ...]:
@@ -97,16 +96,15 @@ class ProtectedResource(msgspec.Struct):
 
 def read_resource(data: bytes, url: str) -> ProtectedResource:
     """The metadata of the upstream at `url`. Raises RemoteProtocolError when it is not about that."""
+    problem = "is that of another resource"
     try:
         resource = msgspec.json.decode(data, type=ProtectedResource)
+        resource.scopes = read_scopes(" ".join(resource.scopes))
+        if _covers(resource.identifier, url):
+            return resource
     except UNREADABLE:
-        raise RemoteProtocolError(
-            "its resource metadata has no `resource` or no `authorization_servers`"
-        ) from None
-    if not _covers(resource.identifier, url):
-        raise RemoteProtocolError("its resource metadata is that of another resource")
-    resource.scopes = read_scopes(" ".join(resource.scopes))
-    return resource
+        problem = "has no `resource` or no `authorization_servers`"
+    raise RemoteProtocolError(f"its resource metadata {problem}")
 
 
 def _covers(resource: str, url: str) -> bool:
@@ -146,9 +144,8 @@ class OwnMetadata:
 
     def is_metadata(self, path: str, endpoint: str) -> bool:
         """Whether a request's path asks for the metadata of the endpoint at `endpoint` of a listener."""
-        if not path.startswith(_RESOURCE):
-            return False
-        return path[len(_RESOURCE) :].rstrip("/") in ("", self.path, endpoint.rstrip("/"))
+        below = path.removeprefix(_RESOURCE).rstrip("/")
+        return path.startswith(_RESOURCE) and below in ("", self.path, endpoint.rstrip("/"))
 
 
 class NoMetadata(RemoteProtocolError):
