@@ -140,6 +140,7 @@ def test_disabled_server_never_stops_anything(entry):
         ({}, f": {NEITHER}"),
         ({**NPX, "url": "https://example.com"}, ": expected `command` or `url`, got both"),
         ({"httpUrl": "https://a.example", "url": "https://a.example"}, ": expected one of `url`, `httpUrl`"),
+        ({"comand": "npx"}, ".comand: unknown key; did you mean `command`?"),
         ({**NPX, "argz": []}, ".argz: unknown key; did you mean `args`?"),
         ({**NPX, "envFile": "/nowhere/.env"}, f".envFile: {UNREADABLE}: No such file or directory"),
         ({**NPX, "mcpmux": {"prefx": ""}}, ".mcpmux.prefx: unknown key; did you mean `prefix`?"),

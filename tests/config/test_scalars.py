@@ -34,6 +34,7 @@ ACCEPTED = [
     (LEVEL, "low", "low"),
     (Whole(1, 10), 1, 1),
     (Whole(1, 10), 10, 10),
+    (Whole(1, 10), 5.0, 5),
     (Whole(1, 10), "7", 7),
     (Duration(), 10, 10.0),
     (Duration(), 0.5, 0.5),
