@@ -26,7 +26,7 @@ from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.chain import KeyNeeded, chains_in
 from mcpmux.traffic.audit.check import read_head, read_records, verify
 from mcpmux.traffic.audit.record import AuditRecord
-from mcpmux.traffic.reading.filter_language import (
+from mcpmux.traffic.reading.filters import (
     ORDERED,
     SORTS,
     TIME_LENGTH,

@@ -35,9 +35,9 @@ PLACES = {
     "config": "mcpmux.cli.config:config",
 }
 TRAFFIC_PLACES = {
-    "tail": "mcpmux.cli.traffic_tail:tail",
-    "show": "mcpmux.cli.traffic_search:show",
-    "grep": "mcpmux.cli.traffic_search:grep",
+    "tail": "mcpmux.cli.traffic_messages:tail",
+    "show": "mcpmux.cli.traffic_messages:show",
+    "grep": "mcpmux.cli.traffic_messages:grep",
     "stats": "mcpmux.cli.traffic_report:stats",
     "export": "mcpmux.cli.traffic_report:export",
     "replay": "mcpmux.cli.traffic_replay:replay",
@@ -148,7 +148,7 @@ def cli() -> None:
     """
 
 
-@click.group(cls=LazyCommands, places=TRAFFIC_PLACES)
+@click.group(cls=LazyCommands, context_settings={"show_default": True}, places=TRAFFIC_PLACES)
 def traffic() -> None:
     """Watch, search, measure and export the traffic of mcpmux.
 

@@ -23,7 +23,7 @@ from mcpmux.cli.console import OUT, is_screen, make_table, show_heading, show_ta
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
-    FilteredCapture,
+    CaptureFiles,
     filter_help,
     format_seconds,
     format_size,
@@ -70,7 +70,7 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
       mcpmux traffic stats captures/ 'method=resources/read since=1h'
       mcpmux traffic stats --json leg=upstream | jq '.groups[] | {upstream, method, latencyMs}'
     """
-    source = FilteredCapture(where)
+    source = CaptureFiles(where)
     found = Stats()
     for record in source.wanted():
         found.add(record)
@@ -201,7 +201,7 @@ def export(
     if count > 1:
         raise Mistake(f"{place}: two formats cannot go to the same place")
     redactor = read_redactor(redact)
-    source = FilteredCapture(where, change=lambda record: redact_record(record, redactor))
+    source = CaptureFiles(where, change=lambda record: redact_record(record, redactor))
     counts: Counter[str] = Counter()
     for name, convert in chosen:
         records = source.everything() if name == jsonl and not source.filter else source.wanted()
@@ -273,12 +273,10 @@ def redact_record(record: Record, redactor: Redactor) -> Record:
     body, count = redactor.redact(record.method, captured)
     if count:
         changes["redacted"] = (record.redacted or 0) + count
-        if message is None:
-            changes["text"] = body.decode("utf-8", "replace")
-        elif body[:1] != b"{":
-            changes |= {"message": None, "text": body.decode("utf-8", "replace"), "target": None}
-        else:
+        if message is not None and body[:1] == b"{":
             changes["message"] = Raw(body)
-            if record.kind in ("request", "notification"):
-                changes["target"] = method_id_target(body)[2]
+        else:
+            changes |= {"message": None, "text": body.decode("utf-8", "replace")}
+        if message is not None and record.kind in ("request", "notification"):
+            changes["target"] = method_id_target(body)[2]
     return msgspec.structs.replace(record, **changes)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,9 +20,18 @@ from mcpmux.config.traffic import Capture
 from mcpmux.printable import printable
 from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
-from mcpmux.traffic.reading.filter_language import KEYS, NAMES, OPERATORS, SORTS, FilterError, hint_for
-from mcpmux.traffic.reading.filters import Filter, body_texts, parse_filter
-from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets, Test, statuses_of
+from mcpmux.traffic.reading.filters import (
+    KEYS,
+    NAMES,
+    OPERATORS,
+    SORTS,
+    Filter,
+    FilterError,
+    body_texts,
+    hint_for,
+    parse_filter,
+)
+from mcpmux.traffic.reading.summary import ExchangeSummary, Summarizer, Targets, statuses_of
 from mcpmux.traffic.record import Record, encode_record, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -33,7 +43,6 @@ by_option = click.option(
     "--by",
     type=click.Choice(["message", "exchange"]),
     default="message",
-    show_default=True,
     help="Print a line for each message, or for each whole exchange.",
 )
 messages_json_option = click.option(
@@ -64,21 +73,29 @@ def filter_help() -> str:
 
 
 class CaptureFiles:
-    """Capture files and folders. Lines that cannot be read are named on stderr, the rest is read."""
+    """Capture files and folders, and a filter for what is wanted of them.
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Without any path it is the default folder. Raises Mistake for a path that does not exist."""
-        self.paths = list(paths) or [Path(FOLDER)]
+    Lines that cannot be read are named on stderr, the rest is read. `change` is applied to messages first.
+    """
+
+    def __init__(
+        self, words: Sequence[str | Path], change: Callable[[Record], Record] = lambda record: record
+    ) -> None:
+        """`words` are files, folders and terms of a filter. Without any path it is the default folder.
+
+        Raises Mistake for a path that does not exist.
+        """
+        terms = [str(word) for word in words if not _is_path(word)]
+        self.filter = read_filter(" ".join(terms), terms)
+        self.paths = [Path(word) for word in words if word not in terms] or [Path(FOLDER)]
+        self._change = change
         self._bad = 0
-        self._unread: dict[Path, None] = {}  # files of which nothing could be read
+        self._unread: list[Path] = []  # files of which nothing could be read
         for path in self.paths:
             if not path.exists():
                 hint = "`capture.level` in the configuration makes mcpmux write them"
                 problem = f"{path}: there is no such file or folder; name a capture file or folder; {hint}"
                 raise Mistake(problem)
-
-    def __repr__(self) -> str:
-        return f"<CaptureFiles {self.paths}>"
 
     def files(self) -> list[Path]:
         """The files to read. Raises Mistake."""
@@ -98,8 +115,18 @@ class CaptureFiles:
                 nothing = False
                 yield record
             if nothing and self._bad > before:
-                self._unread[path] = None
+                self._unread.append(path)
         self.tell_bad()
+
+    def everything(self) -> Iterator[Record]:
+        """All messages and notes. Responses have the target of their request."""
+        fill = Targets().fill
+        return (fill(self._change(record)) for record in self.records())
+
+    def wanted(self) -> Iterator[Record]:
+        """The messages that the filter wants. Responses have the target of their request."""
+        matches = self.filter.matches
+        return (record for record in self.everything() if record.kind != "start" and matches(record))
 
     def on_bad(self, bad: BadLine) -> None:
         """Name a line that cannot be read, unless there were many."""
@@ -119,34 +146,10 @@ class CaptureFiles:
             raise click.ClickException(f"nothing could be read of {', '.join(map(str, self._unread))}")
 
 
-class FilteredCapture(CaptureFiles):
-    """Capture files, and a filter for what is wanted of them. `change` is applied to each message first."""
-
-    def __init__(
-        self, words: Sequence[str], change: Callable[[Record], Record] = lambda record: record
-    ) -> None:
-        """`words` are files, folders and terms of a filter. Raises Mistake."""
-        self._change = change
-        terms = [word for word in words if not _is_path(word)]
-        self.filter = read_filter(" ".join(terms), terms)
-        super().__init__([Path(word) for word in words if _is_path(word)])
-
-    def __repr__(self) -> str:
-        return f"<FilteredCapture {self.paths} {self.filter}>"
-
-    def wanted(self) -> Iterator[Record]:
-        """The messages that the filter wants. Responses have the target of their request."""
-        matches = self.filter.matches
-        return (record for record in self.everything() if record.kind != "start" and matches(record))
-
-    def everything(self) -> Iterator[Record]:
-        """All messages and notes. Responses have the target of their request."""
-        fill = Targets().fill
-        return (fill(self._change(record)) for record in self.records())
-
-
-def _is_path(word: str) -> bool:
+def _is_path(word: str | Path) -> bool:
     """Whether a word is a file or folder: it exists, or its name looks like that of a file."""
+    if isinstance(word, Path):
+        return True
     with suppress(OSError, ValueError):  # too long, or with a NUL
         if word.endswith((SUFFIX, COMPRESSED)) or (word and Path(word).exists()):
             return True
@@ -205,13 +208,12 @@ def stream_lines(lines: Iterable[str]) -> int:
     """Write lines as they come. Returns how many there were."""
     number, last = 0, 0.0
     waiting: list[str] = []
-    for line in lines:
-        number += 1
+    for number, line in enumerate(lines, 1):  # noqa: B007 - the last one is returned
         waiting.append(line)
-        now = time.monotonic()
-        if len(waiting) >= TOGETHER_LINES or now - last >= TOGETHER_SECONDS:
+        if len(waiting) >= TOGETHER_LINES or time.monotonic() - last >= TOGETHER_SECONDS:
             show_lines(waiting)
-            waiting, last = [], now
+            waiting.clear()
+            last = time.monotonic()
     show_lines(waiting)
     return number
 
@@ -235,18 +237,14 @@ class Lines:
         if as_json and by == "exchange":
             raise Mistake("--json shows messages; leave out --by exchange")
         self._own = own
-        self._wanted = wanted
         self._by = by
         self._as_json = as_json
-        self._expression = expression
-        self._targets = Targets()
-        self._searched: set[Test] = set()
+        self._hit: re.Match[str] | None = None
         if expression is not None:
-            self._searched = {lambda record: search(record, expression) is not None}
-        self._summarizer = Summarizer([*wanted.body_tests, *self._searched])
-
-    def __repr__(self) -> str:
-        return f"<Lines {self._wanted} by {self._by}>"
+            wanted = wanted.with_body_test(partial(self._is_hit, expression))
+        self._wanted = wanted
+        self._targets = Targets()
+        self._summarizer = Summarizer(self._wanted.body_tests)
 
     def of(self, records: Iterable[Record]) -> Iterator[str]:
         """The lines for the next messages."""
@@ -254,9 +252,7 @@ class Lines:
             if self._by == "exchange":
                 yield from self._exchanges(self._summarizer.add(record))
             elif record.kind != "start" and (self._own or not record.own) and self._wanted.matches(record):
-                hit = search(record, self._expression) if self._expression is not None else None
-                if self._expression is None or hit is not None:
-                    yield json_line(record) if self._as_json else message_line(record) + excerpt(hit)
+                yield json_line(record) if self._as_json else message_line(record) + excerpt(self._hit)
 
     def of_all(self, records: Iterable[Record]) -> Iterator[str]:
         """The lines for messages and, after them, for exchanges without a response."""
@@ -264,9 +260,11 @@ class Lines:
         yield from self._exchanges(self._summarizer.rest())
 
     def _exchanges(self, ended: Iterable[ExchangeSummary]) -> Iterator[str]:
-        for summary in ended:
-            if self._searched <= summary.passed_tests and self._wanted.matches(summary):
-                yield summary_line(summary)
+        return map(summary_line, filter(self._wanted.matches, ended))
+
+    def _is_hit(self, expression: re.Pattern[str], record: Record) -> bool:
+        self._hit = search(record, expression)
+        return self._hit is not None
 
 
 def search(record: Record, expression: re.Pattern[str]) -> re.Match[str] | None:

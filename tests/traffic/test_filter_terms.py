@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading.filter_language import OPERATORS, FilterError, Term, split_terms
+from mcpmux.traffic.reading.filters import OPERATORS, FilterError, Term, split_terms
 
 KEYS = st.from_regex(r"[a-z][a-z-]{0,10}", fullmatch=True)
 PIECES = st.text(st.sampled_from('ab"\\|*! =~<>\t\n\u00e9\U0001f600'), max_size=6)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading.filter_language import KEYS, SORTS, FilterError
-from mcpmux.traffic.reading.filters import Filter, parse_filter
+from mcpmux.traffic.reading.filters import KEYS, SORTS, Filter, FilterError, parse_filter
 from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record

@@ -37,8 +37,7 @@ from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
-from mcpmux.traffic.reading.filter_language import FilterError
-from mcpmux.traffic.reading.filters import Filter, parse_filter
+from mcpmux.traffic.reading.filters import Filter, FilterError, parse_filter
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.sse import encode_event
 

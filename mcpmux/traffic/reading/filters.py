@@ -1,56 +1,333 @@
-"""Which messages or exchanges are wanted. Pure.
+"""Which messages or exchanges are wanted: the filter language. Pure.
 
     method=resources/read upstream=docs status!=ok duration>200ms uri~*.md
 
-`filter_language` has the grammar and the keys. `=` compares as it is, `~` whatever the case; `~`
-without a star is content with a part. `text~word` looks into bodies as they are on the wire and with escapes
-undone; of an exchange it holds when it holds for one of its messages.
+    filter       = terms, all of which must hold, with blanks between them
+    term         = ["!"] key operator value { "|" value }  |  ["!"] flag
+    operator     = "="  "!="  "~"  "!~"  ">"  ">="  "<"  "<="
+    value        = text with `*` for any text; in "quotes" blanks, `|` and `*` stand for themselves, and `\"`
+                   and `\\` for the quote and the backslash
+
+`=` and `~` hold when one of the values fits. `!=` and `!~` hold when there is something and none fits; a `!`
+in front of a term is its exact opposite. An empty value stands for nothing there: `upstream=` of a message
+without an upstream, `upstream!=` of one that has one.
+
+`=` compares as it is, `~` whatever the case; `~` without a star is content with a part. `text~word` looks
+into bodies as they are on the wire and with escapes undone; of an exchange it holds when it holds for one of
+its messages.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from datetime import datetime
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from operator import ge, gt, le, lt
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from mcpmux.errors import McpmuxError
 from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
-from mcpmux.traffic.reading.filter_language import (
-    NAMES,
-    ORDERED,
-    OTHER_NAMES,
-    SORTS,
-    Key,
-    Placed,
-    Subject,
-    Term,
-    Unreadable,
-    hint_for,
-    split_terms,
-)
-from mcpmux.traffic.reading.summary import ExchangeSummary
+from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, http_words, statuses_of
 from mcpmux.traffic.record import Record
 
+OPERATORS = ("!=", "!~", ">=", "<=", "=", "~", ">", "<")
+"""Longer ones first."""
+
+TEXT_LIMIT = 10_000  # characters
+
+_TERM = re.compile(
+    r"""(?=\S)(?P<not>!?)(?P<key>[^\s=~<>!|"*]*)(?P<sign>==|!=|!~|>=|<=|[=~><])?"""
+    r"""(?P<values>(?:[^\s"]|"(?:[^"\\]|\\.)*+")*+)""",
+    re.DOTALL,
+)
+_PIECE = re.compile(r'[^"|*]+|\*+|\||"(?P<quoted>(?:[^"\\]|\\.)*)"', re.DOTALL)
+_WORD = re.compile(r"\S+")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+class FilterError(McpmuxError):
+    """A filter that cannot be read. The wrong place is `text[start:end]`."""
+
+    def __init__(self, problem: str, text: str, start: int, end: int) -> None:
+        super().__init__(f"{problem}, at character {start + 1} of the filter")
+        self.problem = problem
+        self.text = text
+        self.start = start
+        self.end = max(end, start + 1)
+
+
+class Term(NamedTuple):
+    """One condition. A flag has no operator and no values."""
+
+    key: str
+    operator: str | None = None
+    values: tuple[Glob, ...] = ()
+    opposite: bool = False
+
+
+class Placed(NamedTuple):
+    """A term and where it stands in a text: from `start` to `end`, with its key and its values at these."""
+
+    term: Term
+    text: str
+    start: int
+    key: int
+    values: int
+    end: int
+
+    def error(self, problem: str, start: int | None = None, end: int | None = None) -> FilterError:
+        """That something is wrong with the term, from its key to its end if no place is given."""
+        return FilterError(problem, self.text, self.key if start is None else start, end or self.end)
+
+
+def split_terms(text: str) -> list[Placed]:
+    """The terms of a filter. Raises FilterError."""
+    if len(text) > TEXT_LIMIT:
+        raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
+    return [_read_term(text, found) for found in _TERM.finditer(text)]
+
+
+def _read_term(text: str, found: re.Match[str]) -> Placed:
+    start, end = found.span()
+    key, sign, values = found["key"], found["sign"], found["values"]
+    unclosed = text[end : end + 1] == '"'
+    if not key or (sign is None and (values or unclosed)):
+        problem = "expected key=value here" if sign is None else f"expected a key before {sign}"
+        word = _WORD.match(text, start)
+        raise FilterError(problem, text, start, word.end() if word is not None else end)
+    if unclosed:
+        raise FilterError("this quotation mark has no second one", text, end, end + 1)
+    globs = _read_values(values) if sign is not None else ()
+    term = Term(key, "=" if sign == "==" else sign, globs, bool(found["not"]))
+    return Placed(term, text, start, found.start("key"), found.start("values"), end)
+
+
+def _read_values(text: str) -> tuple[Glob, ...]:
+    globs = [[""]]
+    for piece in _PIECE.finditer(text):
+        if piece[0] == "|":
+            globs.append([""])
+        elif piece[0][0] == "*":  # two stars are one
+            globs[-1].append("")
+        else:
+            quoted = piece["quoted"]
+            globs[-1][-1] += piece[0] if quoted is None else _ESCAPE.sub(r"\1", quoted)
+    return tuple(map(tuple, globs))
+
+
+# What a filter can ask about: keys, the sorts of their values, and how they are compared. Values are read
+# once; times are relative to a `now` that is handed in.
+
+Subject: TypeAlias = Record | ExchangeSummary
 Test: TypeAlias = Callable[[Subject], bool]
+
+ORDERED: Mapping[str, Callable[[Any, Any], Any]] = {">": gt, ">=": ge, "<": lt, "<=": le}
+TIME_LENGTH = len("2026-11-21T12:00:00.000000")
+
+_MILLISECONDS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "": 1.0, "s": 1e3, "m": 6e4, "min": 6e4, "h": 3.6e6}
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "b": 1, "k": 1024, "kb": 1000, "kib": 1024, "m": 1024**2, "mb": 1000**2, "mib": 1024**2}
+_BYTES |= {"g": 1024**3, "gb": 1000**3, "gib": 1024**3}
+_MEASURE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Zµ]{0,3})", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,15}", re.ASCII)
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+_HTTP_STATUS = re.compile(r"(http-)?[1-9](\d\d|xx)", re.ASCII)
+_DURATION, _SIZE = "a duration such as 200ms or 1.5s", "a size such as 500, 10KiB or 1MiB"
+_DAYS = {"today": 0, "yesterday": 1}
+
+
+class Unreadable(ValueError):
+    """A value that its key cannot have; the text says what is expected."""
+
+
+class Sort(NamedTuple):
+    """A sort of values. `read`: what a value is compared as; None where text stays text."""
+
+    operators: tuple[str, ...]
+    read: Callable[[str, datetime], Any] | None = None
+
+
+class Key(NamedTuple):
+    """One key. `get`: what a subject has there, a tuple of several things, or None."""
+
+    name: str
+    aliases: tuple[str, ...]
+    sort: str
+    about: str
+    get: Callable[[Subject], Any]
+    words: tuple[str, ...] = ()
+
+
+def _read_number(text: str, _now: datetime) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise Unreadable("expected a whole number")
+    return int(text)
+
+
+def _measure(text: str, units: Mapping[str, float], expected: str) -> float:
+    found = _MEASURE.fullmatch(text)
+    if found is None or found[2] not in units:
+        raise Unreadable(f"expected {expected}")
+    return float(found[1]) * units[found[2]]
+
+
+def _read_time(text: str, now: datetime) -> str:
+    """A time as the beginning of `time` in a record."""
+    now, word = now.astimezone(UTC), text.lower()
+    found = _MEASURE.fullmatch(text)
+    try:
+        if word == "now":
+            moment = now
+        elif word in _DAYS:
+            moment = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=_DAYS[word])
+        elif found is not None and found[2] in _SECONDS:
+            moment = now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+        else:
+            moment = datetime.fromisoformat(f"{now:%Y-%m-%d}T{text}" if _CLOCK.fullmatch(text) else text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return moment.isoformat(timespec="microseconds")[:TIME_LENGTH]
+    except (ValueError, OverflowError):
+        expected = "expected 10m (ago), 12:30, today, 2026-11-21 or 2026-11-21T12:30:00, in UTC"
+        raise Unreadable(expected) from None
+
+
+_FAILED = "; `failed` stands for every kind of failure"
+_STATUS_HINTS = {
+    **dict.fromkeys(("fail", "failed", "failure", "errors", "bad"), _FAILED),
+    **dict.fromkeys(("iserror", "toolerror", "toolfailed"), "; a result with isError is tool-error"),
+    "timeout": "; code=-31002 finds upstreams that took too long",
+}
+
+
+def _read_status(text: str, _now: datetime) -> str:
+    lowered = text.lower()
+    if lowered in WORDS:
+        return lowered
+    if _HTTP_STATUS.fullmatch(lowered):
+        return "http-" + lowered.removeprefix("http-")
+    hint = _STATUS_HINTS.get(lowered.replace("-", "").replace("_", ""), "")
+    raise Unreadable(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx{hint}")
+
+
+_EQUAL = ("=", "!=")
+_IN_ORDER = (*_EQUAL, *ORDERED)
+
+SORTS: Mapping[str, Sort] = {
+    "text": Sort((*_EQUAL, "~", "!~")),
+    "word": Sort(_EQUAL),
+    "body": Sort(("~", "!~")),
+    "flag": Sort(()),
+    "status": Sort(_EQUAL, _read_status),
+    "number": Sort(_IN_ORDER, _read_number),
+    "duration": Sort(_IN_ORDER, lambda text, _: _measure(text, _MILLISECONDS, _DURATION)),
+    "size": Sort(_IN_ORDER, lambda text, _: _measure(text.lower(), _BYTES, _SIZE)),
+    "time": Sort(_IN_ORDER, _read_time),
+    "since": Sort(("=",), _read_time),
+}
+
+
+def _statuses(subject: Subject) -> tuple[str, ...]:
+    words = statuses_of(subject) if isinstance(subject, Record) else subject.statuses
+    if words and subject.status is not None and subject.status < BAD_HTTP:
+        return (*words, *http_words(subject.status, least=0))
+    return words
+
+
+def _has_failed(subject: Subject) -> bool:
+    return next(iter(_statuses(subject)), "ok") not in ("ok", "open", "cancelled")
+
+
+def _time(subject: Subject) -> str:
+    return subject.time[:TIME_LENGTH]
+
+
+_KINDS = ("request", "notification", "result", "error", "invalid")
+_TABLE = (
+    Key("method", (), "text", "the method; an answer has that of its request", lambda s: s.method),
+    Key("upstream", ("server",), "text", "name of the upstream", lambda s: s.upstream),
+    Key("uri", ("name", "target"), "text", "URI or name that the method is about", lambda s: s.target),
+    Key("client", (), "text", "what the client calls itself", lambda s: s.client),
+    Key("status", (), "status", "ok, error, tool-error, invalid, 404, 5xx", _statuses),
+    Key("failed", (), "flag", "a flag: error, tool-error, invalid, or HTTP 4xx 5xx", _has_failed),
+    Key("duration", ("ms", "latency"), "duration", "of an answer, since its request", lambda s: s.ms),
+    Key("size", ("bytes",), "size", "of the message", lambda s: s.size),
+    Key("code", (), "number", "JSON-RPC error code", lambda s: s.code),
+    Key("exchange", (), "number", "number of the exchange", lambda s: s.exchange),
+    Key("own", (), "flag", "a flag: mcpmux has asked by itself", lambda s: s.own),
+    Key("since", (), "since", "that passed in the last 10m, or since 12:30", _time),
+    Key("until", (), "since", "that passed before", _time),
+    Key("time", (), "time", "when it passed, in UTC", _time),
+    Key("text", ("body", "message"), "body", "what is in the message", lambda _: None),
+    Key("leg", ("side",), "word", "client, upstream", lambda s: s.leg, ("client", "upstream")),
+    Key("direction", ("dir",), "word", "in (to mcpmux), out", lambda s: s.direction, ("in", "out")),
+    Key("kind", ("type",), "word", ", ".join(_KINDS), lambda s: s.kind, _KINDS),
+    Key("redacted", (), "flag", "a flag: something was redacted", lambda s: bool(s.redacted)),
+    Key("transport", (), "text", "http, stdio, sse, websocket, tcp, unix", lambda s: s.transport),
+    Key("revision", (), "text", "protocol revision", lambda s: s.revision),
+    Key("session", (), "text", "fingerprint of the HTTP session", lambda s: s.session),
+    Key("peer", (), "text", "upstream session (docs#3) or client (c1)", lambda s: s.peer),
+    Key("id", (), "text", "JSON-RPC id", lambda s: None if s.id is None else str(s.id)),
+    Key("seq", (), "number", "number of the message in its run", lambda s: s.seq),
+    Key("run", (), "text", "name of the run", lambda s: s.run),
+)
+
+KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
+NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in key.aliases}
+"""Keys by their names and their other names."""
+
+
+# Hints for words that are no terms of a filter.
+
+OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("tool", "prompt"), "name"),
+    **dict.fromkeys(("resource", "url"), "uri"),
+    **dict.fromkeys(("http", "outcome", "result"), "status"),
+    **dict.fromkeys(("principal", "user"), "client"),
+    "after": "since",
+    "before": "until",
+    "length": "size",
+    "took": "duration",
+}
+"""Keys that there might be, and the ones that there are."""
+
+_CONNECTIVES = {
+    **dict.fromkeys(("and", "&&", "&"), "all terms must hold anyway: leave `{}` out"),
+    **dict.fromkeys(("or", "||", "|"), "one of several values is key=a|b"),
+    "not": "the opposite of a term is !key=value, without a blank",
+}
+_EXCHANGE = re.compile(r"#(\d{1,15})", re.ASCII)
+
+
+def hint_for(word: str) -> str | None:
+    """What to write in place of a word without an operator; None when there is no hint."""
+    lowered = word.lower()
+    if lowered in _CONNECTIVES:
+        return _CONNECTIVES[lowered].format(word)
+    if lowered in WORDS:
+        return f"did you mean `status={lowered}`?"
+    if (number := _EXCHANGE.fullmatch(word)) is not None:
+        return f"did you mean `exchange={number[1]}`?"
+    key, colon, value = word.partition(":")
+    return f"did you mean `{key}={value}`?" if colon and key.lower() in NAMES else None
+
+
+# Terms as tests.
 
 _NOTHING: Glob = ("",)
 _LIMITS = {"since": ">=", "until": "<"}
-_decoder = msgspec.json.Decoder()
 
 
 class Filter:
     """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges."""
 
-    def __init__(self, text: str, tests: Sequence[Test], body_tests: Sequence[Test]) -> None:
+    def __init__(self, tests: Sequence[Test], body_tests: Sequence[Test]) -> None:
         self.body_tests = tuple(body_tests)
-        self._text = text
         self._tests = tuple(tests)
-
-    def __repr__(self) -> str:
-        return f"<Filter {self._text}>"
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
@@ -60,34 +337,33 @@ class Filter:
         """Whether the message or exchange is wanted."""
         return all(test(subject) for test in self._tests)
 
+    def with_body_test(self, holds: Callable[[Record], bool]) -> Filter:
+        """The same, but of what it wants only that with a message for which the test holds."""
+        test = body_test(holds)
+        return Filter((*self._tests, test), (*self.body_tests, test))
+
 
 def parse_filter(text: str, now: datetime) -> Filter:
     """The filter that the text describes; `now`, with a zone, is what `since=10m` counts from.
 
     Raises FilterError.
     """
-    tests: list[Test] = []
     body_tests: list[Test] = []
-    for placed in split_terms(text):
-        key = _key_of(placed)
-        placed = placed._replace(term=_plain_flag(key, placed.term))
-        _check(key, placed)
+    return Filter([_test_of(placed, now, body_tests) for placed in split_terms(text)], body_tests)
+
+
+def _test_of(placed: Placed, now: datetime, body_tests: list[Test]) -> Test:
+    """The test of a term, which is also put into `body_tests` when it is one of bodies."""
+    key, opposite = _key_of(placed), placed.term.opposite
+    test = key.get
+    if key.sort == "flag":
+        opposite ^= _is_false(key, placed)
+    else:
+        _check_operator(key, placed)
+        test = _value_test(key, placed, now)
         if key.sort == "body":
-            body_tests.append(_body_test(placed.term))
-            test: Test = partial(_passes_body_test, body_tests[-1])
-        else:
-            test = _test_of(key, placed, now)
-        tests.append(partial(_fails, test) if placed.term.opposite else test)
-    return Filter(text, tests, body_tests)
-
-
-def _fails(test: Test, subject: Subject) -> bool:
-    return not test(subject)
-
-
-def _passes_body_test(test: Test, subject: Subject) -> bool:
-    """A Summarizer has run the test on the messages of an exchange."""
-    return test in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
+            body_tests.append(test)
+    return (lambda subject: not test(subject)) if opposite else test
 
 
 def _key_of(placed: Placed) -> Key:
@@ -111,39 +387,39 @@ def _key_of(placed: Placed) -> Key:
     raise placed.error(problem, end=placed.key + len(name))
 
 
-def _plain_flag(key: Key, term: Term) -> Term:
-    """`failed=true` is `failed`, `failed=false` is `!failed`."""
-    word = "*".join(term.values[0]).lower() if len(term.values) == 1 else ""
-    if key.sort != "flag" or term.operator not in ("=", "!=") or word not in ("true", "false"):
-        return term
-    return Term(term.key, None, (), term.opposite ^ (term.operator == "!=") ^ (word == "false"))
-
-
 def _example(key: Key, name: str) -> str:
     operators = SORTS[key.sort].operators
     return f"{name}{operators[0]}…" if operators else name
 
 
-def _check(key: Key, placed: Placed) -> None:
-    """Raises FilterError for an operator that the key does not have."""
+def _is_false(key: Key, placed: Placed) -> bool:
+    """Whether a flag stands there as `=false` or `!=true`. Raises FilterError for any other value."""
+    _, operator, values, _ = placed.term
+    if operator is None:
+        return False
+    word = "*".join(values[0]).lower()
+    if operator not in _EQUAL or len(values) > 1 or word not in ("true", "false"):
+        raise placed.error(f"`{key.name}` is a flag; write {key.name} or !{key.name}")
+    return (operator == "!=") is (word == "true")
+
+
+def _check_operator(key: Key, placed: Placed) -> None:
     name, operator, *_ = placed.term
     operators = SORTS[key.sort].operators
-    if operator is None and operators:
+    if operator is None:
         raise placed.error(f"expected a value: {_example(key, name)}")
-    if operator is not None and not operators:
-        raise placed.error(f"`{key.name}` is a flag; write {key.name} or !{key.name}")
-    if operator is not None and operator not in operators:
+    if operator not in operators:
         hint = "; 4xx|5xx is every HTTP status from 400" if key.sort == "status" else ""
         place = placed.key + len(name)
         raise placed.error(f"`{name}` knows {'  '.join(operators)}{hint}", place, place + len(operator))
 
 
-def _test_of(key: Key, placed: Placed, now: datetime) -> Test:
+def _value_test(key: Key, placed: Placed, now: datetime) -> Test:
     term, get = placed.term, key.get
-    if key.sort == "flag":
-        return lambda subject: get(subject) is True
+    if key.sort == "body":
+        return body_test(partial(_is_in_body, term._replace(values=tuple(map(casefold, term.values)))))
     try:
-        fits = _text_fits(key, term) if SORTS[key.sort].read is None else _value_fits(key, term, now)
+        fits = _comparison(key, term, now)
     except Unreadable as error:
         raise placed.error(str(error), placed.values) from None
     if term.operator in ("!=", "!~"):
@@ -159,20 +435,18 @@ def _one_fits(value: Any, fits: Callable[[Any], bool], nothing: bool) -> bool:
     return any(map(fits, value)) if type(value) is tuple else fits(value)
 
 
-def _value_fits(key: Key, term: Term, now: datetime) -> Callable[[Any], bool]:
+def _comparison(key: Key, term: Term, now: datetime) -> Callable[[Any], bool]:
+    """Whether one value fits. Raises Unreadable."""
     read = SORTS[key.sort].read
-    assert read is not None
-    compare = ORDERED.get(_LIMITS.get(key.name, str(term.operator)))
-    if compare is None:
-        return {read("*".join(glob), now) for glob in term.values if glob != _NOTHING}.__contains__
-    if len(term.values) != 1:
-        raise Unreadable("expected one value here")
-    limit = read("*".join(term.values[0]), now)
-    return lambda value: bool(compare(value, limit))
-
-
-def _text_fits(key: Key, term: Term) -> Callable[[str], bool]:
     globs = [glob for glob in term.values if glob != _NOTHING]
+    if read is not None:
+        compare = ORDERED.get(_LIMITS.get(key.name, str(term.operator)))
+        if compare is None:
+            return {read("*".join(glob), now) for glob in globs}.__contains__
+        if len(term.values) != 1:
+            raise Unreadable("expected one value here")
+        limit = read("*".join(term.values[0]), now)
+        return lambda value: bool(compare(value, limit))
     if key.words and not all("*".join(glob) in key.words for glob in globs):
         raise Unreadable(f"expected one of {', '.join(key.words)}")
     if term.operator in ("~", "!~"):
@@ -183,41 +457,33 @@ def _text_fits(key: Key, term: Term) -> Callable[[str], bool]:
     return lambda text: any(matches(glob, text) for glob in globs)
 
 
-def _body_test(term: Term) -> Test:
-    globs = [casefold(glob) for glob in term.values]
-    wanted = term.operator == "~"
+def body_test(holds: Callable[[Record], bool]) -> Test:
+    """A test of messages, also for exchanges: of their messages a Summarizer makes it."""
 
-    def test(record: Subject) -> bool:
-        if not isinstance(record, Record) or (record.message is None and record.text is None):
-            return False
-        found = any(is_inside(glob, body.casefold()) for body in body_texts(record) for glob in globs)
-        return found is wanted
+    def test(subject: Subject) -> bool:
+        return test in subject.passed_tests if isinstance(subject, ExchangeSummary) else holds(subject)
 
     return test
+
+
+def _is_in_body(term: Term, record: Record) -> bool:
+    """Whether one of the values, in lower case, is in the body, or with `!~` none of them in one."""
+    bodies = [body.casefold() for body in body_texts(record)]
+    found = any(is_inside(glob, body) for body in bodies for glob in term.values)
+    return bool(bodies) and found is (term.operator == "~")
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_decoder = msgspec.json.Decoder(list[str])
 
 
 def body_texts(record: Record) -> list[str]:
     """The body as on the wire and, when there are escapes in it, all its text without them."""
     if record.message is None:
         return [record.text] if record.text is not None else []
-    wire = bytes(record.message).decode("utf-8", "replace")
-    if "\\" not in wire:
-        return [wire]
-    try:
-        return [wire, "\n".join(_strings_in(_decoder.decode(record.message)))]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return [wire]
-
-
-def _strings_in(value: Any) -> list[str]:
-    found: list[str] = []
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            found.append(value)
-        elif isinstance(value, list):
-            waiting += reversed(value)
-        elif isinstance(value, dict):
-            waiting += reversed([part for item in value.items() for part in item])
-    return found
+    data = bytes(record.message)
+    texts = [data.decode("utf-8", "replace")]
+    if b"\\" in data:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            texts.append("\n".join(_decoder.decode(b"[%b]" % b",".join(_STRING.findall(data)))))
+    return texts

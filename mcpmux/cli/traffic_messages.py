@@ -1,21 +1,27 @@
-"""`mcpmux traffic grep` and `mcpmux traffic show`: find messages, and look at one exchange or message."""
+"""`mcpmux traffic tail`, `grep` and `show`: messages as they pass, some of them, one exchange or message."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import select
+import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from itertools import islice
 
 import click
 import msgspec
+import trio
 
+from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import paint, tell
 from mcpmux.cli.options import quiet_option
-from mcpmux.cli.process import Mistake
+from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (
-    FilteredCapture,
+    CaptureFiles,
     Lines,
     by_option,
     filter_help,
@@ -24,6 +30,8 @@ from mcpmux.cli.traffic_source import (
     json_line,
     message_line,
     messages_json_option,
+    no_files,
+    read_filter,
     show_lines,
     stream_lines,
     summary_line,
@@ -31,8 +39,107 @@ from mcpmux.cli.traffic_source import (
 )
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import members_of, raw
+from mcpmux.traffic.reading.following import Follower
 from mcpmux.traffic.reading.summary import Passage, Summarizer, passages
-from mcpmux.traffic.record import Record
+from mcpmux.traffic.record import ANSWERS, Record, reason_of
+
+LOOK_SECONDS = 0.1  # between two reads of files that did not grow
+
+
+@click.command(epilog=filter_help())
+@where_argument
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 100_000), default=10, help="Begin with this number of last lines."
+)
+@by_option
+@click.option("--once", is_flag=True, help="Print the last lines and end.")
+@click.option("--own", is_flag=True, help="Also show requests of mcpmux itself: to connect, health checks.")
+@messages_json_option
+@click.option("--url", metavar="URL", help="Watch the admin listener of a running mcpmux in place of files.")
+@click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token, or MCPMUX_ADMIN_TOKEN.")
+@quiet_option
+def tail(
+    where: tuple[str, ...],
+    lines: int,
+    by: str,
+    once: bool,
+    own: bool,
+    as_json: bool,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Show messages as they pass, until Ctrl-C.
+
+    Follows files and folders of captures as they grow and rotate. The default is the folder mcpmux-capture.
+    The last lines come from the ends of the newest files. With --url it begins with the next message and
+    needs no capture.
+
+    \b
+    Examples:
+      mcpmux traffic tail
+      mcpmux traffic tail captures/ 'method=tools/call status!=ok' --by exchange
+      mcpmux traffic tail --url 'http://127.0.0.1:8490/?token=…' 'duration>200ms'
+    """
+    if url is not None and once:
+        raise Mistake("--once goes with files; what comes from --url begins now")
+    try:
+        if url is not None:
+            shown = Lines(read_filter(" ".join(where)), by, as_json, own=own)
+            run(_follow, AdminClient.at(url, token).watch(own=own), shown)
+        else:
+            found = CaptureFiles(where)
+            _tail_files(found, Lines(found.filter, by, as_json, own=own), lines, once)
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(0) from None
+
+
+def _tail_files(where: CaptureFiles, lines: Lines, count: int, once: bool) -> None:
+    try:
+        follower = Follower(where.paths, where.on_bad)
+    except OSError as error:
+        raise Mistake(f"{error.filename}: {reason_of(error)}") from None
+    with follower:
+        if follower.found_nothing:
+            reason = no_files(where.paths[0])
+            if once:
+                raise Mistake(reason)
+            tell(f"{reason}; waiting for the first one")
+        if count or once:
+            read_lines = lines.of_all if once else lines.of
+            show_lines(deque(read_lines(follower.recent()), maxlen=count))
+            where.tell_bad()
+        else:
+            follower.skip()
+        if not once:
+            run(_follow, aclosing(_look(follower)), lines)
+
+
+async def _follow(source: AbstractAsyncContextManager[AsyncIterator[list[Record]]], lines: Lines) -> None:
+    """Show what comes until cancelled, or until nobody reads stdout."""
+    async with source as batches:
+        async for records in batches:
+            show_lines(list(lines.of(records)))
+            if not records and is_abandoned():
+                return
+
+
+async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
+    """Yields the messages that come, and an empty list from time to time."""
+    while True:
+        records = await trio.to_thread.run_sync(follower.read)
+        yield records
+        if not records:
+            await trio.sleep(LOOK_SECONDS)
+
+
+def is_abandoned() -> bool:
+    """Whether stdout is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # no file, or a system without poll
+        return os.name == "nt" and sys.stdout.closed
 
 
 @click.command(epilog=filter_help())
@@ -57,7 +164,7 @@ def grep(
       mcpmux traffic grep '' 'status!=ok duration>200ms'
       mcpmux traffic grep -F 'file:///a.md' --by exchange
     """
-    source = FilteredCapture(where)
+    source = CaptureFiles(where)
     expression = compile_pattern(re.escape(pattern) if fixed else pattern, ignore_case)
     lines = Lines(source.filter, by, as_json, expression=expression).of_all(source.records())
     number = sum(1 for _ in lines) if count else stream_lines(lines)
@@ -117,7 +224,7 @@ def show(
         raise Mistake("name an exchange by its number, or a message by --message SEQ")
     elif not re.fullmatch(r"\d{1,15}", digits, re.ASCII):
         raise Mistake(f"expected the number of an exchange, such as 17, got {printable(number)!r}")
-    source = FilteredCapture(where)
+    source = CaptureFiles(where)
     if source.filter:
         raise Mistake("show takes files and folders only; `mcpmux traffic grep` knows filters")
     found = find_exchange(source, int(digits), run) if seq is None else find_message(source, seq, run)
@@ -126,19 +233,19 @@ def show(
         where_in = "" if run is None else f" of run {printable(run)}"
         raise click.ClickException(f"there is no {wanted}{where_in} in what was read")
     if as_json:
-        show_lines([json_line(record) for record in found])
+        show_lines(list(map(json_line, found)))
     else:
-        show_lines([*(exchange_lines(found, full=full) if seq is None else message_lines(found[0]))])
+        show_lines(list(exchange_lines(found, full) if seq is None else message_lines(found[0])))
     source.check_read()
 
 
-def find_message(source: FilteredCapture, seq: int, run: str | None) -> list[Record]:
+def find_message(source: CaptureFiles, seq: int, run: str | None) -> list[Record]:
     """The newest message of that number, if there is one."""
     fits = (r for r in source.everything() if r.seq == seq and r.kind != "start" and run in (None, r.run))
     return list(deque(fits, maxlen=1))
 
 
-def find_exchange(source: FilteredCapture, number: int, run: str | None) -> list[Record]:
+def find_exchange(source: CaptureFiles, number: int, run: str | None) -> list[Record]:
     """The messages of an exchange of one run, in order."""
     found: list[Record] = []
     others: set[str] = set()
@@ -161,7 +268,7 @@ def find_exchange(source: FilteredCapture, number: int, run: str | None) -> list
     return found
 
 
-def exchange_lines(records: list[Record], *, full: bool) -> Iterator[str]:
+def exchange_lines(records: list[Record], full: bool) -> Iterator[str]:
     """The exchange on one line, its timeline, and what was changed."""
     summarizer = Summarizer()
     ended = [summary for record in records for summary in summarizer.add(record)] + summarizer.rest()
@@ -174,38 +281,33 @@ def exchange_lines(records: list[Record], *, full: bool) -> Iterator[str]:
         yield f"{'+' + after:>11}  {message_line(record)}  {paint(f'message {record.seq}', dim=True)}"
     for passage in passages(records):
         yield ""
-        yield from passage_lines(passage, full=full)
+        yield from passage_lines(passage, full)
 
 
-def passage_lines(passage: Passage, *, full: bool) -> Iterator[str]:
+def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     """A message that was sent on, compared with the one that was received."""
-    after = passage.after
-    if len(passage.before) > 1:
+    (before, *others), after = passage
+    if others:
         seqs = ", ".join(str(record.seq) for record in passage.before)
         peers = ", ".join(printable(record.peer or "?") for record in passage.before)
         yield paint(f"message {after.seq} merges {seqs} of {peers}", bold=True)
         yield f"  --message {after.seq} shows it"
         return
-    before = passage.before[0]
     where = f"{printable(before.peer or '?')} → {printable(after.peer or '?')}"
-    word = "answered" if after.kind in ("result", "error") else after.kind
+    word = "answered" if after.kind in ANSWERS else after.kind
     what = f"{printable(after.method or after.kind)} {word}"
     yield paint(f"{where}: {what}, messages {before.seq} and {after.seq}", bold=True)
     if before.size == after.size and body_of(before) == body_of(after):
         yield "  not changed" if body_of(before) is not None else "  without bodies"
         return
     came, went = (_body_lines(_ordered(body_of(record)), full) for record in (before, after))
-    lines = difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm="")
-    shown = False
-    for line in islice(lines, 2, None):
-        if not line.startswith("@@"):
-            shown = True
-            yield "  " + paint(line, fg={"-": "red", "+": "green"}.get(line[:1]))
-        elif shown:
-            yield "  …"
-    if not shown and not full and len(came) > BODY_LINES:
+    lines = list(islice(difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm=""), 3, None))
+    for line in lines:
+        is_gap = line.startswith("@@")
+        yield "  …" if is_gap else "  " + paint(line, fg={"-": "red", "+": "green"}.get(line[:1]))
+    if not lines and not full and len(came) > BODY_LINES:
         yield f"  the same in the first {BODY_LINES} lines; --full compares all"
-    elif not shown:
+    elif not lines:
         yield f"  the same but for order and spelling ({format_size(before.size)}, {format_size(after.size)})"
 
 
