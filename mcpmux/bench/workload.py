@@ -36,8 +36,7 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.traffic.reading.dialogue import CapturedRequest as Captured
-from mcpmux.traffic.reading.dialogue import Dialogue
-from mcpmux.traffic.replay.settings import why_not
+from mcpmux.traffic.reading.dialogue import Dialogue, why_not
 
 _WEIGHT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)[*x]?\s+(.*)", re.DOTALL)
 

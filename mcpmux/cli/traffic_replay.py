@@ -41,16 +41,13 @@ from mcpmux.config.traffic import parse_path
 from mcpmux.logs import configure_logs
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.traffic.reading.dialogue import Reading, SideName
+from mcpmux.traffic.reading.dialogue import Reading, SideName, why_not
 from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.record import cut
-from mcpmux.traffic.replay.captured_answers import CapturedAnswers
-from mcpmux.traffic.replay.difference import Difference, show_path
 from mcpmux.traffic.replay.mapping import KINDS
-from mcpmux.traffic.replay.mock_server import Mock, open_mock
-from mcpmux.traffic.replay.replay import run_replay
-from mcpmux.traffic.replay.report import STATUSES, Outcome, Report, Status, count_text
-from mcpmux.traffic.replay.settings import Settings, why_not
+from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
+from mcpmux.traffic.replay.replay import Settings, run_replay
+from mcpmux.traffic.replay.report import STATUSES, Difference, Outcome, Report, Status, count_text, show_path
 
 files_argument: Decorator = click.argument(
     "files", nargs=-1, metavar="[FILES|DIR]...", type=click.Path(path_type=Path)
@@ -64,12 +61,10 @@ def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) ->
     """
     source = CaptureFiles(files)
     reading = Reading(side, upstream)
-    number = 0
     for record in source.records():
-        number += record.kind != "start"
         reading.add(record)
     where = " ".join(map(str, source.paths))
-    if not number:
+    if not reading.messages:
         raise Mistake(f"{where}: there is no message in this capture")
     if side == "upstream":
         names = ", ".join(sorted(reading.upstreams)) or "none"
@@ -79,8 +74,7 @@ def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) ->
             raise Mistake(f"the upstream `{upstream}` is not in the capture; there are: {names}")
     if not reading.dialogues():
         what = "of a client" if side == "client" else f"to the upstream `{upstream or '?'}`"
-        reasons = count_text(reading.left_out.items())
-        reasons = f" ({reasons})" if reasons else ""
+        reasons = f" ({count_text(reading.left_out.items())})" if reading.left_out else ""
         raise Mistake(f"{where}: there is no request {what} in this capture{reasons}")
     return reading
 
@@ -187,7 +181,6 @@ SERVER = Parsed("URL|COMMAND", parse_upstream_argument)
     type=Parsed("FACTOR", read_speed),
     metavar="FACTOR|max",
     default="1",
-    show_default=True,
     help="How many times as fast as it was captured, or `max` for no waiting.",
 )
 @click.option("--with-tools", is_flag=True, help="Also call tools and send what may change something.")
@@ -199,17 +192,12 @@ SERVER = Parsed("URL|COMMAND", parse_upstream_argument)
 )
 @click.option("--allow-remote", is_flag=True, help="Replay to a server on another machine.")
 @click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for a response.",
+    "--timeout", type=click.FloatRange(min=0.1), default=60.0, help="Seconds to wait for a response."
 )
 @click.option(
     "--sessions",
     type=click.IntRange(1, 1000),
     default=16,
-    show_default=True,
     help="Number of clients at the same time with --speed max.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every difference.")
@@ -284,7 +272,6 @@ DRAIN_SECONDS = 2.0  # to finish responses when asked to stop
     "--listen",
     type=ADDRESS,
     default=DEFAULT_ADDRESS,
-    show_default=True,
     help="Listen for HTTP at this address, or at ws:// or tcp://HOST:PORT or unix:PATH.",
 )
 @click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
@@ -293,11 +280,7 @@ DRAIN_SECONDS = 2.0  # to finish responses when asked to stop
 @click.option("--cycle", is_flag=True, help="Repeat the responses to a request from the first one on.")
 @redact_option
 @click.option(
-    "--log-level",
-    type=LEVELS,
-    default="warning",
-    show_default=True,
-    help="The least important events to write to stderr.",
+    "--log-level", type=LEVELS, default="warning", help="The least important events to write to stderr."
 )
 def mock(
     files: tuple[Path, ...],
@@ -325,8 +308,7 @@ def mock(
     configure_logs(log_level, "console", read_redactor(redact))
     listeners = choose_listeners(Listeners(), stdio, [] if stdio else [listen])
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
-    dialogues = reading.dialogues()
-    answers = CapturedAnswers(dialogues)
+    answers = CapturedAnswers(reading.dialogues(), cycle=cycle)
     reasons = count_text(answers.unusable.items())
     if not answers.size:
         raise Mistake(f"nothing in this capture can be served: {reasons}")
@@ -334,7 +316,7 @@ def mock(
         tell(f"not served: {reasons}")
     if answers.redacted:
         tell(f"{answers.redacted} answers are served with redacted values in them")
-    trio.run(_serve_mock, listeners, open_mock(dialogues, latency=latency, cycle=cycle))
+    trio.run(_serve_mock, listeners, open_mock(answers, latency=latency))
 
 
 async def _serve_mock(listeners: Listeners, opening: AbstractAsyncContextManager[Mock]) -> None:

@@ -23,9 +23,8 @@ from mcpmux.traffic.reading.dialogue import Dialogue
 from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.replay.replay import run_replay
+from mcpmux.traffic.replay.replay import Settings, run_replay
 from mcpmux.traffic.replay.report import Report
-from mcpmux.traffic.replay.settings import Settings
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.reading.dialogue import CapturedRequest, ClientNotification, Dialogue
-from mcpmux.traffic.replay.settings import why_not
+from mcpmux.traffic.reading.dialogue import CapturedRequest, ClientNotification, Dialogue, why_not
 from tests.traffic.made import Play, read_dialogues
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config.traffic import parse_path
-from mcpmux.traffic.replay.difference import DIFFERENCE_LIMIT, compare, covers, show_path
+from mcpmux.traffic.replay.report import DIFFERENCE_LIMIT, compare, covers, show_path
 
 NAMES = st.text(min_size=1, max_size=4)
 VALUES = st.recursive(

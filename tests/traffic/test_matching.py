@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import decode_fields
-from mcpmux.traffic.replay.captured_answers import CapturedAnswers, canonical
+from mcpmux.traffic.replay.mock import CapturedAnswers, canonical
 from tests.traffic.made import Play, read_dialogues
 
 MODERN = "2026-07-28"

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.traffic.replay.mock_server import Mock, open_mock
+from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import RpcFailure, ScriptedClient
 from tests.traffic.replay_world import (
@@ -52,9 +52,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(tape: Tape, name: str | None = None, **settings: Any) -> Any:
+async def open_stage(tape: Tape, name: str | None = None, cycle: bool = False, latency: bool = False) -> Any:
     dialogues = tape.dialogues("upstream" if name else "client", name)
-    async with open_mock(dialogues, **settings) as mock, trio.open_nursery() as nursery:
+    answers = CapturedAnswers(dialogues, cycle=cycle)
+    async with open_mock(answers, latency=latency) as mock, trio.open_nursery() as nursery:
         yield Stage(mock, nursery)
         nursery.cancel_scope.cancel()
 
@@ -150,7 +151,7 @@ async def test_timing_is_kept_when_wanted(autojump_clock):
     for turn in dialogues[0].requests():
         if turn.method == "resources/read":
             turn.ms = 7000.0
-    async with open_mock(dialogues, latency=True) as mock, trio.open_nursery() as nursery:
+    async with open_mock(CapturedAnswers(dialogues), latency=True) as mock, trio.open_nursery() as nursery:
         client = await Stage(mock, nursery).client(MODERN)
         began = trio.current_time()
         await client.request("resources/read", {"uri": "x+memo:1"})

@@ -14,8 +14,7 @@ import trio.testing
 
 from mcpmux.config.traffic import parse_path
 from mcpmux.errors import ConnectFailed
-from mcpmux.traffic.replay.difference import show_path
-from mcpmux.traffic.replay.report import Report
+from mcpmux.traffic.replay.report import Report, show_path
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.traffic.replay_world import (
     ERAS,

@@ -128,8 +128,8 @@ class Dialogue:
     name: str
     client: str | None
     transport: str | None = None
-    steps: list[Step] = field(factory=list, repr=False)
-    questions: list[CapturedQuestion] = field(factory=list, repr=False)
+    steps: list[Step] = field(factory=list)
+    questions: list[CapturedQuestion] = field(factory=list)
 
     def requests(self) -> Iterator[CapturedRequest]:
         """Its requests."""
@@ -150,7 +150,10 @@ SideName = Literal["client", "upstream"]
 
 
 class Reading:
-    """The dialogues of a leg. `left_out` counts messages that make no part of any, by the reason."""
+    """The dialogues of a leg. `left_out` counts messages that make no part of any, by the reason.
+
+    `messages`: how many were read, `upstreams`: what their upstreams are called.
+    """
 
     def __init__(self, side: SideName, upstream: str | None = None) -> None:
         """`upstream`: the configured name of the one that is meant, on that leg."""
@@ -159,19 +162,16 @@ class Reading:
         self.upstreams: set[str] = set()
         self._upstream = upstream
         self._conversations: dict[tuple[str, str], _Conversation] = {}
-        self._position = 0
-
-    def __repr__(self) -> str:
-        return f"<Reading {self.side} {len(self._conversations)} conversations>"
+        self.messages = 0
 
     def add(self, record: Record) -> None:
         """One more message of the capture."""
-        self._position += 1
+        if record.kind == "start":
+            return
+        self.messages += 1
         if record.upstream is not None:
             self.upstreams.add(record.upstream)
-        if record.leg != self.side or record.kind == "start":
-            return
-        if self._upstream is not None and record.upstream != self._upstream:
+        if record.leg != self.side or self._upstream not in (None, record.upstream):
             return
         key = (record.run, record.peer or "")
         conversation = self._conversations.get(key)
@@ -181,7 +181,7 @@ class Reading:
             conversation = _Conversation(name, record.client, record.transport, request_direction=direction)
             self._conversations[key] = conversation
         conversation.client = conversation.client or record.client
-        reason = conversation.take(record, self._position)
+        reason = conversation.take(record, self.messages)
         if reason is not None:
             self.left_out[reason] += 1
 
@@ -206,9 +206,9 @@ class _Conversation(Dialogue):
     """One conversation while it is being read."""
 
     request_direction: str = "in"
-    _open: dict[Id | None, CapturedRequest] = field(factory=dict, repr=False)
-    _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict, repr=False)  # not answered
-    _last: CapturedRequest | None = field(default=None, repr=False)
+    _open: dict[Id | None, CapturedRequest] = field(factory=dict)
+    _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict)  # not answered
+    _last: CapturedRequest | None = field(default=None)
 
     def take(self, record: Record, position: int) -> str | None:
         """Put a message where it belongs. Returns why it belongs nowhere."""
@@ -216,58 +216,52 @@ class _Conversation(Dialogue):
         at = seconds_of(record)
         at = record.at if at is None else at
         is_from_client = record.direction == self.request_direction
-        if record.kind == "request" and is_from_client:
-            asked = message if isinstance(message, Request) else None
-            self._take_request(record, position, at, problem, asked)
-        elif record.kind in ANSWERS:
+        if record.kind in ANSWERS:
             answer = message if isinstance(message, Reply | ErrorReply) else None
-            problem = problem if answer is not None else problem or UNREADABLE
             if is_from_client:
                 return self._take_client_answer(record.id, problem, answer)
-            return self._take_answer(record, position, at, problem, answer)
-        elif message is None:
+            request = self._open.pop(record.id, None)
+            if request is None:
+                return NO_REQUEST
+            request.answered_position, request.answered_at, request.ms = position, at, record.ms
+            request.revision = request.revision or record.revision
+            request.answer, request.answer_problem = answer, problem
+            self._last = request
+            return None
+        said = message if isinstance(message, Request | Notification) else None
+        params = members_of(said.params) if said is not None else {}
+        if record.kind == "request" and is_from_client:
+            method = said.method if said is not None else record.method or "?"
+            self._take_request(record, position, at, method, params, problem)
+        elif said is None:
             return problem
-        elif is_from_client and isinstance(message, Notification):
-            note = ClientNotification(position, at, message.method, members_of(message.params))
-            cancelled = self._open.get(id_of(note.params.get("requestId")))
-            if note.method == m.CANCELLED and cancelled is not None:
+        elif is_from_client:
+            cancelled = self._open.get(id_of(params.get("requestId")))
+            if said.method == m.CANCELLED and cancelled is not None:
                 cancelled.cancelled = True
-            self.steps.append(note)
-        elif isinstance(message, Notification | Request):
-            self._take_server_message(record, position, at, message)
+            self.steps.append(ClientNotification(position, at, said.method, params))
+        else:
+            self._take_server_message(record, position, at, said, params)
         return None
 
     def _take_request(
-        self, record: Record, position: int, at: float, problem: str | None, asked: Request | None
+        self, record: Record, position: int, at: float, method: str, params: Fields, problem: str | None
     ) -> None:
-        params = members_of(asked.params if asked is not None else None)
         request = CapturedRequest(
             position=position,
             at=at,
-            method=asked.method if asked is not None else record.method or "?",
+            method=method,
             target=record.target,
             id=record.id,
             meta=members_of(params.pop(META, None)),
             params=params,
             exchange=record.exchange,
             revision=record.revision,
-            problem=problem if asked is not None else problem or UNREADABLE,
+            problem=problem,
         )
         self.steps.append(request)
         if record.id is not None:
             self._open[record.id] = request
-
-    def _take_answer(
-        self, record: Record, position: int, at: float, problem: str | None, answer: Answer | None
-    ) -> str | None:
-        request = self._open.pop(record.id, None)
-        if request is None:
-            return NO_REQUEST
-        request.answered_position, request.answered_at, request.ms = position, at, record.ms
-        request.revision = request.revision or record.revision
-        request.answer, request.answer_problem = answer, problem
-        self._last = request
-        return None
 
     def _take_client_answer(
         self, request_id: Id | None, problem: str | None, answer: Answer | None
@@ -281,19 +275,19 @@ class _Conversation(Dialogue):
         return None
 
     def _take_server_message(
-        self, record: Record, position: int, at: float, message: Notification | Request
+        self, record: Record, position: int, at: float, said: Request | Notification, params: Fields
     ) -> None:
-        is_question, params = isinstance(message, Request), members_of(message.params)
-        request = self._request_of(record.exchange, message.method, params)
-        if isinstance(message, Request):
+        request = self._request_of(record.exchange, said.method, params)
+        is_question = isinstance(said, Request)
+        if is_question:
             during = request.position if request is not None else None
-            self._asked[message.id] = (position, message.method, during)
+            self._asked[record.id] = (position, said.method, during)
         if request is not None:
-            sent = ServerMessage(max(0.0, at - request.at), message.method, params, is_question)
+            sent = ServerMessage(max(0.0, at - request.at), said.method, params, is_question)
             request.before_answer.append(sent)
         elif self._last is not None and not is_question:
             since = self._last.answered_at or self._last.at
-            self._last.after_answer.append(ServerMessage(max(0.0, at - since), message.method, params))
+            self._last.after_answer.append(ServerMessage(max(0.0, at - since), said.method, params))
 
     def _request_of(self, exchange: int | None, method: str, params: Fields) -> CapturedRequest | None:
         token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
@@ -323,6 +317,9 @@ def _sessions(dialogue: Dialogue) -> list[Dialogue]:
     return parts
 
 
+_KINDS = {Request: "request", Notification: "notification", Reply: "result", ErrorReply: "error"}
+
+
 def _message_of(record: Record) -> tuple[str | None, Message | None]:
     """What is wrong with a captured message, and the message if it can be read."""
     if record.message is None:
@@ -330,6 +327,8 @@ def _message_of(record: Record) -> tuple[str | None, Message | None]:
     try:
         message = decode_message(bytes(record.message))
     except BadMessage:
+        return UNREADABLE, None
+    if _KINDS[type(message)] != record.kind:
         return UNREADABLE, None
     return (REDACTED if record.redacted else None), message
 
@@ -347,3 +346,24 @@ def result_of(answer: Answer) -> Fields:
         return decode_fields(answer.result)
     except ValueError:
         raise RpcError(INVALID_PARAMS, "the captured result is no object") from None
+
+
+# Which of a capture's requests are sent again.
+
+READING = {m.INITIALIZE, m.DISCOVER, m.PING, *m.LISTS, m.RESOURCES_READ, m.PROMPTS_GET, m.COMPLETE}
+READING |= {m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE, m.LISTEN, m.SET_LEVEL}
+"""What changes nothing at a server but a session of its own."""
+
+
+def why_not(captured: CapturedRequest, *, with_tools: bool) -> str | None:
+    """Why a request is not sent again; None when it is."""
+    if captured.problem is not None:
+        return f"the request is {captured.problem}"
+    if captured.method not in READING and not with_tools:
+        kind = "calls a tool" if captured.method == m.TOOLS_CALL else "may change something"
+        return f"it {kind}; --with-tools sends it"
+    if captured.method == m.LISTEN:
+        return None
+    if captured.cancelled:  # what came nevertheless depends on how far the server was
+        return "the client took it back"
+    return "no answer to it is in the capture" if captured.answered_position is None else None

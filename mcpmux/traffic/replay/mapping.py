@@ -39,9 +39,6 @@ class ValueMapping:
         self._known: dict[tuple[str, str], str | None] = {}
         self._wishes: dict[str, dict[str, str]] = {}
 
-    def __repr__(self) -> str:
-        return f"<ValueMapping of {len(self._known)}>"
-
     def learn(self, method: str, params: Fields, captured: Any, now: Any) -> None:
         """The captured result of a request, and what it is now; anything but an object has nothing in it.
 
@@ -134,9 +131,6 @@ class Questions:
         self.rounds: dict[int, int] = {}  # by the request that brings answers: the one that was asked
         self._take_rounds(dialogue)
         self._last = {kept.method: kept.answer for kept in self._unused}
-
-    def __repr__(self) -> str:
-        return f"<Questions {len(self._unused)} to come, {sum(self.deviations.values())} otherwise>"
 
     def _take_rounds(self, dialogue: Dialogue) -> None:
         """Modern questions: the result that asks, and the request with the responses that follows it."""

@@ -7,11 +7,11 @@ request of the capture has one outcome; every wait is bounded. Refuses to know h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import trio
-from attrs import Factory, define, field
 
 from mcpmux import __version__
 from mcpmux.errors import McpmuxError, RpcError, TransportError
@@ -23,7 +23,7 @@ from mcpmux.protocol.input_requests import STATE, error_response, repeated, wish
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY, V_2025_11_25
-from mcpmux.runtime.calls import Question, unheard
+from mcpmux.runtime.calls import Hear, Question, unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError
 from mcpmux.traffic.reading.dialogue import (
@@ -32,19 +32,75 @@ from mcpmux.traffic.reading.dialogue import (
     Dialogue,
     result_of,
     values_of,
+    why_not,
 )
-from mcpmux.traffic.replay.difference import acknowledged, captured_answer, compare, error_value
 from mcpmux.traffic.replay.mapping import INPUT_REQUIRED, Questions, Unmapped, ValueMapping, asked_in
-from mcpmux.traffic.replay.report import Outcome, Report
-from mcpmux.traffic.replay.settings import OpenChannel, Pace, Settings, why_not
+from mcpmux.traffic.replay.report import (
+    Outcome,
+    Pattern,
+    Report,
+    Status,
+    acknowledged,
+    captured_answer,
+    compare,
+    error_value,
+)
 from mcpmux.transports.wall import walled
 
 ROUNDS = 100  # of questions in one call; more are a circle
+IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says
 
 _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
+OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
+"""A new connection to the server."""
 
-@define(eq=False, repr=False, slots=False)
+
+class Settings(NamedTuple):
+    """How to replay. `speed`: 2 is twice as fast as captured, inf as fast as possible.
+
+    `timeout`: seconds for one answer, and for opening a session. `sessions`: how many are open at a time at
+    infinite speed; at others there are as many as in the capture.
+    """
+
+    speed: float = math.inf
+    with_tools: bool = False
+    timeout: float = 60.0
+    sessions: int = 16
+    ignore: Sequence[Pattern] = ()
+
+
+class Replay:
+    """What its sessions share: when what was captured is due, and whether there is a server at all.
+
+    When the first session fails as there is no connection, later ones are not waited for. A server that has
+    answered once is reachable: a connection that is lost afterwards costs one session.
+    """
+
+    def __init__(self, open_channel: OpenChannel, settings: Settings, report: Report, first: float) -> None:
+        """`first`: when the capture began, in seconds since 1970; it is repeated from now on."""
+        self.open_channel = open_channel
+        self.settings = settings
+        self.report = report
+        self.in_flight = trio.CapacityLimiter(IN_FLIGHT)
+        self.trouble: str | None = None
+        self.reached = False  # the server has answered something
+        self._first = first
+        self._began = trio.current_time()
+        self._failed = trio.Event()
+
+    def failed(self, error: BaseException) -> None:
+        """Something could not be done, perhaps as there was no connection."""
+        if isinstance(error, TransportError) and not self.reached and self.trouble is None:
+            self.trouble = str(error)
+            self._failed.set()
+
+    async def wait(self, at: float) -> None:
+        """Until what was captured `at` is due, or until the server is known to be unreachable."""
+        with trio.move_on_at(self._began + max(0.0, at - self._first) / self.settings.speed):
+            await self._failed.wait()
+
+
 class SessionReplay:
     """One captured client's requests sent again, in a session of its own.
 
@@ -52,62 +108,54 @@ class SessionReplay:
     `knows_tasks` and `ask`: see `runtime.calls.Client`.
     """
 
-    _dialogue: Dialogue
-    _open_channel: OpenChannel
-    _settings: Settings
-    _report: Report
-    _in_flight: trio.CapacityLimiter
-    _pace: Pace
-    _channel: Channel = field(init=False)
-    _mapping: ValueMapping = field(init=False, factory=ValueMapping)
-    _questions: Questions = field(
-        init=False, default=Factory(lambda self: Questions(self._dialogue), takes_self=True)
-    )
-    _early: dict[int, tuple[Any, float]] = field(init=False, factory=dict)  # see `_compare_early`
-    _pending: dict[int, tuple[CapturedRequest, trio.Event]] = field(init=False, factory=dict)
-    _listens: dict[int, trio.CancelScope] = field(init=False, factory=dict)
-    _reported: set[int] = field(init=False, factory=set)
     capabilities: Raw = EMPTY_OBJECT
-    knows_tasks: bool = False
+    knows_tasks = False
     principal: Principal = ANYONE
+    _channel: Channel
 
-    def __repr__(self) -> str:
-        return f"<SessionReplay {self._dialogue!r} {len(self._reported)} reported>"
+    def __init__(self, dialogue: Dialogue, whole: Replay) -> None:
+        self._dialogue = dialogue
+        self._whole = whole
+        self._timeout = whole.settings.timeout
+        self._mapping = ValueMapping()
+        self._questions = Questions(dialogue)
+        self._requests = list(dialogue.requests())
+        with_tools = whole.settings.with_tools
+        self._skipped = {each.position: why_not(each, with_tools=with_tools) for each in self._requests}
+        self._reported: set[int] = set()
+        self._early: dict[int, tuple[Any, float]] = {}  # see `_compare_early`
+        self._pending: dict[int, tuple[CapturedRequest, trio.Event]] = {}
+        self._listens: dict[int, trio.CancelScope] = {}
 
     async def run_within(self, sessions: trio.CapacityLimiter) -> None:
         """Replay it all. Raises nothing but bugs and Cancelled."""
-        if all(self._why_not(captured) for captured in self._dialogue.requests()):
-            self._give_up("nothing of its client is sent again", "skipped")
+        if all(self._skipped.values()):
+            self._give_up("nothing of its client is sent again")
             return
-        await self._pace.wait(self._dialogue.at)
+        await self._whole.wait(self._dialogue.at)
         trouble: list[BaseException] = []
         async with sessions:
-            if self._pace.trouble is None:
+            if self._whole.trouble is None:
                 await walled(self._run(), McpmuxError, trouble.extend)
             for error in trouble:
-                if isinstance(error, TransportError):
-                    self._pace.failed(str(error))
-        reason = "; ".join(map(str, trouble)) or self._pace.trouble or "the session has ended"
-        self._give_up(reason, "failed")
-        self._report.add_questions(self._questions.deviations)
+                self._whole.failed(error)
+        self._give_up("; ".join(map(str, trouble)) or self._whole.trouble or "the session has ended")
+        self._whole.report.add_questions(self._questions.deviations)
 
-    def _why_not(self, captured: CapturedRequest) -> str | None:
-        return why_not(captured, with_tools=self._settings.with_tools)
-
-    def _give_up(self, reason: str, status: Any) -> None:
+    def _give_up(self, reason: str) -> None:
         """Give every request without an outcome one."""
-        for captured in self._dialogue.requests():
+        for captured in self._requests:
             if captured.position not in self._reported:
-                own = self._why_not(captured)
-                self._report_outcome(captured, "skipped" if own else status, own or reason)
+                own = self._skipped[captured.position]
+                self._report_outcome(captured, "skipped" if own else "failed", own or reason)
 
     def _report_outcome(
-        self, captured: CapturedRequest, status: Any, reason: str | None = None, **more: Any
+        self, captured: CapturedRequest, status: Status, reason: str | None = None, **more: Any
     ) -> None:
         self._reported.add(captured.position)
         if status in ("skipped", "failed") and isinstance(captured.answer, Reply):
             self._mapping.learn(captured.method, captured.params, value_of(captured.answer.result), None)
-        self._report.add(Outcome(self._dialogue.name, captured, status, reason, **more))
+        self._whole.report.add(Outcome(self._dialogue.name, captured, status, reason, **more))
         if captured.position in self._pending:
             self._pending.pop(captured.position)[1].set()
 
@@ -115,17 +163,17 @@ class SessionReplay:
         return self
 
     async def _run(self) -> None:
-        async with self._open_channel(_unheard) as self._channel:
+        async with self._whole.open_channel(_unheard) as self._channel:
             self._channel.ask_clients_by(self._who_is_asked)
-            if any(not each.modern and each.method != m.PING for each in self._dialogue.requests()):
+            if any(not each.modern and each.method != m.PING for each in self._requests):
                 await self._begin()
             async with trio.open_nursery() as nursery:
                 for step in self._dialogue.steps:
                     if step.position in self._reported:  # it has opened the session
                         continue
-                    await self._pace.wait(step.at)
+                    await self._whole.wait(step.at)
                     await self._wait_for_answers(before=step.position)
-                    if self._pace.trouble is not None:
+                    if self._whole.trouble is not None:
                         break
                     if isinstance(step, CapturedRequest):
                         await self._replay_request(step, nursery)
@@ -147,13 +195,13 @@ class SessionReplay:
 
     async def _begin(self) -> None:
         """Open a legacy session, as the capture has it or as well as can be. Raises McpmuxError."""
-        openings = (each for each in self._dialogue.requests() if each.opens_session and each.problem is None)
+        openings = (each for each in self._requests if each.opens_session and each.problem is None)
         first = next(openings, None)
         call = Call(m.INITIALIZE, first.params, first.meta) if first is not None else self._make_opening()
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
         result = None
-        with trio.move_on_after(self._settings.timeout):
+        with trio.move_on_after(self._timeout):
             try:
                 result = await self._channel.exchange(call, unheard)
             except (RpcError, HttpStatusError):
@@ -163,8 +211,8 @@ class SessionReplay:
                 self._channel = older
                 result = await older.exchange(call, unheard)
         if result is None:
-            raise TransportError(f"no answer to `initialize` within {self._settings.timeout:g} s")
-        self._pace.succeeded()
+            raise TransportError(f"no answer to `initialize` within {self._timeout:g} s")
+        self._whole.reached = True
         facts = read_initialize_result(result)
         self.knows_tasks = facts.revision >= V_2025_11_25
         self._channel.settle(facts)
@@ -178,14 +226,14 @@ class SessionReplay:
         info = raw({"name": self._dialogue.client or "mcpmux replay", "version": __version__})
         asked = {question.method for question in self._dialogue.questions}
         offered = raw({_CAPABILITY[method]: {} for method in asked if method in _CAPABILITY})
-        revisions = (each.revision for each in self._dialogue.requests() if each.revision in LEGACY)
+        revisions = (each.revision for each in self._requests if each.revision in LEGACY)
         return initialize_call(info, offered, next(revisions, None) or NEWEST_LEGACY)
 
     async def _repeat_notification(self, note: ClientNotification) -> None:
         """Repeat a notification of the client; cancelling is done by leaving the request."""
         if note.method == m.CANCELLED:
             request_id = value_of(note.params.get("requestId"))
-            for captured in self._dialogue.requests():
+            for captured in self._requests:
                 listen = self._listens.get(captured.position)
                 if listen is not None and captured.id == request_id and captured.position < note.position:
                     listen.cancel(reason="the client cancelled it")
@@ -193,7 +241,7 @@ class SessionReplay:
             await self._channel.notify(note.method, note.params)
 
     async def _replay_request(self, captured: CapturedRequest, nursery: trio.Nursery) -> None:
-        reason = self._why_not(captured)
+        reason = self._skipped[captured.position]
         if reason is None and captured.method == m.INITIALIZE:
             reason = "a session was open already"
         origin = self._questions.rounds.get(captured.position)
@@ -211,30 +259,47 @@ class SessionReplay:
         capabilities = meta.get(CLIENT_CAPABILITIES, self.capabilities)
         call = Call(captured.method, params, meta, self, capabilities, not captured.modern)
         self._pending[captured.position] = (captured, trio.Event())
-        await nursery.start(self._listen if captured.method == m.LISTEN else self._perform, captured, call)
+        await nursery.start(self._perform, captured, call)
 
     async def _perform(
         self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
     ) -> None:
-        """Send a request and compare its answer. `started` means: it is about to be sent."""
-        async with self._in_flight:
+        """Send a request and compare its answer. `started` means: it is about to be sent.
+
+        A listen goes on until its client cancelled it; what the server acknowledged is compared.
+        """
+        listens = captured.method == m.LISTEN
+        async with nullcontext() if listens else self._whole.in_flight:
             task_status.started()
             began = trio.current_time()
+
+            async def take_event(event: Event) -> None:
+                if event.method == m.ACKNOWLEDGED and captured.position not in self._reported:
+                    scope.deadline = math.inf
+                    self._check(captured, acknowledged(event.params), _ms_since(began))
+
             now: Any = None
-            reason = f"no answer within {self._settings.timeout:g} s"
-            with trio.move_on_after(self._settings.timeout):
+            reason = f"{'not acknowledged' if listens else 'no answer'} within {self._timeout:g} s"
+            with trio.CancelScope(deadline=began + self._timeout) as scope:
                 try:
-                    now = {"result": values_of(await self._ask_server(captured, call))}
+                    if listens:
+                        self._listens[captured.position] = scope
+                        await self._channel.exchange(call, take_event)
+                        reason = "the listen ended before it was acknowledged"
+                    else:
+                        now = {"result": values_of(await self._ask_server(captured, call))}
                 except RpcError as error:
                     now = {"error": error_value(error)}
                 except McpmuxError as error:
                     reason = str(error)
-                    if isinstance(error, TransportError):
-                        self._pace.failed(reason)
+                    if not listens:
+                        self._whole.failed(error)
+            if captured.position in self._reported:
+                return
             if now is None:
                 self._report_outcome(captured, "failed", reason)
             else:
-                self._pace.succeeded()
+                self._whole.reached = True
                 self._compare_early(captured, now, _ms_since(began))
 
     def _compare_early(self, captured: CapturedRequest, now: Any, ms: float) -> None:
@@ -275,32 +340,6 @@ class SessionReplay:
         """See runtime.calls.Client."""
         return result_of(self._questions.answer(method, None))
 
-    async def _listen(
-        self, captured: CapturedRequest, call: Call, task_status: trio.TaskStatus[None]
-    ) -> None:
-        """Listen until the client cancelled it, and compare what the server acknowledged."""
-        began = trio.current_time()
-
-        async def take_event(event: Event) -> None:
-            if event.method == m.ACKNOWLEDGED and captured.position not in self._reported:
-                scope.deadline = math.inf
-                self._check(captured, acknowledged(event.params), _ms_since(began))
-
-        reason = f"not acknowledged within {self._settings.timeout:g} s"
-        with trio.CancelScope(deadline=began + self._settings.timeout) as scope:
-            self._listens[captured.position] = scope
-            task_status.started()
-            try:
-                await self._channel.exchange(call, take_event)
-                reason = "the listen ended before it was acknowledged"
-            except RpcError as error:
-                if captured.position not in self._reported:
-                    self._check(captured, {"error": error_value(error)}, _ms_since(began))
-            except McpmuxError as error:
-                reason = str(error)
-        if captured.position not in self._reported:
-            self._report_outcome(captured, "failed", reason)
-
     def _check(self, captured: CapturedRequest, now: Any, ms: float) -> None:
         then = captured_answer(captured)
         if then is None:
@@ -308,8 +347,8 @@ class SessionReplay:
             self._report_outcome(captured, "unchecked", reason, ms=ms)
             return
         self._mapping.learn(captured.method, captured.params, then.get("result"), now.get("result"))
-        differences = compare(then, now, self._settings.ignore)
-        status = "different" if differences else "same"
+        differences = compare(then, now, self._whole.settings.ignore)
+        status: Status = "different" if differences else "same"
         self._report_outcome(captured, status, differences=differences, ms=ms)
 
 
@@ -321,19 +360,15 @@ def _unheard(_notification: Notification) -> None:
     """Notifications nobody asked for depend on what happens at the server, so they are not compared."""
 
 
-IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says
-
-
 async def run_replay(
     dialogues: Sequence[Dialogue], open_channel: OpenChannel, settings: Settings, report: Report
 ) -> None:
     """Replay them all; how it went is in `report`. Cancelling it closes the sessions."""
     if not dialogues:
         return
-    most = settings.sessions if math.isinf(settings.speed) else len(dialogues)
-    sessions, in_flight = trio.CapacityLimiter(most), trio.CapacityLimiter(IN_FLIGHT)
-    pace = Pace(dialogues[0].at, settings.speed)
+    whole = Replay(open_channel, settings, report, dialogues[0].at)
+    sessions = trio.CapacityLimiter(settings.sessions if math.isinf(settings.speed) else len(dialogues))
     async with trio.open_nursery() as nursery:
         for dialogue in dialogues:
-            replay = SessionReplay(dialogue, open_channel, settings, report, in_flight, pace)
-            nursery.start_soon(replay.run_within, sessions, name=f"replay {dialogue.name}")
+            run = SessionReplay(dialogue, whole).run_within
+            nursery.start_soon(run, sessions, name=f"replay {dialogue.name}")

@@ -1,31 +1,202 @@
-"""The outcome of a replay, request by request. Pure.
+"""What a replay found: where two answers differ, and the outcome of each request. Pure.
 
-| status | meaning |
-| --- | --- |
-| `same` | the answer is what it was |
-| `different` | it is not |
-| `failed` | there was no answer |
-| `unasked` | answered at once, and then the server asked its client first; the end is compared |
-| `unchecked` | answered, but what was answered then is not in the capture |
-| `skipped` | not sent |
+Lists of things that have names (`name`, `uri`, `uriTemplate`) are compared thing by thing, so that one that
+was added or moved is told as that, and not as a change of all behind it.
+
+What differs from run to run by its nature is only looked for: cursors, states, ids of tasks, subscriptions
+and elicitations, times of tasks. Text with something redacted is compared around that.
 """
 
 from __future__ import annotations
 
 import bisect
+import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from mcpmux.config.traffic import DEEP, ONE, Step, parse_path
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import ErrorReply, Reply, error_body, raw, value_at, value_of
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.reading.histogram import Histogram
 from mcpmux.traffic.reading.stats import percentiles_of
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.replay.difference import Difference, Path, show_path
+from mcpmux.traffic.redaction.secret_patterns import MARKER
 from mcpmux.traffic.replay.mapping import Kind
+
+NESTING = 64  # deeper values are only compared as wholes
+DIFFERENCE_LIMIT = 200  # of one answer; more would not help
+
+Path: TypeAlias = tuple[str | int, ...]
+Pattern: TypeAlias = tuple[Step, ...]
+
+_NAMES = ("uri", "uriTemplate", "name")
+_PLAIN = re.compile(r"[^\s.\[\]\"'*$]+")
+
+_TASKS = ("result", "result.task", "result.tasks[*]")
+_VOLATILE = (
+    "result.nextCursor",
+    "result.requestState",
+    *(f"{task}.{key}" for task in _TASKS for key in ("taskId", "createdAt", "lastUpdatedAt")),
+    'result._meta["io.modelcontextprotocol/related-task"].taskId',
+    'result._meta["io.modelcontextprotocol/subscriptionId"]',
+    "result.inputRequests[*].params.elicitationId",
+    "error.data.elicitations[*].elicitationId",
+)
+VOLATILE: tuple[Pattern, ...] = tuple(map(parse_path, _VOLATILE))
+
+
+class Difference(NamedTuple):
+    """One place. `kind`: changed, added (not in the capture), removed (not there now), moved."""
+
+    path: Path
+    kind: str
+    captured: Any
+    now: Any
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs, without the side on which there is nothing."""
+        sides = {"captured": self.captured, "now": self.now}
+        sides.pop({"added": "captured", "removed": "now"}.get(self.kind, ""), None)
+        return {"path": show_path(self.path), "kind": self.kind, **sides}
+
+
+def compare(captured: Any, now: Any, ignore: Sequence[Pattern] = ()) -> list[Difference]:
+    """At most DIFFERENCE_LIMIT places in which two JSON values differ, in the order of the captured one."""
+    found = (
+        difference
+        for difference in _differences(_with_numbered_wishes(captured), _with_numbered_wishes(now), ())
+        if not any(covers(pattern, difference.path) for pattern in _left_out(difference, ignore))
+    )
+    return list(islice(found, DIFFERENCE_LIMIT))
+
+
+def _left_out(difference: Difference, ignore: Sequence[Pattern]) -> Iterable[Pattern]:
+    is_there = type(difference.captured) is type(difference.now)
+    return (*VOLATILE, *ignore) if is_there else ignore
+
+
+def covers(pattern: Pattern, path: Path) -> bool:
+    """Whether a path, or something above it, is what a pattern names."""
+    if not pattern:
+        return True
+    if pattern[0] is DEEP:
+        return any(covers(pattern[1:], path[start:]) for start in range(len(path)))
+    if not path:
+        return False
+    return (pattern[0] is ONE or pattern[0] == path[0]) and covers(pattern[1:], path[1:])
+
+
+def show_path(path: Path) -> str:
+    """As `--ignore` and `[redaction]` take it: `result.tools[2].description`."""
+    text = ""
+    for step in path:
+        if isinstance(step, str) and _PLAIN.fullmatch(step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{json.dumps(step)}]"
+    return text or "$"
+
+
+def _with_numbered_wishes(answer: Any) -> Any:
+    """What a server asks for goes under names that it makes up: they are numbered instead."""
+    wishes = value_at(answer, ("result", "inputRequests"))
+    if not isinstance(wishes, dict):
+        return answer
+    return {**answer, "result": {**answer["result"], "inputRequests": list(wishes.values())}}
+
+
+def _differences(captured: Any, now: Any, path: Path) -> Iterator[Difference]:
+    if len(path) >= NESTING or not isinstance(captured, dict | list) or type(captured) is not type(now):
+        if not _is_same(captured, now):
+            yield Difference(path, "changed", captured, now)
+        return
+    by_name = isinstance(captured, list) and _have_names(captured) and _have_names(now)
+    then, later = (_parts(each, by_name) for each in (captured, now))
+    for name, (step, value) in then.items():
+        if name in later:
+            yield from _differences(value, later[name][1], (*path, step))
+        else:
+            yield Difference((*path, step), "removed", value, None)
+    for name, (step, value) in later.items():
+        if name not in then:
+            yield Difference((*path, step), "added", None, value)
+    if by_name:
+        common = then.keys() & later.keys()
+        order, other_order = ([name[1] for name in each if name in common] for each in (then, later))
+        if order != other_order:
+            yield Difference(path, "moved", order, other_order)
+
+
+def _parts(whole: dict[str, Any] | list[Any], by_name: bool) -> dict[Any, tuple[str | int, Any]]:
+    """Members of an object or things in a list: what they are compared by → (their step in a path, value)."""
+    items = whole.items() if isinstance(whole, dict) else enumerate(whole)
+    return {_name_of(value) if by_name else step: (step, value) for step, value in items}
+
+
+def _have_names(items: Any) -> bool:
+    """Whether each thing in a list has a name of its own."""
+    names = [*map(_name_of, items)]
+    return None not in names and len({*names}) == len(names)
+
+
+def _name_of(item: Any) -> Any:
+    named = (key for key in _NAMES if isinstance(item, dict) and isinstance(item.get(key), str))
+    return next(((key, item[key]) for key in named), None)
+
+
+def _is_same(captured: Any, now: Any) -> bool:
+    if isinstance(captured, bool) is not isinstance(now, bool):
+        return False
+    if isinstance(captured, str) and isinstance(now, str) and MARKER.search(captured):
+        around = map(re.escape, MARKER.split(captured))
+        return re.fullmatch(".*?".join(around), now, re.DOTALL) is not None
+    return bool(captured == now)
+
+
+# Answers in a form to compare: `{"result": …}` or `{"error": …}`; of a listen its acknowledgement.
+
+
+def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
+    """The captured answer in that form."""
+    if request.method == m.LISTEN and not isinstance(request.answer, ErrorReply):
+        agreed = (sent for sent in request.before_answer if sent.method == m.ACKNOWLEDGED)
+        return next((acknowledged(sent.params) for sent in agreed), None)
+    if isinstance(request.answer, Reply):
+        return {"result": value_of(request.answer.result)}
+    if isinstance(request.answer, ErrorReply):
+        return {"error": error_value(request.answer.as_error())}
+    return None
+
+
+def acknowledged(params: Fields) -> dict[str, Any]:
+    """The acknowledgement of a listen in that form."""
+    return {"acknowledged": value_of(params.get("notifications"))}
+
+
+def error_value(error: RpcError) -> Any:
+    """An error in that form."""
+    return value_of(raw(error_body(error)))
+
+
+# The outcome of a request:
+#
+# | status | meaning |
+# | --- | --- |
+# | `same` | the answer is what it was |
+# | `different` | it is not |
+# | `failed` | there was no answer |
+# | `unasked` | answered at once, and then the server asked its client first; the end is compared |
+# | `unchecked` | answered, but what was answered then is not in the capture |
+# | `skipped` | not sent |
 
 Status = Literal["same", "different", "failed", "unasked", "unchecked", "skipped"]
 STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unasked", "unchecked", "skipped")
@@ -41,6 +212,19 @@ class Outcome(NamedTuple):
     reason: str | None = None
     differences: Sequence[Difference] = ()
     ms: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs, without what it does not have."""
+        members = {
+            "status": self.status,
+            "client": self.client,
+            "exchange": self.captured.exchange,
+            "method": self.captured.method,
+            "target": self.captured.target,
+            "reason": self.reason,
+            "differences": [found.as_json() for found in self.differences] or None,
+        }
+        return {key: value for key, value in members.items() if value is not None}
 
 
 class Latency(NamedTuple):
@@ -62,9 +246,6 @@ class Report:
         self.outcomes: list[Outcome] = []  # in the order of the capture
         self.questions: Counter[tuple[Kind, str]] = Counter()
         self._redactor = redactor or Redactor()
-
-    def __repr__(self) -> str:
-        return f"<Report {dict(self.counts())}>"
 
     def add(self, outcome: Outcome) -> None:
         """One more request."""
@@ -98,7 +279,10 @@ class Report:
     @property
     def clean(self) -> bool:
         """Whether nothing was different or failed."""
-        return not any(outcome.status in ("different", "failed") for outcome in self.outcomes)
+        return not self._wrong()
+
+    def _wrong(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status in ("different", "failed")]
 
     def by_method(self) -> dict[str, Counter[str]]:
         """The same for each method, in the order of the capture."""
@@ -138,14 +322,10 @@ class Report:
             "skipped": dict(self.reasons("skipped")),
             "leftOut": dict(self.left_out),
             "latencyMs": {
-                method: {
-                    "count": both.now.count,
-                    "captured": percentiles_of(both.captured),
-                    "now": percentiles_of(both.now),
-                }
-                for method, both in self.latency().items()
+                method: {"count": now.count, "captured": percentiles_of(then), "now": percentiles_of(now)}
+                for method, (then, now) in self.latency().items()
             },
-            "exchanges": [_outcome_as_json(o) for o in self.outcomes if o.status in ("different", "failed")],
+            "exchanges": [outcome.as_json() for outcome in self._wrong()],
         }
 
 
@@ -168,26 +348,6 @@ def _at(path: Path, message: Any) -> Any:
         elif isinstance(message, list) and isinstance(step, int) and message:
             message = message[-1]
     return message
-
-
-def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    captured = outcome.captured
-    members = {
-        "status": outcome.status,
-        "client": outcome.client,
-        "exchange": captured.exchange,
-        "method": captured.method,
-        "target": captured.target,
-        "reason": outcome.reason,
-        "differences": [_difference_as_json(found) for found in outcome.differences] or None,
-    }
-    return {key: value for key, value in members.items() if value is not None}
-
-
-def _difference_as_json(found: Difference) -> dict[str, Any]:
-    sides = {"captured": found.captured, "now": found.now}
-    sides.pop({"added": "captured", "removed": "now"}.get(found.kind, ""), None)
-    return {"path": show_path(found.path), "kind": found.kind, **sides}
 
 
 def count_text(counts: Iterable[tuple[str, int]]) -> str:

@@ -8,14 +8,19 @@ subscribe, in their order. What is not in the capture is refused with the neares
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import difflib
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import structlog
 import trio
 
 from mcpmux.errors import RpcError
+from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     META,
@@ -27,33 +32,196 @@ from mcpmux.protocol.call import (
     Notify,
     upgrade_result,
 )
-from mcpmux.protocol.codes import INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import (
+    ErrorReply,
     Notification,
     Reply,
     Request,
     decode_fields,
+    members_of,
     raw,
     text_of,
     value_at,
     value_of,
 )
 from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_error
-from mcpmux.protocol.input_requests import Wish, error_response, repeated, wishes_in
+from mcpmux.protocol.input_requests import RESPONSES, STATE, Wish, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
-from mcpmux.protocol.revisions import NEWEST, SUPPORTED, negotiate_legacy
+from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_legacy
+from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.listen import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.tap import Tap
-from mcpmux.traffic.reading.dialogue import CapturedRequest, Dialogue, ServerMessage, result_of
-from mcpmux.traffic.replay.captured_answers import CapturedAnswers
+from mcpmux.traffic.reading.dialogue import (
+    METADATA,
+    REDACTED,
+    CapturedRequest,
+    Dialogue,
+    ServerMessage,
+    result_of,
+    values_of,
+)
+from mcpmux.traffic.record import listened_uris, target_in
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
+
+# A request gets the answer to one with the same method and parameters, in any order and without `_meta`; else
+# to one about the same tool, prompt, resource, completion or task, but never another page or another round of
+# questions. Of several the one in the same revision, else of the same era. When it was asked several times,
+# the answers come in their order in the capture; after the last comes the last again, or the first (`cycle`).
+
+_REQUESTED = "protocolVersion"
+_ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE, _REQUESTED)
+SHOWN = 120  # characters of a name or URI in an error
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def canonical(value: Any) -> bytes:
+    """JSON that is equal for equal values."""
+    return _encoder.encode(value)
+
+
+class CapturedAnswers:
+    """Captured answers by what was asked. `cycle`: after the last answer to the same comes the first again.
+
+    `unusable` counts requests whose answer is not known, by the reason. `redacted`: how many of the `size`
+    answers have something redacted in them.
+    """
+
+    def __init__(self, dialogues: Sequence[Dialogue], *, cycle: bool = False) -> None:
+        self.unusable: Counter[str] = Counter()
+        self.size = 0
+        self.redacted = 0
+        self._cycle = cycle
+        self._groups: dict[tuple[str, bytes], list[CapturedRequest]] = {}
+        self._asked: Counter[tuple[object, ...]] = Counter()
+        self.requests: dict[str, list[CapturedRequest]] = {}
+        """Every answered request by its method, in the order of the capture."""
+        self._feeds: dict[str, list[list[ServerMessage]]] = {}
+        for dialogue in dialogues:
+            requests = list(dialogue.requests())
+            for captured in requests:
+                self._put(captured)
+                self._put_feeds(captured, requests)
+
+    def _put(self, captured: CapturedRequest) -> None:
+        reason = _problem_of(captured)
+        if reason is not None:
+            self.unusable[reason] += 1
+            return
+        self.size += 1
+        self.redacted += captured.answer_problem == REDACTED
+        self.requests.setdefault(captured.method, []).append(captured)
+        keys = [canonical(values_of(captured.params))] if captured.problem is None else []
+        keys += [_about(captured.params)] if captured.method != m.LISTEN else []
+        for key in keys:
+            self._groups.setdefault((captured.method, key), []).append(captured)
+
+    def find(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
+        """The captured request whose answer this one gets; None when there is none."""
+        keys = ((method, key) for key in (canonical(values_of(params)), _about(params)))
+        key = next((key for key in keys if key in self._groups), None)
+        if key is None:
+            return None
+        requests = self._groups[key]
+        same = [captured for captured in requests if captured.revision == revision]
+        era = [captured for captured in requests if captured.modern is is_modern(revision)]
+        pool = same or era or requests
+        return self._turn((*key, pool[0].position), pool)
+
+    def _turn(self, key: tuple[object, ...], pool: Sequence[T]) -> T:
+        number = self._asked[key]
+        self._asked[key] += 1
+        return pool[number % len(pool) if self._cycle else min(number, len(pool) - 1)]
+
+    def unknown(self, method: str, params: Fields) -> RpcError:
+        """The error for a request without a captured answer; it names the nearest one."""
+        if method not in self.requests:
+            near = _hint(method, self.requests)
+            return RpcError(METHOD_NOT_FOUND, f"Method not found: {method} is not in the capture{near}")
+        asked = target_in(params)
+        if asked is None or "cursor" in params or STATE in params:
+            which = next((key for key in ("cursor", STATE) if key in params), "request like this")
+            return RpcError(INVALID_PARAMS, f"Invalid params: no {which} of {method} is in the capture")
+        near = _hint(asked, {each.target for each in self.requests[method] if each.target is not None})
+        problem = f"Invalid params: {method} {asked[:SHOWN]} is not in the capture{near}"
+        return RpcError(INVALID_PARAMS, problem, {"uri": asked} if "uri" in params else None)
+
+    def _put_feeds(self, captured: CapturedRequest, requests: Sequence[CapturedRequest]) -> None:
+        """What a client was told that has subscribed with one of its requests."""
+        if captured.method == m.LISTEN:
+            for uri in listened_uris(captured.params):
+                self._put_feed(uri, captured.before_answer)
+        elif captured.method == m.RESOURCES_SUBSCRIBE and isinstance(captured.answer, Reply):
+            uri = text_of(captured.params.get("uri")) or ""
+            ends = (
+                each.answered_at
+                for each in requests
+                if each.method == m.RESOURCES_UNSUBSCRIBE and each.position > captured.position
+                if each.answered_at is not None and text_of(each.params.get("uri")) == uri
+            )
+            end, began = next(ends, math.inf), captured.answered_at or captured.at
+            told = (
+                ((each.answered_at or each.at) + sent.after, sent)
+                for each in requests
+                for sent in each.after_answer
+            )
+            feed = [(max(0.0, at - began), sent) for at, sent in told if captured.at <= at <= end]
+            self._put_feed(uri, [msgspec.structs.replace(sent, after=after) for after, sent in feed])
+
+    def _put_feed(self, uri: str, sent: Iterable[ServerMessage]) -> None:
+        self._feeds.setdefault(uri, []).append([each for each in sent if _is_update_of(each, uri)])
+
+    def updates(self, uri: str) -> list[ServerMessage]:
+        """Updates of a resource while a client was subscribed to it; `after`: since the subscription.
+
+        For the second subscription that of the second one in the capture, and so on.
+        """
+        feeds = self._feeds.get(uri)
+        return self._turn(("updates", uri), feeds) if feeds else []
+
+
+def _problem_of(captured: CapturedRequest) -> str | None:
+    if captured.method == m.LISTEN:
+        is_known = captured.before_answer or captured.answer is not None
+        return None if is_known else "a listen that was not acknowledged"
+    if captured.answer is None:
+        return f"an answer that is {captured.answer_problem}" if captured.answer_problem else "no answer"
+    if captured.cancelled and isinstance(captured.answer, ErrorReply):
+        return "an error because it was taken back"
+    return f"a request that is {captured.problem}" if captured.problem == METADATA else None
+
+
+def _about(params: Fields) -> bytes:
+    """What two requests must have in common."""
+    values: dict[str, Any] = {key: value_of(params[key]) for key in _ABOUT if key in params}
+    values["argument"] = text_of(members_of(params.get("argument")).get("name"))  # of `completion/complete`
+    values["responses"] = RESPONSES in params
+    return b"about " + canonical(values)
+
+
+def _hint(wanted: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, for the end of a sentence."""
+    found = difflib.get_close_matches(wanted[:SHOWN], [name[:SHOWN] for name in known], n=1, cutoff=0.0)
+    return f"; the nearest is {found[0]}" if found else ""
+
+
+def _is_update_of(sent: ServerMessage, uri: str) -> bool:
+    """Whether it is an update for a subscriber of `uri`."""
+    if sent.method != m.RESOURCE_UPDATED:
+        return False
+    subscriptions: Subscriptions[str] = Subscriptions()
+    subscriptions.add("one", "any", uri)
+    return bool(subscriptions.audience("any", text_of(sent.params.get("uri")) or ""))
 
 
 class Mock:
@@ -61,15 +229,11 @@ class Mock:
 
     tap: Tap | None = None
 
-    def __init__(self, answers: CapturedAnswers, nursery: trio.Nursery, *, latency: bool) -> None:
-        """`latency`: whether everything takes as long as it did."""
+    def __init__(self, answers: CapturedAnswers, nursery: trio.Nursery, latency: bool) -> None:
         self.answers = answers
         self.nursery = nursery
         self._latency = latency
         self._closing = trio.Event()
-
-    def __repr__(self) -> str:
-        return f"<Mock {self.answers!r}>"
 
     def close(self) -> None:
         """End all listens."""
@@ -87,9 +251,9 @@ class Mock:
         if call.method == m.LISTEN:
             return await self._listen(request_id, call, notify)
         captured = self.find(call, NEWEST)
+        if captured is None and call.method == m.DISCOVER:
+            return make_handshake(self.answers, None)
         if captured is None:
-            if call.method == m.DISCOVER:
-                return make_discover(self.answers)
             raise self.refuse(call)
         try:
             result = await self.play(captured, call, notify, None)
@@ -101,9 +265,10 @@ class Mock:
         """See Service."""
         await in_task()
         call = Call.of(request.method, request.payload)
-        captured = find_initialize(self.answers, call.params)
+        requested = call.text(_REQUESTED) or ""
+        captured = self.find(call, requested)
         if captured is None:
-            result = make_initialize(self.answers, call.text(_REQUESTED) or "")
+            result = make_handshake(self.answers, requested)
         else:
             result = await self.play(captured, call, unheard, None)
         session = MockSession(self, result, principal)
@@ -168,15 +333,10 @@ class Mock:
 
 
 @asynccontextmanager
-async def open_mock(
-    dialogues: Sequence[Dialogue], *, latency: bool = False, cycle: bool = False
-) -> AsyncIterator[Mock]:
-    """A server that stands for the one in the dialogues. Leaving ends what it still sends.
-
-    `latency`: everything takes as long as it did; `cycle`: after the last answer to the same comes the first.
-    """
+async def open_mock(answers: CapturedAnswers, *, latency: bool = False) -> AsyncIterator[Mock]:
+    """A server that gives these answers; with `latency` after as long as then. Leaving ends what it sends."""
     async with trio.open_nursery() as nursery:
-        yield Mock(CapturedAnswers(dialogues, cycle=cycle), nursery, latency=latency)
+        yield Mock(answers, nursery, latency)
         nursery.cancel_scope.cancel(reason="the mock is closed")
 
 
@@ -202,9 +362,6 @@ class MockSession:
         self.principal = principal
         self._mock = mock
         self._feeds: dict[object, trio.CancelScope] = {}  # of a subscription by its URI
-
-    def __repr__(self) -> str:
-        return f"<MockSession {self.revision} {len(self._feeds)} feeds>"
 
     def take_notification(self, notification: Notification) -> None:
         """See Session."""
@@ -294,7 +451,6 @@ class MockSession:
 # form of that era. Without a captured handshake the mock offers what was asked for.
 
 _INFO = {"name": "mcpmux mock", "version": "1"}
-_REQUESTED = "protocolVersion"
 _OFFERED_BY = {
     m.TOOLS_CALL: "tools",
     m.PROMPTS_GET: "prompts",
@@ -305,27 +461,15 @@ _OFFERED_BY = {
 }
 
 
-def find_initialize(answers: CapturedAnswers, params: Fields) -> CapturedRequest | None:
-    """A captured `initialize`: the same, or one in which the same revision was asked for."""
-    wanted = text_of(params.get(_REQUESTED)) or ""
-    asked = (each.params for each in answers.requests.get(m.INITIALIZE, ()))
-    same = [each for each in asked if text_of(each.get(_REQUESTED)) == wanted]
-    found = (answers.find_exact(m.INITIALIZE, each, wanted) for each in (params, *same))
-    return next((captured for captured in found if captured is not None), None)
-
-
-def make_discover(answers: CapturedAnswers) -> Fields:
-    """A DiscoverResult out of what else is known."""
+def make_handshake(answers: CapturedAnswers, requested: str | None) -> Fields:
+    """The InitializeResult for a requested revision, or else a DiscoverResult, out of what else is known."""
     known, info = _known(answers)
-    more = {"resultType": "complete", "supportedVersions": SUPPORTED, "ttlMs": 0, "cacheScope": "private"}
-    return {key: raw(value) for key, value in {**known, **more, META: {SERVER_INFO: info}}.items()}
-
-
-def make_initialize(answers: CapturedAnswers, requested: str) -> Fields:
-    """An InitializeResult out of what else is known."""
-    known, info = _known(answers)
-    more = {"serverInfo": info, _REQUESTED: negotiate_legacy(requested)}
-    return {key: raw(value) for key, value in {**known, **more}.items()}
+    if requested is not None:
+        known |= {"serverInfo": info, _REQUESTED: negotiate_legacy(requested)}
+    else:
+        known |= {"resultType": "complete", "supportedVersions": SUPPORTED, META: {SERVER_INFO: info}}
+        known |= {"ttlMs": 0, "cacheScope": "private"}
+    return {key: raw(value) for key, value in known.items()}
 
 
 def _known(answers: CapturedAnswers) -> tuple[dict[str, Any], Any]:
@@ -334,8 +478,8 @@ def _known(answers: CapturedAnswers) -> tuple[dict[str, Any], Any]:
     for captured in (*requests.get(m.INITIALIZE, ()), *requests.get(m.DISCOVER, ())):
         result = value_of(captured.answer.result) if isinstance(captured.answer, Reply) else None
         if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
-            facts = {key: result.get(key) for key in ("capabilities", "instructions")}
             info = result.get("serverInfo") or value_at(result, (META, SERVER_INFO)) or _INFO
-            return {key: value for key, value in facts.items() if value is not None}, info
+            known = ("capabilities", "instructions")
+            return {key: result[key] for key in known if result.get(key) is not None}, info
     offered = {_OFFERED_BY[method] for method in requests if method in _OFFERED_BY}
     return {"capabilities": {name: {} for name in sorted(offered)}}, _INFO
