@@ -26,47 +26,36 @@ class _GrowingFile:
     """One file that grows. What stands behind its last newline waits for the rest."""
 
     def __init__(self, path: Path, on_bad: OnBad) -> None:
-        self.path = path
-        self._stream = path.open("rb")
+        self._path = path
         self._on_bad = on_bad
-        self._partial_line: list[bytes] = []
-
-    def __repr__(self) -> str:
-        return f"<_GrowingFile {self.path}>"
+        self.stream = path.open("rb")
 
     def skip_to(self, position: int) -> None:
         """Go on at the first line that begins at or behind the position."""
         if position > 0:
-            self._stream.seek(position - 1)
-            self._stream.readline()
+            self.stream.seek(position - 1)
+            self.stream.readline()
 
     def skip_all(self) -> None:
         """Go on with the line that is being written."""
-        size = self._stream.seek(0, os.SEEK_END)
-        start = self._stream.seek(max(0, size - LOOK_BACK_BYTES))
-        self._stream.seek(start + self._stream.read(size - start).rfind(b"\n") + 1)
+        size = self.stream.seek(0, os.SEEK_END)
+        start = self.stream.seek(max(0, size - LOOK_BACK_BYTES))
+        self.stream.seek(start + self.stream.read(size - start).rfind(b"\n") + 1)
 
     def read(self) -> list[Record]:
         """What is new, a bounded part of it; nothing only when there is nothing."""
-        while data := self._stream.read(CHUNK_BYTES):
-            lines = data.split(b"\n")
-            if len(lines) == 1:
-                self._partial_line += lines
-                continue
-            lines[0] = b"".join(self._partial_line) + lines[0]
-            self._partial_line = [lines.pop()]
-            records = []
+        records: list[Record] = []
+        while not records and (lines := self.stream.readlines(CHUNK_BYTES)):
+            if not lines[-1].endswith(b"\n"):
+                self.stream.seek(-len(lines.pop()), os.SEEK_CUR)
+                if not lines:
+                    break
             for line in filter(bytes.strip, lines):
                 try:
                     records.append(decode_record(line))
                 except BadRecord as error:
-                    self._on_bad(BadLine(self.path, 0, str(error)))
-            if records:
-                return records
-        return []
-
-    def close(self) -> None:
-        self._stream.close()
+                    self._on_bad(BadLine(self._path, 0, str(error)))
+        return records
 
 
 class Follower:
@@ -76,24 +65,18 @@ class Follower:
         """`found_nothing`: there is no file yet. Raises OSError when a path cannot be read."""
         self._folders = [path for path in paths if path.is_dir()]
         self._on_bad = on_bad
-        self._growing: dict[Path, _GrowingFile] = {}
-        self._known: set[Path] = set()
         self._start = expand_paths(paths)
         self.found_nothing = not self._start
-        for path in self._start:
-            self._known.add(_plain(path))
-            if not _is_compressed(path):
-                self._growing[path] = _GrowingFile(path, on_bad)
-
-    def __repr__(self) -> str:
-        return f"<Follower of {len(self._growing)} files>"
+        self._known = set(map(_plain, self._start))
+        plain = (path for path in self._start if not _is_compressed(path))
+        self.growing = {path: _GrowingFile(path, on_bad) for path in plain}
 
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for growing in self._growing.values():
-            growing.close()
+        for growing in self.growing.values():
+            growing.stream.close()
 
     def recent(self) -> Iterator[Record]:
         """The ends of the newest files, oldest record first; `read` goes on behind them."""
@@ -102,51 +85,47 @@ class Follower:
             place -= 1
             path = self._start[place]
             size += path.stat().st_size * (GZIP_GROWTH if path.suffix == _GZIP else 1)
-        for path in self._start[:place]:
-            if path in self._growing:
-                self._growing[path].skip_all()
-        for path in self._start[place:]:
-            growing = self._growing.get(path)
-            if growing is None:
+        for number, path in enumerate(self._start):
+            growing = self.growing.get(path)
+            if number < place:
+                if growing is not None:
+                    growing.skip_all()
+            elif growing is None:
                 yield from read_files([path], self._on_bad)
-                continue
-            growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
-            while records := growing.read():
-                yield from records
+            else:
+                growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
+                while records := growing.read():
+                    yield from records
 
     def skip(self) -> None:
         """Leave out all that is there already."""
-        for growing in self._growing.values():
+        for growing in self.growing.values():
             growing.skip_all()
 
     def read(self) -> list[Record]:
         """What has come since the last look; nothing when there is nothing."""
         found: list[Record] = []
-        idle = not self._growing
-        for path, growing in list(self._growing.items()):
+        idle = not self.growing
+        for path, growing in list(self.growing.items()):
             new = growing.read()
             found += new
             idle = idle or not new
             if not new and not path.exists():
-                self._growing.pop(path).close()
+                self.growing.pop(path).stream.close()
         if idle:  # or else the rest of a file that is complete comes first
-            found += self._read_new_files()
+            for path in (path for folder in self._folders for path in find_files(folder)):
+                found += self._begin(path)
         return found
 
-    def _read_new_files(self) -> list[Record]:
-        """The beginning of what is new in the folders."""
-        found: list[Record] = []
-        for folder in self._folders:
-            for path in find_files(folder):
-                if _plain(path) in self._known:
-                    continue
-                self._known.add(_plain(path))
-                if path.suffix == _GZIP:
-                    found += read_files([path], self._on_bad)
-                else:
-                    growing = self._growing[path] = _GrowingFile(path, self._on_bad)
-                    found += growing.read()
-        return found
+    def _begin(self, path: Path) -> list[Record]:
+        """The beginning of a file that is new."""
+        if _plain(path) in self._known:
+            return []
+        self._known.add(_plain(path))
+        if path.suffix == _GZIP:
+            return list(read_files([path], self._on_bad))
+        self.growing[path] = _GrowingFile(path, self._on_bad)
+        return self.growing[path].read()
 
 
 def _is_compressed(path: Path) -> bool:

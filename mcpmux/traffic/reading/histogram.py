@@ -92,9 +92,6 @@ class Histogram:
         for value in values:
             self.record(value)
 
-    def __repr__(self) -> str:
-        return f"<Histogram of {self.count} in {len(self.counts)} buckets>"
-
     def record(self, seconds: float) -> int:
         """Count one duration; the number of its bucket. Raises ValueError when it is no number."""
         if not LEAST <= seconds <= MOST:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from attrs import define, field
-
 from mcpmux.traffic.reading.histogram import Histogram
 from mcpmux.traffic.reading.summary import OK, statuses_of
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
@@ -37,9 +35,6 @@ class Timeline:
     def __init__(self) -> None:
         self.width = 1
         self._slots: dict[int, list[int]] = {}
-
-    def __repr__(self) -> str:
-        return f"<Timeline of {len(self._slots)} slots of {self.width} s>"
 
     def add(self, at: float, failed: bool) -> None:
         """Something happened at `at`, seconds since 1970."""
@@ -72,21 +67,19 @@ CLIENTS = "(clients)"
 PERCENTILES = (50, 90, 99)
 
 
-@define(eq=False)
 class Group:
-    """What passed of one method on one leg. `upstream` is CLIENTS on that of the clients."""
+    """What passed of one method on one leg. `upstream` is CLIENTS on that of the clients.
 
-    upstream: str
-    method: str
-    requests: int = 0
-    answers: int = 0
-    notifications: int = 0
-    errors: int = 0
-    tool_errors: int = 0
-    http_errors: int = 0
-    asked_bytes: int = 0
-    bytes: int = 0
-    latency: Histogram = field(factory=Histogram)
+    `errors`, `tool_errors` and `http_errors` are the answers that are not ok.
+    """
+
+    def __init__(self, upstream: str, method: str) -> None:
+        self.upstream = upstream
+        self.method = method
+        self.requests = self.answers = self.notifications = 0
+        self.errors = self.tool_errors = self.http_errors = 0
+        self.asked_bytes = self.bytes = 0
+        self.latency = Histogram()
 
     @property
     def open(self) -> int:
@@ -109,12 +102,11 @@ class Group:
             self.requests += 1
             self.asked_bytes += record.size
             return False
+        self.bytes += record.size
         if record.kind == "notification":
             self.notifications += 1
-            self.bytes += record.size
             return False
         self.answers += 1
-        self.bytes += record.size
         if record.ms is not None:
             self.latency.record(record.ms / 1000)
         if record.failed:
@@ -172,9 +164,6 @@ class Stats:
         self.last: str | None = None
         self._asked = Timeline()
         self._forwarded = Timeline()
-
-    def __repr__(self) -> str:
-        return f"<Stats of {self.messages} messages in {len(self._groups)} groups>"
 
     def add(self, record: Record) -> None:
         """Count a message."""

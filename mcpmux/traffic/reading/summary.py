@@ -62,6 +62,7 @@ GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and the
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 
 _OF_REQUEST = ("run", "seq", "exchange", "time", "at", "method", "id", "size", "session")
+_SEEN = ("leg", "direction", "peer", "transport", "upstream")  # all values that its messages have
 
 Test: TypeAlias = Callable[[Record], bool]
 
@@ -101,7 +102,7 @@ class ExchangeSummary:
     answer_size: int | None = None
     messages: int = 0
     statuses: tuple[str, ...] = (OPEN,)
-    passed_tests: set[Test] = field(factory=set, repr=False)
+    passed_tests: set[Test] = field(factory=set)
     withdrawn_at: float = 0.0
     _unanswered: set[tuple[object, object]] = field(factory=set)
     _withdrawn: int = 0
@@ -109,25 +110,22 @@ class ExchangeSummary:
     def add(self, record: Record) -> None:
         """One more of its messages."""
         self.messages += 1
-        self.leg = _with(self.leg, record.leg)
-        self.direction = _with(self.direction, record.direction)
-        self.peer = _with(self.peer, record.peer)
-        self.transport = _with(self.transport, record.transport)
-        self.upstream = _with(self.upstream, record.upstream)
-        if record.method == self.method:
-            self.target = _with(self.target, record.target)
+        for name in (*_SEEN, "target") if record.method == self.method else _SEEN:
+            value, seen = getattr(record, name), getattr(self, name)
+            if value is not None and value not in seen and len(seen) < VALUES_LIMIT:
+                setattr(self, name, (*seen, value))
         if record.redacted:
             self.redacted = (self.redacted or 0) + record.redacted
         if record.leg == "client":
             self.client = record.client if self.client is None else self.client
             self.revision = record.revision if self.revision is None else self.revision
-        elif record.leg == "upstream" and record.direction == "out":
+        elif record.direction == "out":
             if record.method == m.CANCELLED:
                 self._withdrawn += 1
                 self.withdrawn_at = record.at
             elif record.kind == "request":
                 self._unanswered.add((record.peer, record.id))
-        elif record.leg == "upstream" and record.kind in ANSWERS:
+        elif record.kind in ANSWERS:
             self._unanswered.discard((record.peer, record.id))
 
     @property
@@ -147,12 +145,6 @@ class ExchangeSummary:
         self.statuses = statuses_of(answer)
 
 
-def _with(values: tuple[str, ...], value: str | None) -> tuple[str, ...]:
-    if value is None or value in values or len(values) >= VALUES_LIMIT:
-        return values
-    return (*values, value)
-
-
 class Summarizer:
     """See the module. `body_tests` are made of every message of an exchange, until one passes."""
 
@@ -160,9 +152,6 @@ class Summarizer:
         self._body_tests = tuple(body_tests)
         self._open: OrderedDict[tuple[str, int], ExchangeSummary] = OrderedDict()
         self._fading: dict[tuple[str, int], ExchangeSummary] = {}  # perhaps given up
-
-    def __repr__(self) -> str:
-        return f"<Summarizer {len(self._open)} open>"
 
     def add(self, record: Record) -> Iterator[ExchangeSummary]:
         """The exchanges that are over with this message."""
@@ -256,9 +245,6 @@ class Targets:
 
     def __init__(self) -> None:
         self._known: OrderedDict[_Key, str] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<Targets {len(self._known)} waiting>"
 
     def fill(self, record: Record) -> Record:
         """The same message. An answer gets its request's target, as it has none of its own."""
