@@ -62,37 +62,31 @@ class FilterError(McpmuxError):
 
 
 class Term(NamedTuple):
-    """One condition. A flag has no operator and no values."""
+    """One condition, and where it is in `text`. A flag has no operator and no values."""
 
     key: str
-    operator: str | None = None
-    values: tuple[Glob, ...] = ()
-    opposite: bool = False
-
-
-class Placed(NamedTuple):
-    """A term and where it stands in a text: from `start` to `end`, with its key and its values at these."""
-
-    term: Term
+    operator: str | None
+    values: tuple[Glob, ...]
+    opposite: bool
     text: str
     start: int
-    key: int
-    values: int
+    key_at: int
+    values_at: int
     end: int
 
     def error(self, problem: str, start: int | None = None, end: int | None = None) -> FilterError:
-        """That something is wrong with the term, from its key to its end if no place is given."""
-        return FilterError(problem, self.text, self.key if start is None else start, end or self.end)
+        """That something is wrong with it, from its key to its end if no place is given."""
+        return FilterError(problem, self.text, self.key_at if start is None else start, end or self.end)
 
 
-def split_terms(text: str) -> list[Placed]:
+def split_terms(text: str) -> list[Term]:
     """The terms of a filter. Raises FilterError."""
     if len(text) > TEXT_LIMIT:
         raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
     return [_read_term(text, found) for found in _TERM.finditer(text)]
 
 
-def _read_term(text: str, found: re.Match[str]) -> Placed:
+def _read_term(text: str, found: re.Match[str]) -> Term:
     start, end = found.span()
     key, sign, values = found["key"], found["sign"], found["values"]
     unclosed = text[end : end + 1] == '"'
@@ -103,8 +97,9 @@ def _read_term(text: str, found: re.Match[str]) -> Placed:
     if unclosed:
         raise FilterError("this quotation mark has no second one", text, end, end + 1)
     globs = _read_values(values) if sign is not None else ()
-    term = Term(key, "=" if sign == "==" else sign, globs, bool(found["not"]))
-    return Placed(term, text, start, found.start("key"), found.start("values"), end)
+    sign = "=" if sign == "==" else sign
+    places = (start, found.start("key"), found.start("values"), end)
+    return Term(key, sign, globs, bool(found["not"]), text, *places)
 
 
 def _read_values(text: str) -> tuple[Glob, ...]:
@@ -159,7 +154,7 @@ class Key(NamedTuple):
     aliases: tuple[str, ...]
     sort: str
     about: str
-    get: Callable[[Subject], Any]
+    get: Callable[[Any], Any]
     words: tuple[str, ...] = ()
 
 
@@ -343,48 +338,47 @@ class Filter:
         return Filter((*self._tests, test), (*self.body_tests, test))
 
 
-def parse_filter(text: str, now: datetime) -> Filter:
+def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> Filter:
     """The filter that the text describes; `now`, with a zone, is what `since=10m` counts from.
 
-    Raises FilterError.
+    `names`: keys by all their names, for subjects of another kind. Raises FilterError.
     """
+    tests: list[Test] = []
     body_tests: list[Test] = []
-    return Filter([_test_of(placed, now, body_tests) for placed in split_terms(text)], body_tests)
-
-
-def _test_of(placed: Placed, now: datetime, body_tests: list[Test]) -> Test:
-    """The test of a term, which is also put into `body_tests` when it is one of bodies."""
-    key, opposite = _key_of(placed), placed.term.opposite
-    test = key.get
-    if key.sort == "flag":
-        opposite ^= _is_false(key, placed)
-    else:
-        _check_operator(key, placed)
-        test = _value_test(key, placed, now)
+    for term in split_terms(text):
+        key = _key_of(term, names)
+        test = _test_of(key, term, now)
         if key.sort == "body":
             body_tests.append(test)
-    return (lambda subject: not test(subject)) if opposite else test
+        is_opposite = term.opposite ^ (key.sort == "flag" and _is_false(key, term))
+        tests.append(partial(_fails, test) if is_opposite else test)
+    return Filter(tests, body_tests)
 
 
-def _key_of(placed: Placed) -> Key:
-    name = placed.term.key
-    key = NAMES.get(name.lower())
+def _fails(test: Test, subject: Subject) -> bool:
+    return not test(subject)
+
+
+def _key_of(term: Term, names: Mapping[str, Key]) -> Key:
+    name = term.key
+    key = names.get(name.lower())
     if key is not None:
         return key
-    close = difflib.get_close_matches(name.lower(), NAMES, n=1)
-    if placed.term.operator is None:
+    close = difflib.get_close_matches(name.lower(), names, n=1)
+    if term.operator is None:
         if (meant := hint_for(name)) is not None:
             problem = f"this is no key=value; {meant}"
         elif close:
-            problem = f"no such flag; did you mean `{_example(NAMES[close[0]], close[0])}`?"
+            problem = f"no such flag; did you mean `{_example(names[close[0]], close[0])}`?"
         else:
-            find = f'to find the word anywhere: text~{name}; blanks in a value need "quotes"'
-            problem = f"no such flag; expected key=value; {find}"
+            find = f"to find the word anywhere: text~{name}; " if "text" in names else ""
+            problem = f'no such flag; expected key=value; {find}blanks in a value need "quotes"'
     else:
-        close = [OTHER_NAMES[name.lower()]] if name.lower() in OTHER_NAMES else close
-        hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(NAMES))
+        other = OTHER_NAMES.get(name.lower())
+        close = [other] if other in names else close
+        hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(names))
         problem = f"no such key; {hint}"
-    raise placed.error(problem, end=placed.key + len(name))
+    raise term.error(problem, end=term.key_at + len(name))
 
 
 def _example(key: Key, name: str) -> str:
@@ -392,39 +386,37 @@ def _example(key: Key, name: str) -> str:
     return f"{name}{operators[0]}…" if operators else name
 
 
-def _is_false(key: Key, placed: Placed) -> bool:
+def _is_false(key: Key, term: Term) -> bool:
     """Whether a flag stands there as `=false` or `!=true`. Raises FilterError for any other value."""
-    _, operator, values, _ = placed.term
-    if operator is None:
+    if term.operator is None:
         return False
-    word = "*".join(values[0]).lower()
-    if operator not in _EQUAL or len(values) > 1 or word not in ("true", "false"):
-        raise placed.error(f"`{key.name}` is a flag; write {key.name} or !{key.name}")
-    return (operator == "!=") is (word == "true")
+    word = "*".join(term.values[0]).lower()
+    if term.operator not in _EQUAL or len(term.values) > 1 or word not in ("true", "false"):
+        raise term.error(f"`{key.name}` is a flag; write {key.name} or !{key.name}")
+    return (term.operator == "!=") is (word == "true")
 
 
-def _check_operator(key: Key, placed: Placed) -> None:
-    name, operator, *_ = placed.term
+def _test_of(key: Key, term: Term, now: datetime) -> Test:
+    """The test of a term without its `!`. Raises FilterError."""
+    get, name, operator, values = key.get, term.key, term.operator, term.values
     operators = SORTS[key.sort].operators
+    if not operators:
+        return lambda subject: get(subject) is True
     if operator is None:
-        raise placed.error(f"expected a value: {_example(key, name)}")
+        raise term.error(f"expected a value: {_example(key, name)}")
     if operator not in operators:
         hint = "; 4xx|5xx is every HTTP status from 400" if key.sort == "status" else ""
-        place = placed.key + len(name)
-        raise placed.error(f"`{name}` knows {'  '.join(operators)}{hint}", place, place + len(operator))
-
-
-def _value_test(key: Key, placed: Placed, now: datetime) -> Test:
-    term, get = placed.term, key.get
+        place = term.key_at + len(name)
+        raise term.error(f"`{name}` knows {'  '.join(operators)}{hint}", place, place + len(operator))
     if key.sort == "body":
-        return body_test(partial(_is_in_body, term._replace(values=tuple(map(casefold, term.values)))))
+        return body_test(partial(_is_in_body, term._replace(values=tuple(map(casefold, values)))))
     try:
         fits = _comparison(key, term, now)
     except Unreadable as error:
-        raise placed.error(str(error), placed.values) from None
-    if term.operator in ("!=", "!~"):
+        raise term.error(str(error), term.values_at) from None
+    if operator in ("!=", "!~"):
         return lambda subject: not _one_fits(get(subject), fits, True)
-    nothing = _NOTHING in term.values
+    nothing = _NOTHING in values
     return lambda subject: _one_fits(get(subject), fits, nothing)
 
 
