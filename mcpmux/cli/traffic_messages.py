@@ -33,12 +33,14 @@ from mcpmux.cli.traffic_source import (
     no_files,
     read_filter,
     show_lines,
+    show_place,
     stream_lines,
     summary_line,
     where_argument,
 )
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import members_of, raw
+from mcpmux.traffic.reading.filters import FilterError
 from mcpmux.traffic.reading.following import Follower
 from mcpmux.traffic.reading.summary import Passage, Summarizer, passages
 from mcpmux.traffic.record import ANSWERS, Record, reason_of
@@ -180,9 +182,8 @@ def compile_pattern(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
-        place = " " * len(printable(pattern[: error.pos or 0])) + "^"
-        hint = "-F looks for the text as it is"
-        raise Mistake(f"{error.msg}; {hint}\n  {printable(pattern)}\n  {place}") from None
+        problem, place = f"{error.msg}; -F looks for the text as it is", error.pos or 0
+        raise Mistake(show_place(FilterError(problem, pattern, place, place))) from None
 
 
 MESSAGES_LIMIT = 1000  # of an exchange; a listen may have any number

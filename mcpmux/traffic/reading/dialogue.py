@@ -219,7 +219,13 @@ class _Conversation(Dialogue):
         if record.kind in ANSWERS:
             answer = message if isinstance(message, Reply | ErrorReply) else None
             if is_from_client:
-                return self._take_client_answer(record.id, problem, answer)
+                asked = self._asked.pop(record.id, None)
+                if asked is None:
+                    return NO_REQUEST
+                if problem is not None or answer is None:
+                    return f"an answer to {asked[1]} that is {problem}"
+                self.questions.append(CapturedQuestion(*asked, answer))
+                return None
             request = self._open.pop(record.id, None)
             if request is None:
                 return NO_REQUEST
@@ -262,17 +268,6 @@ class _Conversation(Dialogue):
         self.steps.append(request)
         if record.id is not None:
             self._open[record.id] = request
-
-    def _take_client_answer(
-        self, request_id: Id | None, problem: str | None, answer: Answer | None
-    ) -> str | None:
-        asked = self._asked.pop(request_id, None)
-        if asked is None:
-            return NO_REQUEST
-        if problem is not None or answer is None:
-            return f"an answer to {asked[1]} that is {problem}"
-        self.questions.append(CapturedQuestion(*asked, answer))
-        return None
 
     def _take_server_message(
         self, record: Record, position: int, at: float, said: Request | Notification, params: Fields

@@ -67,8 +67,21 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
-        """Several percentiles, in the order asked for."""
-        return _percentiles(self, self.buckets(), percents)
+        """Several percentiles by nearest rank, in one walk over the buckets; in the order asked for."""
+        count = self.count
+        if not count:
+            return [None] * len(percents)
+        ranks = [min(max(math.ceil(percent * count / 100 - _FUZZ), 1), count) for percent in percents]
+        found: dict[int, float | None] = {}
+        buckets = self.buckets()
+        passed = number = 0
+        for rank in sorted(ranks):
+            while passed < rank:
+                number, counted = next(buckets)
+                passed += counted
+            middle = (bound(number) + bound(number + 1)) / 2
+            found[rank] = self.most if rank == count else min(max(middle, self.least), self.most)
+        return [found[rank] for rank in ranks]
 
     def curve(self) -> Iterator[tuple[float, float]]:
         """(seconds, share of values not above) of every bucket in use, ascending; the last is the most."""
@@ -111,8 +124,8 @@ class Histogram:
         return number
 
     def percentiles(self, percents: Sequence[float]) -> list[float | None]:
-        """Those of `freeze`, sooner."""
-        return _percentiles(self, iter(sorted(self.counts.items())), percents)
+        """Those of `freeze`."""
+        return self.freeze().percentiles(percents)
 
     def bars(self, most: int) -> list[tuple[float, int]]:
         """All values in at most `most` ranges that grow alike: (where a range ends in seconds, how many)."""
@@ -157,25 +170,6 @@ def merged(histograms: Iterable[Histogram | Distribution]) -> Distribution:
     for histogram in histograms:
         whole.merge(histogram)
     return whole.freeze()
-
-
-def _percentiles(
-    histogram: Histogram | Distribution, buckets: Iterator[tuple[int, int]], percents: Sequence[float]
-) -> list[float | None]:
-    """By nearest rank, in one walk over the buckets; in the order of `percents`."""
-    count, least, most = histogram.count, histogram.least, histogram.most
-    if not count:
-        return [None] * len(percents)
-    ranks = [min(max(math.ceil(percent * count / 100 - _FUZZ), 1), count) for percent in percents]
-    found: dict[int, float | None] = {}
-    passed = number = 0
-    for rank in sorted(ranks):
-        while passed < rank:
-            number, counted = next(buckets)
-            passed += counted
-        middle = (bound(number) + bound(number + 1)) / 2
-        found[rank] = most if rank == count else min(max(middle, least), most)
-    return [found[rank] for rank in ranks]
 
 
 def bound(number: int) -> float:
