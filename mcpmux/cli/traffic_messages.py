@@ -7,43 +7,208 @@ import os
 import re
 import select
 import sys
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import click
 import msgspec
 import trio
 
 from mcpmux.cli.admin_client import AdminClient
-from mcpmux.cli.console import paint, tell
+from mcpmux.cli.console import is_screen, paint, tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (
     CaptureFiles,
-    Lines,
-    by_option,
     filter_help,
     format_ms,
     format_size,
-    json_line,
-    message_line,
-    messages_json_option,
+    format_time,
     no_files,
     read_filter,
     show_lines,
     show_place,
-    stream_lines,
-    summary_line,
     where_argument,
 )
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import members_of, raw
-from mcpmux.traffic.reading.filters import FilterError
+from mcpmux.traffic.reading.filters import Filter, FilterError, body_texts
 from mcpmux.traffic.reading.following import Follower
-from mcpmux.traffic.reading.summary import Passage, Summarizer, passages
-from mcpmux.traffic.record import ANSWERS, Record, reason_of
+from mcpmux.traffic.reading.summary import (
+    ExchangeSummary,
+    Passage,
+    Summarizer,
+    Targets,
+    passages,
+    statuses_of,
+)
+from mcpmux.traffic.record import ANSWERS, Record, encode_record, reason_of
+
+by_option = click.option(
+    "--by",
+    type=click.Choice(["message", "exchange"]),
+    default="message",
+    help="Print a line for each message, or for each whole exchange.",
+)
+messages_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the messages as they are in the capture, one on each line."
+)
+
+# Lines on stdout. The first one is written at once. Of very many, several are written together.
+
+TOGETHER_SECONDS = 0.05  # that a line may wait for others
+TOGETHER_LINES = 500
+
+
+def json_line(record: Record) -> str:
+    """A message as it is in a capture; on a terminal without control characters."""
+    line = encode_record(record).decode("utf-8", "replace").rstrip("\n")
+    return printable(line) if is_screen() else line
+
+
+def stream_lines(lines: Iterable[str]) -> int:
+    """Write lines as they come. Returns how many there were."""
+    number, last = 0, 0.0
+    waiting: list[str] = []
+    for number, line in enumerate(lines, 1):  # noqa: B007 - the last one is returned
+        waiting.append(line)
+        if len(waiting) >= TOGETHER_LINES or time.monotonic() - last >= TOGETHER_SECONDS:
+            show_lines(waiting)
+            waiting.clear()
+            last = time.monotonic()
+    show_lines(waiting)
+    return number
+
+
+class Lines:
+    """Turns messages into lines, by `message` or by `exchange`.
+
+    `own`: requests of mcpmux itself are wanted, too. `find`: only what it is found in, with the place.
+    """
+
+    def __init__(
+        self, wanted: Filter, by: str, as_json: bool, own: bool = True, find: re.Pattern[str] | None = None
+    ) -> None:
+        """Raises Mistake when `by` and `as_json` do not go together."""
+        if as_json and by == "exchange":
+            raise Mistake("--json shows messages; leave out --by exchange")
+        self._own = own
+        self._by = by
+        self._as_json = as_json
+        self._hit: re.Match[str] | None = None
+        if find is not None:
+            wanted = wanted.with_body_test(partial(self._is_hit, find))
+        self._wanted = wanted
+        self._targets = Targets()
+        self._summarizer = Summarizer(self._wanted.body_tests)
+
+    def of(self, records: Iterable[Record]) -> Iterator[str]:
+        """The lines for the next messages."""
+        for record in map(self._targets.fill, records):
+            if self._by == "exchange":
+                yield from self._exchanges(self._summarizer.add(record))
+            elif record.kind != "start" and (self._own or not record.own) and self._wanted.matches(record):
+                yield json_line(record) if self._as_json else message_line(record) + excerpt(self._hit)
+
+    def of_all(self, records: Iterable[Record]) -> Iterator[str]:
+        """The lines for messages and, after them, for exchanges without a response."""
+        yield from self.of(records)
+        yield from self._exchanges(self._summarizer.rest())
+
+    def _exchanges(self, ended: Iterable[ExchangeSummary]) -> Iterator[str]:
+        return map(summary_line, filter(self._wanted.matches, ended))
+
+    def _is_hit(self, expression: re.Pattern[str], record: Record) -> bool:
+        self._hit = search(record, expression)
+        return self._hit is not None
+
+
+def search(record: Record, expression: re.Pattern[str]) -> re.Match[str] | None:
+    """Where the expression was found in a message."""
+    for text in (*body_texts(record), record.method, record.target, ""):
+        if text is not None and (found := expression.search(text)) is not None:
+            return found
+    return None
+
+
+def excerpt(found: re.Match[str] | None) -> str:
+    """What was found and the text around it, to follow a message's line."""
+    if found is None or not found[0]:
+        return ""
+    start, end = found.span()
+    before, after = found.string[max(0, start - AROUND) : start], found.string[end : end + AROUND]
+    middle = paint(printable(found[0][: 10 * AROUND]), fg="red", bold=True)
+    return f"  {paint('|', dim=True)} {printable(before)}{middle}{printable(after)}"
+
+
+# Messages and exchanges as lines: clients on the left, mcpmux in the middle, upstreams on the right.
+#
+#     2026-11-21 12:44:59.123    #17      c1 →            resources/read docs+file:///a.md  66 B
+#     2026-11-21 12:44:59.124    #17         → docs       resources/read file:///a.md  61 B
+#     2026-11-21 12:44:59.135    #17         ← docs       resources/read file:///a.md  ok  11.0 ms
+#     2026-11-21 12:44:59.136    #17      c1 ←            resources/read docs+file:///a.md  ok  12.9 ms
+#
+# All untrusted text is made printable. It can neither control a terminal nor forge a line.
+
+AROUND = 30  # characters of a body to show on both sides of a match
+TARGET_LIMIT = 200  # characters of a URI to show
+NAME_LIMIT = 40
+
+_STYLES = {"ok": "green", "open": "yellow", "cancelled": "yellow"}
+
+
+def message_line(record: Record) -> str:
+    """One message."""
+    parts = [_what(record.method or record.kind, record.target)]
+    parts += _outcome(record, statuses_of(record), format_size(record.size))
+    peer = printable((record.peer or "?")[:NAME_LIMIT])
+    is_client = record.leg == "client"
+    client, upstream = (peer, "") if is_client else ("", peer)
+    flow = f"{client:>6} {'→' if is_client is (record.direction == 'in') else '←'} {upstream:<10}"
+    return f"{_head(record)} {flow} {'  '.join(parts)}"
+
+
+def summary_line(summary: ExchangeSummary) -> str:
+    """One exchange."""
+    who = printable((summary.client or "")[:NAME_LIMIT]) or ", ".join(map(printable, summary.peer[:1]))
+    parts = [who, _what(summary.method or "?", summary.target[0] if summary.target else None)]
+    if summary.upstream:
+        parts.append(paint(f"→ {printable(', '.join(summary.upstream))}", dim=True))
+    answer_size = "" if summary.answer_size is None else f" / {format_size(summary.answer_size)}"
+    parts += _outcome(summary, summary.statuses, format_size(summary.size) + answer_size)
+    return f"{_head(summary)}  {'  '.join(parts)}"
+
+
+def _outcome(subject: Record | ExchangeSummary, statuses: tuple[str, ...], sizes: str) -> list[str]:
+    parts = [_status(statuses, subject.code)] if statuses else []
+    parts += [format_ms(subject.ms)] if subject.ms is not None else []
+    return [*parts, paint(sizes, dim=True)]
+
+
+def _head(subject: Record | ExchangeSummary) -> str:
+    number = f"#{subject.exchange}" if subject.exchange is not None else "-"
+    return f"{paint(format_time(subject.time), dim=True)} {number:>6}"
+
+
+def _what(method: str, target: str | None) -> str:
+    said = paint(printable(method[:TARGET_LIMIT]), bold=True)
+    if target is None:
+        return said
+    return f"{said} {printable(target[:TARGET_LIMIT])}{'…' if len(target) > TARGET_LIMIT else ''}"
+
+
+def _status(statuses: tuple[str, ...], code: int | None) -> str:
+    words = [word for word in statuses if not word.endswith("xx")]
+    text = " ".join(words)
+    if code is not None and words[:1] == ["error"]:
+        text = text.replace("error", f"error {code}", 1)
+    return paint(text, fg=_STYLES.get(statuses[0], "red"))
+
 
 LOOK_SECONDS = 0.1  # between two reads of files that did not grow
 
@@ -61,14 +226,7 @@ LOOK_SECONDS = 0.1  # between two reads of files that did not grow
 @click.option("--token", envvar="MCPMUX_ADMIN_TOKEN", help="Its token, or MCPMUX_ADMIN_TOKEN.")
 @quiet_option
 def tail(
-    where: tuple[str, ...],
-    lines: int,
-    by: str,
-    once: bool,
-    own: bool,
-    as_json: bool,
-    url: str | None,
-    token: str | None,
+    where: tuple[str, ...], lines: int, once: bool, own: bool, url: str | None, token: str | None, **how: Any
 ) -> None:
     """Show messages as they pass, until Ctrl-C.
 
@@ -86,11 +244,11 @@ def tail(
         raise Mistake("--once goes with files; what comes from --url begins now")
     try:
         if url is not None:
-            shown = Lines(read_filter(" ".join(where)), by, as_json, own=own)
+            shown = Lines(read_filter(" ".join(where)), own=own, **how)
             run(_follow, AdminClient.at(url, token).watch(own=own), shown)
         else:
             found = CaptureFiles(where)
-            _tail_files(found, Lines(found.filter, by, as_json, own=own), lines, once)
+            _tail_files(found, Lines(found.filter, own=own, **how), lines, once)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(0) from None
 
@@ -154,7 +312,7 @@ def is_abandoned() -> bool:
 @messages_json_option
 @quiet_option
 def grep(
-    pattern: str, where: tuple[str, ...], ignore_case: bool, fixed: bool, count: bool, by: str, as_json: bool
+    pattern: str, where: tuple[str, ...], ignore_case: bool, fixed: bool, count: bool, **how: Any
 ) -> None:
     """Find messages by a regular expression in their body, method or target.
 
@@ -168,7 +326,7 @@ def grep(
     """
     source = CaptureFiles(where)
     expression = compile_pattern(re.escape(pattern) if fixed else pattern, ignore_case)
-    lines = Lines(source.filter, by, as_json, expression=expression).of_all(source.records())
+    lines = Lines(source.filter, find=expression, **how).of_all(source.records())
     number = sum(1 for _ in lines) if count else stream_lines(lines)
     if count:
         click.echo(number)

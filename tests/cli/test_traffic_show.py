@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux.cli.console import is_screen
-from mcpmux.cli.traffic_source import json_line
+from mcpmux.cli.traffic_messages import json_line
 from mcpmux.protocol.raw_json import Raw
 from tests.cli.conftest import Invoke
 from tests.traffic.made import Play, record, write

@@ -13,7 +13,8 @@ import trio
 
 from mcpmux.cli.admin_client import AdminClient, NotDone
 from mcpmux.cli.process import Mistake
-from mcpmux.cli.traffic_source import Lines, read_filter
+from mcpmux.cli.traffic_messages import Lines
+from mcpmux.cli.traffic_source import read_filter
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.traffic.record import Record, encode_record
 from tests.cli.conftest import Invoke
