@@ -20,7 +20,7 @@ from mcpmux.app.listeners import Serving, serve_listener, serve_stdio
 from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import watch_signals
 from mcpmux.cli.console import make_table, show_heading, show_table, tell
-from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, LEVELS, Decorator, Parsed, quiet_option
+from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, Decorator, Parsed, log_level_option, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
 from mcpmux.cli.traffic_source import CaptureFiles, format_seconds, read_redactor, redact_option
@@ -38,7 +38,6 @@ from mcpmux.config import (
 from mcpmux.config.listener import is_loopback
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.traffic import parse_path
-from mcpmux.logs import configure_logs
 from mcpmux.printable import printable
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.traffic.reading.dialogue import Reading, SideName, why_not
@@ -279,9 +278,7 @@ DRAIN_SECONDS = 2.0  # to finish responses when asked to stop
 @click.option("--latency", is_flag=True, help="Answer as slowly as in the capture.")
 @click.option("--cycle", is_flag=True, help="Repeat the responses to a request from the first one on.")
 @redact_option
-@click.option(
-    "--log-level", type=LEVELS, default="warning", help="The least important events to write to stderr."
-)
+@log_level_option("warning")
 def mock(
     files: tuple[Path, ...],
     listen: AnyListener,
@@ -290,7 +287,6 @@ def mock(
     latency: bool,
     cycle: bool,
     redact: str | None,
-    log_level: str,
 ) -> None:
     """Serve captured responses as if the servers were there.
 
@@ -305,7 +301,7 @@ def mock(
       mcpmux traffic mock capture.jsonl --upstream docs --listen 127.0.0.1:9000
       mcpmux traffic mock capture.jsonl --stdio       for a host app that starts its servers itself
     """
-    configure_logs(log_level, "console", read_redactor(redact))
+    read_redactor(redact)  # the log is redacted by it from now on
     listeners = choose_listeners(Listeners(), stdio, [] if stdio else [listen])
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
     answers = CapturedAnswers(reading.dialogues(), cycle=cycle)

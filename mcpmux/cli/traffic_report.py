@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 import click
@@ -232,15 +232,15 @@ def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int
             with path.open("wb", TOGETHER_BYTES) as file:
                 return _write(file, pieces)
         path = path.resolve()
-        part, name_of_part = tempfile.mkstemp(".part", f".{path.name[:100]}.", path.parent)
-        try:
-            with os.fdopen(part, "wb", TOGETHER_BYTES) as file:
-                size = _write(file, pieces)
-            Path(name_of_part).replace(path)
-            return size
-        except BaseException:
-            Path(name_of_part).unlink()
-            raise
+        hidden = f".{path.name[:100]}.part-"
+        with NamedTemporaryFile("wb", TOGETHER_BYTES, prefix=hidden, dir=path.parent, delete=False) as part:
+            try:
+                size = _write(part, pieces)
+                Path(part.name).replace(path)
+            except BaseException:
+                Path(part.name).unlink()
+                raise
+        return size
     except OSError as error:
         raise click.ClickException(f"{name}: cannot write: {reason_of(error)}") from None
 

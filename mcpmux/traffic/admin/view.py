@@ -203,5 +203,4 @@ class LiveView:
             ms=row.ms,
             redacted=1 if row.redacted else None,
             size=row.messages[0].size if row.messages else 0,
-            messages=row.count,
         )

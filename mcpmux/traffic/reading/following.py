@@ -30,12 +30,6 @@ class _GrowingFile:
         self._on_bad = on_bad
         self.stream = path.open("rb")
 
-    def skip_to(self, position: int) -> None:
-        """Go on at the first line that begins at or behind the position."""
-        if position > 0:
-            self.stream.seek(position - 1)
-            self.stream.readline()
-
     def skip_all(self) -> None:
         """Go on with the line that is being written."""
         size = self.stream.seek(0, os.SEEK_END)
@@ -93,7 +87,10 @@ class Follower:
             elif growing is None:
                 yield from read_files([path], self._on_bad)
             else:
-                growing.skip_to(path.stat().st_size - LOOK_BACK_BYTES)
+                position = path.stat().st_size - LOOK_BACK_BYTES
+                if position > 0:  # and there at the next line
+                    growing.stream.seek(position - 1)
+                    growing.stream.readline()
                 while records := growing.read():
                     yield from records
 

@@ -71,7 +71,7 @@ Test: TypeAlias = Callable[[Record], bool]
 class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
-    `size` is of the client's request, `answer_size` of what it got, `messages` how many there were.
+    `size` is of the client's request, `answer_size` of what it got.
     `passed_tests`: which of the Summarizer's body tests one of its messages has passed.
     """
 
@@ -100,7 +100,6 @@ class ExchangeSummary:
     redacted: int | None = None
     ms: float | None = None
     answer_size: int | None = None
-    messages: int = 0
     statuses: tuple[str, ...] = (OPEN,)
     passed_tests: set[Test] = field(factory=set)
     withdrawn_at: float = 0.0
@@ -109,7 +108,6 @@ class ExchangeSummary:
 
     def add(self, record: Record) -> None:
         """One more of its messages."""
-        self.messages += 1
         for name in (*_SEEN, "target") if record.method == self.method else _SEEN:
             value, seen = getattr(record, name), getattr(self, name)
             if value is not None and value not in seen and len(seen) < VALUES_LIMIT:

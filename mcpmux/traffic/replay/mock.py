@@ -405,7 +405,11 @@ class MockSession:
         if captured is None and call.method not in _CHANGES_NOTHING:
             raise downgrade_error(call.method, self._mock.refuse(call))
         result = await self._answer(captured, call, notify, ask) if captured is not None else {}
-        self._subscribe(call)
+        uri = call.text("uri") or ""
+        if call.method == m.RESOURCES_UNSUBSCRIBE and uri in self._feeds:
+            self._feeds.pop(uri).cancel(reason="unsubscribed")
+        elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
+            self._start_feed(uri, self._mock.answers.updates(uri))
         self.follow(captured)
         return result
 
@@ -438,13 +442,6 @@ class MockSession:
             return raw(upgrade_answer(wish.method, wish.params, told, self.revision))
         except RpcError as error:
             return error_response(error)
-
-    def _subscribe(self, call: Call) -> None:
-        uri = call.text("uri") or ""
-        if call.method == m.RESOURCES_UNSUBSCRIBE and uri in self._feeds:
-            self._feeds.pop(uri).cancel(reason="unsubscribed")
-        elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
-            self._start_feed(uri, self._mock.answers.updates(uri))
 
 
 # The handshake of a mocked server: the captured one, or in an era that was not captured the same facts in the
