@@ -217,21 +217,15 @@ def _description(item: Fields) -> str:
     return lines[0].strip()
 
 
-def _tool_arguments(item: Fields) -> str:
-    """`required [optional]`, from the input schema."""
+def _arguments(item: Fields) -> str:
+    """`required [optional]`, from the input schema of a tool or the list of a prompt."""
     schema = _decoded(item, "inputSchema", dict)
     required, properties = schema.get("required"), schema.get("properties")
     needed = required if isinstance(required, list) else []
-    names = properties if isinstance(properties, dict) else {}
-    return " ".join(name if name in needed else f"[{name}]" for name in names)
-
-
-def _prompt_arguments(item: Fields) -> str:
-    return " ".join(
-        str(entry.get("name")) if entry.get("required") is True else f"[{entry.get('name')}]"
-        for entry in _decoded(item, "arguments", list)
-        if isinstance(entry, dict)
-    )
+    found = [(name, name in needed) for name in properties] if isinstance(properties, dict) else []
+    listed = (entry for entry in _decoded(item, "arguments", list) if isinstance(entry, dict))
+    found += [(entry.get("name"), entry.get("required") is True) for entry in listed]
+    return " ".join(f"{name}" if is_needed else f"[{name}]" for name, is_needed in found)
 
 
 def _decoded(item: Fields, key: str, kind: type) -> Any:
@@ -249,13 +243,11 @@ def _columns(uri_heading: str, uri_member: str) -> dict[str, Callable[[Fields], 
     }
 
 
-def _named(arguments: Callable[[Fields], str]) -> dict[str, Callable[[Fields], str]]:
-    return {"NAME": _member("name"), "ARGUMENTS": arguments, "DESCRIPTION": _description}
-
+_NAMED = {"NAME": _member("name"), "ARGUMENTS": _arguments, "DESCRIPTION": _description}
 
 KINDS = {
     "resources": Kind(m.RESOURCES_LIST, "Resources", _columns("URI", "uri")),
     "templates": Kind(m.TEMPLATES_LIST, "Resource templates", _columns("URI TEMPLATE", "uriTemplate")),
-    "tools": Kind(m.TOOLS_LIST, "Tools", _named(_tool_arguments)),
-    "prompts": Kind(m.PROMPTS_LIST, "Prompts", _named(_prompt_arguments)),
+    "tools": Kind(m.TOOLS_LIST, "Tools", _NAMED),
+    "prompts": Kind(m.PROMPTS_LIST, "Prompts", _NAMED),
 }

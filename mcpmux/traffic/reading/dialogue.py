@@ -176,12 +176,11 @@ class Reading:
         key = (record.run, record.peer or "")
         conversation = self._conversations.get(key)
         if conversation is None:
-            direction = "in" if self.side == "client" else "out"
-            name = record.peer or "?"
-            conversation = _Conversation(name, record.client, record.transport, request_direction=direction)
+            conversation = _Conversation(record.peer or "?", record.client, record.transport)
             self._conversations[key] = conversation
         conversation.client = conversation.client or record.client
-        reason = conversation.take(record, self.messages)
+        is_from_client = record.direction == ("in" if self.side == "client" else "out")
+        reason = conversation.take(record, self.messages, is_from_client)
         if reason is not None:
             self.left_out[reason] += 1
 
@@ -205,17 +204,15 @@ class Reading:
 class _Conversation(Dialogue):
     """One conversation while it is being read."""
 
-    request_direction: str = "in"
     _open: dict[Id | None, CapturedRequest] = field(factory=dict)
     _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict)  # not answered
     _last: CapturedRequest | None = field(default=None)
 
-    def take(self, record: Record, position: int) -> str | None:
+    def take(self, record: Record, position: int, is_from_client: bool) -> str | None:
         """Put a message where it belongs. Returns why it belongs nowhere."""
         problem, message = _message_of(record)
         at = seconds_of(record)
         at = record.at if at is None else at
-        is_from_client = record.direction == self.request_direction
         if record.kind in ANSWERS:
             answer = message if isinstance(message, Reply | ErrorReply) else None
             if is_from_client:
