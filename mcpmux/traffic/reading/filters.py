@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import ge, gt, le, lt
@@ -314,6 +313,7 @@ def hint_for(word: str) -> str | None:
 # Terms as tests.
 
 _NOTHING: Glob = ("",)
+_decoder = msgspec.json.Decoder()
 _LIMITS = {"since": ">=", "until": "<"}
 
 
@@ -330,7 +330,10 @@ class Filter:
 
     def matches(self, subject: Subject) -> bool:
         """Whether the message or exchange is wanted."""
-        return all(test(subject) for test in self._tests)
+        for test in self._tests:  # noqa: SIM110 - a generator costs more than most tests
+            if not test(subject):
+                return False
+        return True
 
     def with_body_test(self, holds: Callable[[Record], bool]) -> Filter:
         """The same, but of what it wants only that with a message for which the test holds."""
@@ -465,17 +468,26 @@ def _is_in_body(term: Term, record: Record) -> bool:
     return bool(bodies) and found is (term.operator == "~")
 
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_decoder = msgspec.json.Decoder(list[str])
-
-
 def body_texts(record: Record) -> list[str]:
     """The body as on the wire and, when there are escapes in it, all its text without them."""
     if record.message is None:
         return [record.text] if record.text is not None else []
-    data = bytes(record.message)
-    texts = [data.decode("utf-8", "replace")]
-    if b"\\" in data:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            texts.append("\n".join(_decoder.decode(b"[%b]" % b",".join(_STRING.findall(data)))))
-    return texts
+    wire = bytes(record.message).decode("utf-8", "replace")
+    if "\\" not in wire:
+        return [wire]
+    try:
+        return [wire, "\n".join(_strings_in(_decoder.decode(record.message)))]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return [wire]
+
+
+def _strings_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            yield name
+            yield from _strings_in(member)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings_in(item)

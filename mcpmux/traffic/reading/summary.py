@@ -62,7 +62,6 @@ GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and the
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 
 _OF_REQUEST = ("run", "seq", "exchange", "time", "at", "method", "id", "size", "session")
-_SEEN = ("leg", "direction", "peer", "transport", "upstream")  # all values that its messages have
 
 Test: TypeAlias = Callable[[Record], bool]
 
@@ -108,10 +107,13 @@ class ExchangeSummary:
 
     def add(self, record: Record) -> None:
         """One more of its messages."""
-        for name in (*_SEEN, "target") if record.method == self.method else _SEEN:
-            value, seen = getattr(record, name), getattr(self, name)
-            if value is not None and value not in seen and len(seen) < VALUES_LIMIT:
-                setattr(self, name, (*seen, value))
+        self.leg = _with(self.leg, record.leg)
+        self.direction = _with(self.direction, record.direction)
+        self.peer = _with(self.peer, record.peer)
+        self.transport = _with(self.transport, record.transport)
+        self.upstream = _with(self.upstream, record.upstream)
+        if record.method == self.method:
+            self.target = _with(self.target, record.target)
         if record.redacted:
             self.redacted = (self.redacted or 0) + record.redacted
         if record.leg == "client":
@@ -141,6 +143,12 @@ class ExchangeSummary:
         self.ms, self.code, self.status, self.failed = answer.ms, answer.code, answer.status, answer.failed
         self.answer_size = answer.size
         self.statuses = statuses_of(answer)
+
+
+def _with(values: tuple[str, ...], value: str | None) -> tuple[str, ...]:
+    if value is None or value in values or len(values) >= VALUES_LIMIT:
+        return values
+    return (*values, value)
 
 
 class Summarizer:
