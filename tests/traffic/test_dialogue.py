@@ -87,6 +87,32 @@ def test_what_comes_in_between_belongs_to_its_request():
     assert [(said.method, said.after) for said in first.after_answer] == [(changed["method"], 2.0)]
 
 
+def test_updates_belong_to_the_subscription_as_long_as_it_lasts():
+    play = Play()
+
+    def ask(number: int, method: str) -> None:
+        here = {"id": number, "method": method}
+        play.put({**here, "params": {"uri": "file:///a"}}, **here)
+        play.put({"id": number, "result": {}}, kind="result", direction="out", **here)
+        play.now += 1
+
+    def update(uri: str) -> None:
+        method = "notifications/resources/updated"
+        play.put({"method": method, "params": {"uri": uri}}, kind="notification", direction="out")
+
+    ask(1, "resources/subscribe")
+    ask(2, "ping")
+    update("file:///a/b")
+    update("file:///other")
+    ask(3, "resources/unsubscribe")
+    update("file:///a")
+    told = [
+        [(bytes(said.params["uri"]), said.after) for said in each.after_answer]
+        for each in requests(only(play))
+    ]
+    assert told == [[(b'"file:///a/b"', 2)], [(b'"file:///other"', 1)], [(b'"file:///a"', 1)]]
+
+
 def test_a_request_that_was_taken_back_is_known_as_such():
     play = Play()
     play.put({"id": 1, "method": "resources/read", "params": {"uri": "a:1"}}, id=1, method="resources/read")

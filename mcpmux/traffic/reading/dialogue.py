@@ -9,6 +9,7 @@ Modern requests over HTTP may take any connection, so those of clients with one 
 | progress | the request with that token |
 | a notification of a listen | the listen, by its subscription id |
 | a notification or question of an exchange | the newest request of that exchange that is not answered yet |
+| an update of a resource | the requests that have subscribed to it, for as long as that lasts |
 | anything else | nothing: it is kept with the request whose answer it followed |
 """
 
@@ -22,6 +23,7 @@ import msgspec
 from attrs import define, field
 
 from mcpmux.errors import RpcError
+from mcpmux.mux.subscriptions import at_or_above
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.codes import INVALID_PARAMS
@@ -36,6 +38,7 @@ from mcpmux.protocol.envelope import (
     decode_message,
     id_of,
     members_of,
+    text_of,
     value_of,
 )
 from mcpmux.protocol.raw_json import Fields, Id
@@ -206,7 +209,8 @@ class _Conversation(Dialogue):
 
     _open: dict[Id | None, CapturedRequest] = field(factory=dict)
     _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict)  # not answered
-    _last: CapturedRequest | None = field(default=None)
+    _subscribed: dict[str, CapturedRequest] = field(factory=dict)  # by URI
+    _last: CapturedRequest | None = None
 
     def take(self, record: Record, position: int, is_from_client: bool) -> str | None:
         """Put a message where it belongs. Returns why it belongs nowhere."""
@@ -229,6 +233,8 @@ class _Conversation(Dialogue):
             request.answered_position, request.answered_at, request.ms = position, at, record.ms
             request.revision = request.revision or record.revision
             request.answer, request.answer_problem = answer, problem
+            if request.method == m.RESOURCES_UNSUBSCRIBE:
+                self._subscribed.pop(_uri_in(request.params), None)
             self._last = request
             return None
         said = message if isinstance(message, Request | Notification) else None
@@ -265,6 +271,8 @@ class _Conversation(Dialogue):
         self.steps.append(request)
         if record.id is not None:
             self._open[record.id] = request
+        if method == m.RESOURCES_SUBSCRIBE:
+            self._subscribed[_uri_in(params)] = request
 
     def _take_server_message(
         self, record: Record, position: int, at: float, said: Request | Notification, params: Fields
@@ -277,9 +285,12 @@ class _Conversation(Dialogue):
         if request is not None:
             sent = ServerMessage(max(0.0, at - request.at), said.method, params, is_question)
             request.before_answer.append(sent)
-        elif self._last is not None and not is_question:
-            since = self._last.answered_at or self._last.at
-            self._last.after_answer.append(ServerMessage(max(0.0, at - since), said.method, params))
+        elif not is_question:
+            uris = at_or_above(_uri_in(params)) if said.method == m.RESOURCE_UPDATED else []
+            hearing = [self._subscribed[uri] for uri in uris if uri in self._subscribed]
+            for request in hearing or filter(None, [self._last]):
+                since = request.answered_at or request.at
+                request.after_answer.append(ServerMessage(max(0.0, at - since), said.method, params))
 
     def _request_of(self, exchange: int | None, method: str, params: Fields) -> CapturedRequest | None:
         token = id_of(params.get(PROGRESS_TOKEN)) if method == m.PROGRESS else None
@@ -291,6 +302,10 @@ class _Conversation(Dialogue):
         if exchange is None:
             return None
         return next((t for t in reversed(self._open.values()) if t.exchange == exchange), None)
+
+
+def _uri_in(params: Fields) -> str:
+    return text_of(params.get("uri")) or ""
 
 
 def _sessions(dialogue: Dialogue) -> list[Dialogue]:

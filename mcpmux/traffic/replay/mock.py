@@ -9,7 +9,6 @@ subscribe, in their order. What is not in the capture is refused with the neares
 from __future__ import annotations
 
 import difflib
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +19,7 @@ import structlog
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.subscriptions import Subscriptions
+from mcpmux.mux.subscriptions import at_or_above
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     META,
@@ -106,12 +105,9 @@ class CapturedAnswers:
         self._asked: Counter[tuple[object, ...]] = Counter()
         self.requests: dict[str, list[CapturedRequest]] = {}
         """Every answered request by its method, in the order of the capture."""
-        self._feeds: dict[str, list[list[ServerMessage]]] = {}
         for dialogue in dialogues:
-            requests = list(dialogue.requests())
-            for captured in requests:
+            for captured in dialogue.requests():
                 self._put(captured)
-                self._put_feeds(captured, requests)
 
     def _put(self, captured: CapturedRequest) -> None:
         reason = _problem_of(captured)
@@ -156,38 +152,15 @@ class CapturedAnswers:
         problem = f"Invalid params: {method} {asked[:SHOWN]} is not in the capture{near}"
         return RpcError(INVALID_PARAMS, problem, {"uri": asked} if "uri" in params else None)
 
-    def _put_feeds(self, captured: CapturedRequest, requests: Sequence[CapturedRequest]) -> None:
-        """What a client was told that has subscribed with one of its requests."""
-        if captured.method == m.LISTEN:
-            for uri in listened_uris(captured.params):
-                self._put_feed(uri, captured.before_answer)
-        elif captured.method == m.RESOURCES_SUBSCRIBE and isinstance(captured.answer, Reply):
-            uri = text_of(captured.params.get("uri")) or ""
-            ends = (
-                each.answered_at
-                for each in requests
-                if each.method == m.RESOURCES_UNSUBSCRIBE and each.position > captured.position
-                if each.answered_at is not None and text_of(each.params.get("uri")) == uri
-            )
-            end, began = next(ends, math.inf), captured.answered_at or captured.at
-            told = (
-                ((each.answered_at or each.at) + sent.after, sent)
-                for each in requests
-                for sent in each.after_answer
-            )
-            feed = [(max(0.0, at - began), sent) for at, sent in told if captured.at <= at <= end]
-            self._put_feed(uri, [msgspec.structs.replace(sent, after=after) for after, sent in feed])
-
-    def _put_feed(self, uri: str, sent: Iterable[ServerMessage]) -> None:
-        self._feeds.setdefault(uri, []).append([each for each in sent if _is_update_of(each, uri)])
-
-    def updates(self, uri: str) -> list[ServerMessage]:
-        """Updates of a resource while a client was subscribed to it; `after`: since the subscription.
-
-        For the second subscription that of the second one in the capture, and so on.
-        """
-        feeds = self._feeds.get(uri)
-        return self._turn(("updates", uri), feeds) if feeds else []
+    def updates(self, uri: str, captured: CapturedRequest | None = None) -> list[ServerMessage]:
+        """What a client was told of a resource after it subscribed; `captured`: by this request, if known."""
+        captured = captured or self.find(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, NEWEST)
+        listens = [each for each in self.requests.get(m.LISTEN, ()) if uri in listened_uris(each.params)]
+        if captured is None and listens:
+            captured = self._turn(("updates", uri), listens)
+        told = (*captured.before_answer, *captured.after_answer) if captured is not None else ()
+        updates = (sent for sent in told if sent.method == m.RESOURCE_UPDATED)
+        return [sent for sent in updates if uri in at_or_above(text_of(sent.params.get("uri")) or "")]
 
 
 def _problem_of(captured: CapturedRequest) -> str | None:
@@ -213,15 +186,6 @@ def _hint(wanted: str, known: Iterable[str]) -> str:
     """The nearest of the known names, for the end of a sentence."""
     found = difflib.get_close_matches(wanted[:SHOWN], [name[:SHOWN] for name in known], n=1, cutoff=0.0)
     return f"; the nearest is {found[0]}" if found else ""
-
-
-def _is_update_of(sent: ServerMessage, uri: str) -> bool:
-    """Whether it is an update for a subscriber of `uri`."""
-    if sent.method != m.RESOURCE_UPDATED:
-        return False
-    subscriptions: Subscriptions[str] = Subscriptions()
-    subscriptions.add("one", "any", uri)
-    return bool(subscriptions.audience("any", text_of(sent.params.get("uri")) or ""))
 
 
 class Mock:
@@ -409,7 +373,7 @@ class MockSession:
         if call.method == m.RESOURCES_UNSUBSCRIBE and uri in self._feeds:
             self._feeds.pop(uri).cancel(reason="unsubscribed")
         elif call.method == m.RESOURCES_SUBSCRIBE and uri not in self._feeds:
-            self._start_feed(uri, self._mock.answers.updates(uri))
+            self._start_feed(uri, self._mock.answers.updates(uri, captured))
         self.follow(captured)
         return result
 

@@ -17,11 +17,11 @@ from mcpmux import __version__
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
-from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, Reply, raw, value_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, Reply, id_of, raw, value_of
 from mcpmux.protocol.handshake import initialize_call, read_initialize_result
 from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY, V_2025_11_25
 from mcpmux.runtime.calls import Hear, Question, unheard
 from mcpmux.runtime.channel import Channel
@@ -125,7 +125,7 @@ class SessionReplay:
         self._reported: set[int] = set()
         self._early: dict[int, tuple[Any, float]] = {}  # see `_compare_early`
         self._pending: dict[int, tuple[CapturedRequest, trio.Event]] = {}
-        self._listens: dict[int, trio.CancelScope] = {}
+        self._listens: dict[Id | None, trio.CancelScope] = {}
 
     async def run_within(self, sessions: trio.CapacityLimiter) -> None:
         """Replay it all. Raises nothing but bugs and Cancelled."""
@@ -232,11 +232,9 @@ class SessionReplay:
     async def _repeat_notification(self, note: ClientNotification) -> None:
         """Repeat a notification of the client; cancelling is done by leaving the request."""
         if note.method == m.CANCELLED:
-            request_id = value_of(note.params.get("requestId"))
-            for captured in self._requests:
-                listen = self._listens.get(captured.position)
-                if listen is not None and captured.id == request_id and captured.position < note.position:
-                    listen.cancel(reason="the client cancelled it")
+            listen = self._listens.get(id_of(note.params.get("requestId")))
+            if listen is not None:
+                listen.cancel(reason="the client cancelled it")
         elif note.method == m.ROOTS_CHANGED:
             await self._channel.notify(note.method, note.params)
 
@@ -283,7 +281,7 @@ class SessionReplay:
             with trio.CancelScope(deadline=began + self._timeout) as scope:
                 try:
                     if listens:
-                        self._listens[captured.position] = scope
+                        self._listens[captured.id] = scope
                         await self._channel.exchange(call, take_event)
                         reason = "the listen ended before it was acknowledged"
                     else:
