@@ -258,7 +258,6 @@ def _write(file: IO[bytes], pieces: Iterable[str]) -> int:
 
 
 def _counted(records: Iterable[Record], counts: Counter[str], name: str) -> Iterator[Record]:
-    """The same messages, counted as they pass."""
     for record in records:
         counts[name] += record.kind != "start"
         yield record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,16 +16,7 @@ from mcpmux.config.traffic import Capture
 from mcpmux.printable import printable
 from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
-from mcpmux.traffic.reading.filters import (
-    KEYS,
-    NAMES,
-    OPERATORS,
-    SORTS,
-    Filter,
-    FilterError,
-    hint_for,
-    parse_filter,
-)
+from mcpmux.traffic.reading.filters import KEYS, SORTS, Filter, FilterError, may_be_term, parse_filter
 from mcpmux.traffic.reading.summary import Targets
 from mcpmux.traffic.record import Record, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -140,9 +130,7 @@ def _is_path(word: str | Path) -> bool:
     with suppress(OSError, ValueError):  # too long, or with a NUL
         if word.endswith((SUFFIX, COMPRESSED)) or (word and Path(word).exists()):
             return True
-    if any(operator in word for operator in OPERATORS) or " " in word or hint_for(word) is not None:
-        return False
-    return not difflib.get_close_matches(word.lstrip("!").lower(), NAMES, n=1)
+    return not may_be_term(word)
 
 
 def no_files(folder: Path) -> str:

@@ -297,7 +297,14 @@ _CONNECTIVES = {
 _EXCHANGE = re.compile(r"#(\d{1,15})", re.ASCII)
 
 
-def hint_for(word: str) -> str | None:
+def may_be_term(word: str) -> bool:
+    """Whether a word is a term of a filter, or was perhaps meant to be one."""
+    if any(operator in word for operator in OPERATORS) or " " in word or _hint_for(word) is not None:
+        return True
+    return bool(difflib.get_close_matches(word.lstrip("!").lower(), NAMES, n=1))
+
+
+def _hint_for(word: str) -> str | None:
     """What to write in place of a word without an operator; None when there is no hint."""
     lowered = word.lower()
     if lowered in _CONNECTIVES:
@@ -369,7 +376,7 @@ def _key_of(term: Term, names: Mapping[str, Key]) -> Key:
         return key
     close = difflib.get_close_matches(name.lower(), names, n=1)
     if term.operator is None:
-        if (meant := hint_for(name)) is not None:
+        if (meant := _hint_for(name)) is not None:
             problem = f"this is no key=value; {meant}"
         elif close:
             problem = f"no such flag; did you mean `{_example(names[close[0]], close[0])}`?"

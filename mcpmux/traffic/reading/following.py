@@ -115,7 +115,6 @@ class Follower:
         return found
 
     def _begin(self, path: Path) -> list[Record]:
-        """The beginning of a file that is new."""
         if _plain(path) in self._known:
             return []
         self._known.add(_plain(path))

@@ -59,7 +59,6 @@ class ValueMapping:
             self._wishes[_round(method, params, captured.get(STATE))] = names
 
     def _put(self, kind: str, name: str, captured: Any, now: Any) -> None:
-        """Learn the member `name` of two objects."""
         value = members_of(captured).get(name)
         if isinstance(value, str):
             new = members_of(now).get(name)

@@ -183,7 +183,6 @@ def _about(params: Fields) -> bytes:
 
 
 def _hint(wanted: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, for the end of a sentence."""
     found = difflib.get_close_matches(wanted[:SHOWN], [name[:SHOWN] for name in known], n=1, cutoff=0.0)
     return f"; the nearest is {found[0]}" if found else ""
 
@@ -210,7 +209,6 @@ class Mock:
         """See Service."""
 
     async def answer(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        """See Service."""
         await in_task()
         if call.method == m.LISTEN:
             return await self._listen(request_id, call, notify)
@@ -226,7 +224,6 @@ class Mock:
         return result if captured.modern else upgrade_result(call.method, result)
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
-        """See Service."""
         await in_task()
         call = Call.of(request.method, request.payload)
         requested = call.text(_REQUESTED) or ""
@@ -331,7 +328,6 @@ class MockSession:
         """See Session."""
 
     def close(self) -> None:
-        """See Session."""
         for scope in self._feeds.values():
             scope.cancel(reason="the client has gone")
         self.outbox.close()
@@ -356,7 +352,6 @@ class MockSession:
                 self.outbox.put(Event(sent.method, sent.params))
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
-        """See Session."""
         await in_task()
         if request.method == m.PING:
             return {}
