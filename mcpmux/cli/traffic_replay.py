@@ -306,7 +306,7 @@ def mock(
     reading = read_capture(files, "upstream" if upstream else "client", upstream)
     answers = CapturedAnswers(reading.dialogues(), cycle=cycle)
     reasons = count_text(answers.unusable.items())
-    if not answers.size:
+    if not answers.requests:
         raise Mistake(f"nothing in this capture can be served: {reasons}")
     if answers.unusable:
         tell(f"not served: {reasons}")

@@ -92,13 +92,12 @@ def canonical(value: Any) -> bytes:
 class CapturedAnswers:
     """Captured answers by what was asked. `cycle`: after the last answer to the same comes the first again.
 
-    `unusable` counts requests whose answer is not known, by the reason. `redacted`: how many of the `size`
-    answers have something redacted in them.
+    `unusable` counts requests whose answer is not known, by the reason. `redacted`: how many of the answers
+    have something redacted in them.
     """
 
     def __init__(self, dialogues: Sequence[Dialogue], *, cycle: bool = False) -> None:
         self.unusable: Counter[str] = Counter()
-        self.size = 0
         self.redacted = 0
         self._cycle = cycle
         self._groups: dict[tuple[str, bytes], list[CapturedRequest]] = {}
@@ -114,7 +113,6 @@ class CapturedAnswers:
         if reason is not None:
             self.unusable[reason] += 1
             return
-        self.size += 1
         self.redacted += captured.answer_problem == REDACTED
         self.requests.setdefault(captured.method, []).append(captured)
         keys = [canonical(values_of(captured.params))] if captured.problem is None else []
@@ -212,7 +210,7 @@ class Mock:
         await in_task()
         if call.method == m.LISTEN:
             return await self._listen(request_id, call, notify)
-        captured = self.find(call, NEWEST)
+        captured = self.answers.find(call.method, call.params, NEWEST)
         if captured is None and call.method == m.DISCOVER:
             return make_handshake(self.answers, None)
         if captured is None:
@@ -227,7 +225,7 @@ class Mock:
         await in_task()
         call = Call.of(request.method, request.payload)
         requested = call.text(_REQUESTED) or ""
-        captured = self.find(call, requested)
+        captured = self.answers.find(call.method, call.params, requested)
         if captured is None:
             result = make_handshake(self.answers, requested)
         else:
@@ -235,10 +233,6 @@ class Mock:
         session = MockSession(self, result, principal)
         session.follow(captured)
         return session, result
-
-    def find(self, call: Call, revision: str) -> CapturedRequest | None:
-        """The captured request that this one repeats."""
-        return self.answers.find(call.method, call.params, revision)
 
     def refuse(self, call: Call) -> RpcError:
         """The error for a request that is not in the capture."""
@@ -360,7 +354,7 @@ class MockSession:
         if request.method in _MODERN_ONLY:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
         call = Call.of(request.method, request.payload)
-        captured = self._mock.find(call, self.revision)
+        captured = self._mock.answers.find(call.method, call.params, self.revision)
         if captured is None and call.method not in _CHANGES_NOTHING:
             raise downgrade_error(call.method, self._mock.refuse(call))
         result = await self._answer(captured, call, notify, ask) if captured is not None else {}
@@ -382,7 +376,7 @@ class MockSession:
                     break
                 responses = {key: await self._ask(wish, ask) for key, wish in wishes.items()}
                 call = repeated(call, result, responses)
-                again = self._mock.find(call, self.revision)
+                again = self._mock.answers.find(call.method, call.params, self.revision)
                 if again is None:
                     raise self._mock.refuse(call)
                 result = await self._mock.play(again, call, notify, None)
