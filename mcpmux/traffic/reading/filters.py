@@ -61,32 +61,29 @@ class FilterError(McpmuxError):
 
 
 class Term(NamedTuple):
-    """One condition, and where it is in `text`. A flag has no operator and no values."""
+    """One condition, and where it was found. A flag has no operator and no values."""
 
     key: str
     operator: str | None
     values: tuple[Glob, ...]
     opposite: bool
-    text: str
-    start: int
-    key_at: int
-    values_at: int
-    end: int
+    found: re.Match[str]
 
-    def error(self, problem: str, start: int | None = None, end: int | None = None) -> FilterError:
-        """That something is wrong with it, from its key to its end if no place is given."""
-        return FilterError(problem, self.text, self.key_at if start is None else start, end or self.end)
+    def error(self, problem: str, part: str | None = None) -> FilterError:
+        """That something is wrong with its `key`, `sign` or `values`, or with all of it."""
+        start, end = self.found.span(part or 0)
+        return FilterError(problem, self.found.string, start if part else self.found.start("key"), end)
 
 
 def split_terms(text: str) -> list[Term]:
     """The terms of a filter. Raises FilterError."""
     if len(text) > TEXT_LIMIT:
         raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
-    return [_read_term(text, found) for found in _TERM.finditer(text)]
+    return list(map(_read_term, _TERM.finditer(text)))
 
 
-def _read_term(text: str, found: re.Match[str]) -> Term:
-    start, end = found.span()
+def _read_term(found: re.Match[str]) -> Term:
+    text, start, end = found.string, *found.span()
     key, sign, values = found["key"], found["sign"], found["values"]
     unclosed = text[end : end + 1] == '"'
     if not key or (sign is None and (values or unclosed)):
@@ -96,9 +93,7 @@ def _read_term(text: str, found: re.Match[str]) -> Term:
     if unclosed:
         raise FilterError("this quotation mark has no second one", text, end, end + 1)
     globs = _read_values(values) if sign is not None else ()
-    sign = "=" if sign == "==" else sign
-    places = (start, found.start("key"), found.start("values"), end)
-    return Term(key, sign, globs, bool(found["not"]), text, *places)
+    return Term(key, "=" if sign == "==" else sign, globs, bool(found["not"]), found)
 
 
 def _read_values(text: str) -> tuple[Glob, ...]:
@@ -388,7 +383,7 @@ def _key_of(term: Term, names: Mapping[str, Key]) -> Key:
         close = [other] if other in names else close
         hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(names))
         problem = f"no such key; {hint}"
-    raise term.error(problem, end=term.key_at + len(name))
+    raise term.error(problem, "key")
 
 
 def _example(key: Key, name: str) -> str:
@@ -416,14 +411,13 @@ def _test_of(key: Key, term: Term, now: datetime) -> Test:
         raise term.error(f"expected a value: {_example(key, name)}")
     if operator not in operators:
         hint = "; 4xx|5xx is every HTTP status from 400" if key.sort == "status" else ""
-        place = term.key_at + len(name)
-        raise term.error(f"`{name}` knows {'  '.join(operators)}{hint}", place, place + len(operator))
+        raise term.error(f"`{name}` knows {'  '.join(operators)}{hint}", "sign")
     if key.sort == "body":
         return body_test(partial(_is_in_body, term._replace(values=tuple(map(casefold, values)))))
     try:
         fits = _comparison(key, term, now)
     except Unreadable as error:
-        raise term.error(str(error), term.values_at) from None
+        raise term.error(str(error), "values") from None
     if operator in ("!=", "!~"):
         return lambda subject: not _one_fits(get(subject), fits, True)
     nothing = _NOTHING in values
