@@ -7,21 +7,30 @@ from typing import Any
 
 import pytest
 
-from mcpmux.protocol.envelope import decode_fields
+from mcpmux.protocol.envelope import ErrorReply, Reply, decode_fields, raw
+from mcpmux.traffic.reading.dialogue import CapturedRequest
 from mcpmux.traffic.replay.mapping import Unmapped, ValueMapping
 
 RELATED = "io.modelcontextprotocol/related-task"
 
 
+def made(
+    method: str, params: Any, meta: Any = None, answer: Reply | ErrorReply | None = None
+) -> CapturedRequest:
+    raw_params, raw_meta = (decode_fields(json.dumps(value or {}).encode()) for value in (params, meta))
+    facts: dict[str, Any] = {"target": None, "id": 1, "exchange": 1, "revision": None, "answer": answer}
+    return CapturedRequest(position=1, at=0.0, method=method, params=raw_params, meta=raw_meta, **facts)
+
+
 def applied(mapping: ValueMapping, method: str, params: Any, meta: Any = None, succeeded: bool = True) -> Any:
-    raw, raw_meta = (decode_fields(json.dumps(value or {}).encode()) for value in (params, meta))
-    changed = mapping.apply(method, raw, raw_meta, succeeded=succeeded)
+    answer = Reply(1, raw({})) if succeeded else ErrorReply(1, 0, "no")
+    changed = mapping.apply(made(method, params, meta, answer))
     return tuple({key: json.loads(bytes(value)) for key, value in fields.items()} for fields in changed)
 
 
 def learned(method: str, captured: Any, now: Any, params: Any = None) -> ValueMapping:
     mapping = ValueMapping()
-    mapping.learn(method, decode_fields(json.dumps(params or {}).encode()), captured, now)
+    mapping.learn(made(method, params, answer=Reply(1, raw(captured))), now)
     return mapping
 
 

@@ -39,15 +39,13 @@ class ValueMapping:
         self._known: dict[tuple[str, str], str | None] = {}
         self._wishes: dict[str, dict[str, str]] = {}
 
-    def learn(self, method: str, params: Fields, captured: Any, now: Any) -> None:
-        """The captured result of a request, and what it is now; anything but an object has nothing in it.
-
-        `params`: of the captured request.
-        """
+    def learn(self, request: CapturedRequest, now: Any) -> None:
+        """What the result of a captured request is now; anything but an object has nothing in it."""
+        captured = value_of(request.answer.result) if isinstance(request.answer, Reply) else None
         if not isinstance(captured, dict):
             return
         now = members_of(now)
-        self._put(f"{CURSOR} of {method}", "nextCursor", captured, now)
+        self._put(f"{CURSOR} of {request.method}", "nextCursor", captured, now)
         self._put(STATE, STATE, captured, now)
         tasks, others = (each if isinstance(each := of.get("tasks"), list) else [] for of in (captured, now))
         pairs = [(captured, now), (captured.get("task"), now.get("task")), *zip(tasks, others, strict=False)]
@@ -56,7 +54,7 @@ class ValueMapping:
         wishes = captured.get("inputRequests")
         if isinstance(wishes, dict):
             names = dict(zip(wishes, members_of(now.get("inputRequests")), strict=False))
-            self._wishes[_round(method, params, captured.get(STATE))] = names
+            self._wishes[_round(request, captured.get(STATE))] = names
 
     def _put(self, kind: str, name: str, captured: Any, now: Any) -> None:
         value = members_of(captured).get(name)
@@ -64,19 +62,19 @@ class ValueMapping:
             new = members_of(now).get(name)
             self._known[kind, value] = new if isinstance(new, str) else self._known.get((kind, value))
 
-    def apply(self, method: str, params: Fields, meta: Fields, *, succeeded: bool) -> tuple[Fields, Fields]:
+    def apply(self, request: CapturedRequest) -> tuple[Fields, Fields]:
         """A captured request's parameters and `_meta` as this run needs them.
 
-        What the captured run did not give is left alone if the request failed then, too (`succeeded`).
-        Raises Unmapped.
+        What the captured run did not give is left alone if the request failed then, too. Raises Unmapped.
         """
+        params, meta, succeeded = request.params, request.meta, isinstance(request.answer, Reply)
         changed = dict(params)
-        for kind, key in ((f"{CURSOR} of {method}", CURSOR), (STATE, STATE), (TASK_ID, TASK_ID)):
+        for kind, key in ((f"{CURSOR} of {request.method}", CURSOR), (STATE, STATE), (TASK_ID, TASK_ID)):
             value = text_of(params.get(key))
             if value is not None:
                 changed[key] = raw(self._find(kind, value, succeeded))
         if RESPONSES in params:
-            names = self._wishes.get(_round(method, params, text_of(params.get(STATE))), {})
+            names = self._wishes.get(_round(request, text_of(params.get(STATE))), {})
             responses = members_of(params[RESPONSES]).items()
             changed[RESPONSES] = raw({names.get(name, name): value for name, value in responses})
         task = text_of(members_of(meta.get(RELATED_TASK)).get(TASK_ID))
@@ -94,11 +92,11 @@ class ValueMapping:
         return now
 
 
-def _round(method: str, params: Fields, state: Any) -> str:
+def _round(request: CapturedRequest, state: Any) -> str:
     """What a question and the request that answers it have in common."""
     if isinstance(state, str):
         return f"{STATE} {state}"
-    return f"{method} {value_of(params.get('name'))} {value_of(params.get('uri'))}"
+    return f"{request.method} {value_of(request.params.get('name'))} {value_of(request.params.get('uri'))}"
 
 
 # Servers ask when they like, and a modern client gets the question as the answer to its next request. So a
@@ -135,8 +133,8 @@ class Questions:
         """Modern questions: the result that asks, and the request with the responses that follows it."""
         asking: dict[str, tuple[int, dict[str, str]]] = {}
         for captured in dialogue.requests():
-            method, params = captured.method, captured.params
-            asked = asking.get(_round(method, params, text_of(params.get(STATE))))
+            params = captured.params
+            asked = asking.get(_round(captured, text_of(params.get(STATE))))
             if RESPONSES in params and asked is not None:
                 position, methods = asked
                 self.rounds[captured.position] = position
@@ -148,7 +146,7 @@ class Questions:
             wishes = asked_in(captured)
             if wishes is not None:
                 state = text_of(_result_of(captured).get(STATE))
-                asking[_round(method, params, state)] = captured.position, wishes
+                asking[_round(captured, state)] = captured.position, wishes
 
     def answer(self, method: str, position: int | None, *, modern: bool = False) -> Answer:
         """The answer to a question that comes now, during the request at `position` of the capture."""

@@ -17,7 +17,7 @@ from mcpmux import __version__
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
-from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, Reply, id_of, raw, value_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, Reply, id_of, raw
 from mcpmux.protocol.handshake import initialize_call, read_initialize_result
 from mcpmux.protocol.input_requests import STATE, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -153,8 +153,8 @@ class SessionReplay:
         self, captured: CapturedRequest, status: Status, reason: str | None = None, **more: Any
     ) -> None:
         self._reported.add(captured.position)
-        if status in ("skipped", "failed") and isinstance(captured.answer, Reply):
-            self._mapping.learn(captured.method, captured.params, value_of(captured.answer.result), None)
+        if status in ("skipped", "failed"):
+            self._mapping.learn(captured, None)
         self._whole.report.add(Outcome(self._dialogue.name, captured, status, reason, **more))
         if captured.position in self._pending:
             self._pending.pop(captured.position)[1].set()
@@ -246,9 +246,8 @@ class SessionReplay:
         if reason is None and origin in self._early:
             self._compare_early(captured, *self._early.pop(origin))
             return
-        params, meta, succeeded = captured.params, captured.meta, isinstance(captured.answer, Reply)
         try:
-            params, meta = self._mapping.apply(captured.method, params, meta, succeeded=succeeded)
+            params, meta = self._mapping.apply(captured)
         except Unmapped as error:
             reason = reason or str(error)
         if reason is not None:
@@ -344,7 +343,7 @@ class SessionReplay:
             reason = f"the captured answer is {captured.answer_problem or 'missing'}"
             self._report_outcome(captured, "unchecked", reason, ms=ms)
             return
-        self._mapping.learn(captured.method, captured.params, then.get("result"), now.get("result"))
+        self._mapping.learn(captured, now.get("result"))
         differences = compare(then, now, self._whole.settings.ignore)
         status: Status = "different" if differences else "same"
         self._report_outcome(captured, status, differences=differences, ms=ms)
