@@ -164,7 +164,11 @@ def timeline_lines(timeline: Timeline, width: int) -> list[str]:
 STDOUT = "-"
 TOGETHER_BYTES = 64 * 1024  # written to a file in one go
 
-Export = Callable[[Iterable[Record]], Iterator[str]]
+FORMATS: dict[str, Callable[[Iterable[Record]], Iterator[str]]] = {
+    "har": partial(to_har, version=__version__),
+    "csv": to_csv,
+    "jsonl": lambda records: (encode_record(record).decode() for record in records),
+}
 
 
 @click.command(epilog=filter_help())
@@ -174,9 +178,7 @@ Export = Callable[[Iterable[Record]], Iterator[str]]
 @click.option("--jsonl", metavar="FILE", help="A capture of these messages, for replay and mock.")
 @redact_option
 @quiet_option
-def export(
-    where: tuple[str, ...], har: str | None, csv: str | None, jsonl: str | None, redact: str | None
-) -> None:
+def export(where: tuple[str, ...], redact: str | None, **files: str | None) -> None:
     """Write captured messages for other programs. FILE may be - for standard output.
 
     Known secrets are redacted once more. In HAR each request and its response are one entry on each leg. The
@@ -188,12 +190,7 @@ def export(
       mcpmux traffic export leg=upstream --csv - | head
       mcpmux traffic export 'client=claude-ai' --jsonl part.jsonl
     """
-    formats: list[tuple[str | None, Export]] = [
-        (har, partial(to_har, version=__version__)),
-        (csv, to_csv),
-        (jsonl, lambda records: (encode_record(record).decode() for record in records)),
-    ]
-    chosen = [(name, convert) for name, convert in formats if name is not None]
+    chosen = [(name, convert) for kind, convert in FORMATS.items() if (name := files[kind]) is not None]
     if not chosen:
         raise Mistake("choose at least one of --har FILE, --csv FILE and --jsonl FILE")
     places = Counter(name if name == STDOUT else os.path.realpath(name) for name, _ in chosen)
@@ -204,7 +201,7 @@ def export(
     source = CaptureFiles(where, change=lambda record: redact_record(record, redactor))
     counts: Counter[str] = Counter()
     for name, convert in chosen:
-        records = source.everything() if name == jsonl and not source.filter else source.wanted()
+        records = source.everything() if name == files["jsonl"] and not source.filter else source.wanted()
         pieces = convert(_counted(records, counts, name))
         if name == STDOUT:
             with click.open_file(STDOUT, "wb") as stdout:

@@ -14,9 +14,7 @@ from mcpmux.traffic.replay.mapping import Unmapped, ValueMapping
 RELATED = "io.modelcontextprotocol/related-task"
 
 
-def made(
-    method: str, params: Any, meta: Any = None, answer: Reply | ErrorReply | None = None
-) -> CapturedRequest:
+def made(method: str, params: Any, meta: Any, answer: Reply | ErrorReply) -> CapturedRequest:
     raw_params, raw_meta = (decode_fields(json.dumps(value or {}).encode()) for value in (params, meta))
     facts: dict[str, Any] = {"target": None, "id": 1, "exchange": 1, "revision": None, "answer": answer}
     return CapturedRequest(position=1, at=0.0, method=method, params=raw_params, meta=raw_meta, **facts)
@@ -30,7 +28,7 @@ def applied(mapping: ValueMapping, method: str, params: Any, meta: Any = None, s
 
 def learned(method: str, captured: Any, now: Any, params: Any = None) -> ValueMapping:
     mapping = ValueMapping()
-    mapping.learn(made(method, params, answer=Reply(1, raw(captured))), now)
+    mapping.learn(made(method, params, None, Reply(1, raw(captured))), now)
     return mapping
 
 
