@@ -296,8 +296,7 @@ def passages(records: Sequence[Record]) -> list[Passage]:
                 before = before[-1:]  # more may go out for it
             else:
                 before = before[:1] if record.kind == "notification" else before
-                taken = set(map(id, before))
-                arrived = [each for each in arrived if id(each) not in taken]
+                arrived = [each for each in arrived if each not in before]
             if before:
                 found.append(Passage(tuple(before), record))
     return found
