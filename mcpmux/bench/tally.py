@@ -4,8 +4,7 @@ Rules
 - What was meant to be sent before the end of the warm-up is not counted, whenever its answer arrives.
 - A row of the series counts what arrives while it is open. It is closed by the first thing that arrives
   after its end; what is recorded late counts in the row that is open then.
-- An operation's part of a closed row is summed up when that operation is next recorded, or one row later:
-  so no request waits for the sums of all operations.
+- A closed row is summed up by one operation with each request that follows: none waits for all of them.
 - A request belongs to the step in which it was meant to be sent.
 - Memory is bounded by the number of rows (fixed by `longest`), of operations, of kinds of errors and of
   buckets, not by the number of requests.
@@ -14,21 +13,148 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
+from attrs import define, field
 
-from mcpmux.bench.results import OK, WAITED, About, Connections, Generator, Results, Step
-from mcpmux.bench.sums import OTHERS, Columns, Counts, OperationSums, StepCounts, Sums, add_kind, series_of
+from mcpmux.bench.results import (
+    COLUMNS,
+    OK,
+    WAITED,
+    About,
+    Connections,
+    Generator,
+    OperationResult,
+    Results,
+    Series,
+    Step,
+)
+from mcpmux.traffic.reading.histogram import Histogram
 from mcpmux.traffic.redaction.redactor import Redactor
 
 MOST_ROWS = 3600  # of a series; longer runs get longer rows
 MOST_OPERATIONS = 200  # more are counted together: a capture may hold any number of names
+MOST_KINDS = 50  # of errors; codes come from the server
 MOST_EXAMPLES = 50  # of errors in words
 MOST_STEPS = 1000  # more than any ramp or search makes; each has a histogram
 EXAMPLE_CHARACTERS = 200
+OTHERS = "others"
 REDACTOR = Redactor()  # results are handed around; what servers say may have secrets in it
+
+Row = tuple[int, int, float | None, float | None, float | None]
+"""Of a series, in the order of COLUMNS."""
+
+EMPTY: Row = (0, 0, None, None, None)
+
+
+class Sums:
+    """Of some requests. Latencies and service times are one histogram until the first two that differ.
+
+    `errors`: by kind; those of a row are with the `whole` of which it is a part.
+    """
+
+    __slots__ = ("_kinds", "count", "errors", "failed", "latency", "received_bytes", "sent_bytes", "service")
+
+    def __init__(self, parts: Iterable[Sums] = (), whole: Sums | None = None) -> None:
+        """All `parts` together."""
+        self.count = self.failed = self.sent_bytes = self.received_bytes = 0
+        self.errors: dict[str, int] = {}
+        self._kinds = self.errors if whole is None else whole.errors
+        self.latency = self.service = Histogram()
+        for part in parts:
+            self.merge(part)
+
+    def add(
+        self, outcome: str, latency: float, service: float, sent_bytes: int = 0, received_bytes: int = 0
+    ) -> None:
+        """Count one request."""
+        self.count += 1
+        self.sent_bytes += sent_bytes
+        self.received_bytes += received_bytes
+        if outcome != OK:
+            self.failed += 1
+            _add_kind(self._kinds, outcome)
+            if outcome not in WAITED:
+                return
+        if self.service is self.latency:
+            if latency == service:
+                self.latency.record(latency)
+                return
+            self._split()
+        self.latency.record(latency)
+        self.service.record(service)
+
+    def merge(self, other: Sums) -> None:
+        """Count all that another one has counted."""
+        self.count += other.count
+        self.failed += other.failed
+        self.sent_bytes += other.sent_bytes
+        self.received_bytes += other.received_bytes
+        for kind, count in other.errors.items():
+            _add_kind(self.errors, kind, count)
+        if other.service is not other.latency and self.service is self.latency:
+            self._split()
+        if self.service is not self.latency:
+            self.service.merge(other.service)
+        self.latency.merge(other.latency)
+
+    def _split(self) -> None:
+        self.service = Histogram()
+        self.service.merge(self.latency)
+
+    def row(self) -> Row:
+        """What a series keeps of them."""
+        p50, p99, most = self.latency.percentiles((50, 99, 100))
+        return self.count, self.failed, p50, p99, most
+
+    def freeze(self, series: Series) -> OperationResult:
+        """What is kept of an operation."""
+        latency = self.latency.freeze()
+        return OperationResult(
+            count=self.count,
+            errors=dict(self.errors),
+            sent_bytes=self.sent_bytes,
+            received_bytes=self.received_bytes,
+            latency=latency,
+            service=latency if self.service is self.latency else self.service.freeze(),
+            series=series,
+        )
+
+
+def _add_kind(errors: dict[str, int], kind: str, count: int = 1) -> None:
+    if kind not in errors and len(errors) >= MOST_KINDS:
+        kind = OTHERS
+    errors[kind] = errors.get(kind, 0) + count
+
+
+NOTHING = Sums()
+
+
+@define
+class OpenStep:
+    """A step so far. `sums`: of the requests meant to be sent in it. It lasts until it has `ended`."""
+
+    began: float
+    name: str
+    offered: float | None
+    ended: float = math.inf
+    arrived: int = 0
+    held: bool | None = None
+    why: str | None = None
+    sums: Sums = field(factory=Sums)
+
+    def freeze(self, ended: float) -> Step:
+        """What is kept of it. `ended`: of the run."""
+        same = ("name", "offered", "arrived", "held", "why")
+        return Step(
+            seconds=max((ended if math.isinf(self.ended) else self.ended) - self.began, 0.0),
+            count=self.sums.count,
+            errors=dict(self.sums.errors),
+            latency=self.sums.latency.freeze(),
+            **{name: getattr(self, name) for name in same},
+        )
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,24 +185,23 @@ class Tally:
         self.warm_up = warm_up
         self.row_seconds = float(max(1, math.ceil(longest / MOST_ROWS)))
         self.seen = 0  # with the warm-up
-        self._rows: list[Columns] = []  # closed ones of all operations, but for the last:
-        self._closing: Sums | None = None  # what is summed up of that so far
         self._number = 0  # of the open row
-        self._operations: dict[str, OperationSums] = {}
-        self._connections = Counts()
+        self._open: dict[str, Sums] = {}  # by operation
+        self._closing: dict[str, Sums] = {}  # of the row before, what is not summed up yet,
+        self._closed = Sums()  # and what is
+        self._wholes: dict[str, Sums] = {}  # by operation, without these two rows
+        self._rows: dict[str | None, list[Row]] = {}  # by operation, and those of all of them
+        self._connections = Sums()
         self._lost = 0  # connections
-        self._steps: list[StepCounts] = []
+        self._steps: list[OpenStep] = []
         self._examples: dict[str, str] = {}
         self.start(started)
 
     def start(self, started: float) -> None:
         """Load begins only now; nothing but connections was counted before."""
         self.started = started
-        self.begun = self._counted_from = self._last = self._row_began = started + self.warm_up
+        self.begun = self._counted_from = self._last = started + self.warm_up
         self._row_ends = self.begun + self.row_seconds
-
-    def __repr__(self) -> str:
-        return f"<Tally of {self.seen} in {len(self._operations)} operations>"
 
     def record(
         self,
@@ -97,28 +222,17 @@ class Tally:
             return
         if done >= self._row_ends:
             self._close_rows(done)
+        elif self._closing:
+            self._sum_up(1)
         if done > self._last:
             self._last = done
-        sums = self._operations.get(operation) or self._add_operation(operation)
-        sums.sent_bytes += sent_bytes
-        sums.received_bytes += received_bytes
-        if sums.number != self._number:
-            self._close_row(sums)
-        row = sums.row
-        row.count += 1
-        latency = done - intended
-        if outcome != OK:
-            row.errors += 1
-            add_kind(sums.errors, outcome)
-        if outcome == OK or outcome in WAITED:
-            if sent == intended and row.service is row.latency:  # as `Sums.record`, one call less
-                row.latency.record(latency)
-            else:
-                row.record(latency, done - sent)
+        row = self._open.get(operation) or self._open_row(operation)
+        row.add(outcome, done - intended, done - sent, sent_bytes, received_bytes)
         if self._steps:
-            self._step_at(intended).add(latency, outcome)
-            if outcome == OK:
-                self._step_at(done).arrive(done)
+            self._step_at(intended).sums.add(outcome, done - intended, done - intended)
+            step = self._step_at(done)
+            if outcome == OK and done < step.ended:
+                step.arrived += 1
 
     def count_from(self, moment: float) -> None:
         """Do not count what was meant to be sent before, from now on: it warms up what comes next."""
@@ -126,7 +240,7 @@ class Tally:
 
     def connected(self, seconds: float, outcome: str = OK) -> None:
         """Count a connection: how long it took to be ready, or what it failed of. Counts in the warm-up."""
-        self._connections.add(seconds, outcome)
+        self._connections.add(outcome, seconds, seconds)
 
     def lost_connection(self) -> None:
         """Count a session that broke off while it was in use."""
@@ -147,12 +261,12 @@ class Tally:
         if len(self._steps) >= MOST_STEPS:
             raise ValueError(f"a run has at most {MOST_STEPS} steps")
         self.end_step(now)
-        self._steps.append(StepCounts(began=now, name=name, offered=offered))
+        self._steps.append(OpenStep(now, name, offered))
 
     def end_step(self, now: float) -> None:
         """The open step ends, if there is one. Later answers to what it has sent still count in it."""
-        if self._steps and self._steps[-1].ended is None:
-            self._steps[-1].ended = now
+        if self._steps:
+            self._steps[-1].ended = min(self._steps[-1].ended, now)
 
     def judge_step(self, held: bool, why: str | None = None) -> None:
         """Whether the last step held its load, and if not, what broke first. There has to be a step."""
@@ -164,13 +278,13 @@ class Tally:
 
     def snapshot(self, now: float, in_flight: int = 0) -> Snapshot:
         """What a live view shows. Costs more than counting: for a few times a second."""
-        whole = Sums(sums.whole() for sums in self._operations.values())
+        whole = Sums((*self._wholes.values(), *self._closing.values(), *self._open.values()))
         return Snapshot(
             elapsed=now - self.started,
             warming=now < self.begun,
             seen=self.seen,
             count=whole.count,
-            errors=whole.errors,
+            errors=whole.failed,
             in_flight=in_flight,
             times=whole.latency.percentiles((50, 99, 99.9, 100)),
             step=self._steps[-1].name if self._steps else None,
@@ -183,23 +297,35 @@ class Tally:
         """
         ended = max(ended, self._last)
         self._close_rows(ended)
-        self._close_parts()
-        open_row = Sums(sums.row for sums in self._operations.values())
-        last_seconds = ended - self._row_began if ended > self._row_began or open_row.count else None
-        closed = [*self._rows, *([self._closing.columns()] if self._closing is not None else [])]
+        self._sum_up(len(self._closing))
+        began = self.begun + self._number * self.row_seconds
+        last_seconds = ended - began if ended > began or self._open else None
+        together = Sums(self._open.values())
+
+        def series(name: str | None) -> Series:
+            rows = self._closed_rows(name, self._number)
+            if last_seconds is not None:
+                rows = [*rows, (together if name is None else self._open.get(name, NOTHING)).row()]
+            columns = dict(zip(COLUMNS, zip(*rows, strict=True) if rows else [()] * 5, strict=True))
+            seconds = self.row_seconds
+            return Series(
+                seconds=seconds, last_seconds=seconds if last_seconds is None else last_seconds, **columns
+            )
+
+        connections = self._connections
         return Results(
             about=about,
             seconds=ended - self.begun,
             warm_up=self.warm_up,
             operations={
-                name: sums.freeze(self._number, self.row_seconds, last_seconds)
-                for name, sums in sorted(self._operations.items())
+                name: Sums((whole, self._open.get(name, NOTHING))).freeze(series(name))
+                for name, whole in sorted(self._wholes.items())
             },
-            series=series_of(closed, open_row, self.row_seconds, last_seconds),
+            series=series(None),
             connections=Connections(
-                count=self._connections.count,
-                errors=dict(self._connections.errors),
-                times=self._connections.times.freeze(),
+                count=connections.count,
+                errors=dict(connections.errors),
+                times=connections.latency.freeze(),
                 lost=self._lost,
             ),
             generator=generator,
@@ -208,37 +334,38 @@ class Tally:
             **more,
         )
 
-    def _add_operation(self, operation: str) -> OperationSums:
-        if len(self._operations) >= MOST_OPERATIONS:
+    def _open_row(self, operation: str) -> Sums:
+        if operation not in self._wholes and len(self._wholes) >= MOST_OPERATIONS:
             operation = OTHERS
-        return self._operations.setdefault(operation, OperationSums(self._number))
+        whole = self._wholes.setdefault(operation, Sums())
+        return self._open.setdefault(operation, Sums(whole=whole))
 
-    def _step_at(self, time: float) -> StepCounts:
+    def _step_at(self, time: float) -> OpenStep:
         """The last step that began by then."""
-        for step in reversed(self._steps):
-            if step.began <= time:
-                return step
-        return self._steps[0]
-
-    def _close_row(self, sums: OperationSums) -> None:
-        """An operation's last row is closed; another one is open now."""
-        closed = sums.close_row(self._number)
-        if self._closing is not None:
-            self._closing.merge(closed)
-
-    def _close_parts(self) -> None:
-        """Sum up what is left of the last closed row."""
-        for sums in self._operations.values():
-            if sums.number != self._number:
-                self._close_row(sums)
+        return next((step for step in reversed(self._steps) if step.began <= time), self._steps[0])
 
     def _close_rows(self, now: float) -> None:
         """Close every row that is over; nothing arrived in those after the first."""
         while now >= self._row_ends and self._number < MOST_ROWS:
-            if self._closing is not None:
-                self._close_parts()
-                self._rows.append(self._closing.columns())
-            self._closing = Sums()
+            self._sum_up(len(self._closing))
+            self._closing, self._open = self._open, {}
             self._number += 1
-            self._row_began = self._row_ends
             self._row_ends = self.begun + (self._number + 1) * self.row_seconds
+
+    def _sum_up(self, count: int) -> None:
+        """Add up so many operations of the last closed row."""
+        place = self._number - 1
+        for _ in range(count):
+            name, row = self._closing.popitem()
+            self._closed_rows(name, place).append(row.row())
+            self._wholes[name].merge(row)
+            self._closed.merge(row)
+        if self._closed.count and not self._closing:
+            self._closed_rows(None, place).append(self._closed.row())
+            self._closed = Sums()
+
+    def _closed_rows(self, name: str | None, count: int) -> list[Row]:
+        """The first `count` rows of an operation, or of all of them."""
+        rows = self._rows.setdefault(name, [])
+        rows += [EMPTY] * (count - len(rows))
+        return rows

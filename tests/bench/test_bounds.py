@@ -19,7 +19,7 @@ from mcpmux.bench.drive import Drive, Load
 from mcpmux.bench.operation import Ask, Kind, parse_arguments
 from mcpmux.bench.push import Deliveries
 from mcpmux.bench.schedule import Ramp, arrivals, poisson_positions
-from mcpmux.bench.tally import MOST_OPERATIONS, MOST_ROWS, Tally
+from mcpmux.bench.tally import MOST_KINDS, MOST_OPERATIONS, MOST_ROWS, Tally
 from mcpmux.bench.workload import bind_mix, parse_flow
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
@@ -144,16 +144,16 @@ def test_a_longer_run_has_longer_rows_and_not_more(hours: int) -> None:
         for name in range(3):
             at = number / 1000 * seconds
             tally.record(f"tool {name}", at, at, at + 0.01, "ok", 1, 1)
-    assert len(tally._rows) <= MOST_ROWS
-    assert all(len(sums._closed) <= MOST_ROWS for sums in tally._operations.values())
+    assert len(tally._rows) == 4
+    assert all(len(rows) <= MOST_ROWS for rows in tally._rows.values())
 
 
 def test_names_of_strangers_fill_no_memory() -> None:
     tally = Tally(0.0)
     for number in range(10 * MOST_OPERATIONS):
         tally.record(f"tool {number}", 1.0, 1.0, 1.1, f"rpc {number}", 1, 1)
-    assert len(tally._operations) <= MOST_OPERATIONS + 1
-    assert all(len(sums.errors) <= 51 for sums in tally._operations.values())
+    assert len(tally._open) <= MOST_OPERATIONS + 1
+    assert all(len(sums.errors) <= MOST_KINDS + 1 for sums in tally._wholes.values())
 
 
 class Counter:

@@ -7,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.bench.results import generator_of
-from mcpmux.bench.sums import MOST_KINDS
-from mcpmux.bench.tally import MOST_OPERATIONS, MOST_ROWS, MOST_STEPS, Tally
+from mcpmux.bench.tally import MOST_KINDS, MOST_OPERATIONS, MOST_ROWS, MOST_STEPS, Tally
 from tests.bench.made import about
 
 IDLE = generator_of(0.1, 1.0)
