@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.process import PROJECT
 from benchmarks.question import encode_modern
 from benchmarks.upstream import item_uri
-from mcpmux.bench.report.result_file import decode_report
+from mcpmux.bench.results import decode_report
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.headers import request_headers

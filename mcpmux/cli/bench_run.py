@@ -22,14 +22,6 @@ from mcpmux.bench.plan import Plan
 from mcpmux.bench.report.compare import Comparison, compare_reports, compare_targets, unmatched
 from mcpmux.bench.report.html import html_of
 from mcpmux.bench.report.live_view import LiveView
-from mcpmux.bench.report.result_file import (
-    TOOL,
-    BadResults,
-    Report,
-    decode_report,
-    encode_report,
-    machine_facts,
-)
 from mcpmux.bench.report.tables import (
     Table,
     circumstances,
@@ -39,7 +31,17 @@ from mcpmux.bench.report.tables import (
     notes_on,
     tables_of,
 )
-from mcpmux.bench.results import Results, by_name, pooled
+from mcpmux.bench.results import (
+    TOOL,
+    BadResults,
+    Report,
+    Results,
+    by_name,
+    decode_report,
+    encode_report,
+    machine_facts,
+    pooled,
+)
 from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
@@ -263,9 +265,6 @@ class Bench:
     _outcome: Outcome = field(factory=Outcome)
     runs: list[Run] = field(factory=list)
     turn: int = 0
-
-    def __repr__(self) -> str:
-        return f"<Bench of {len(self._upstreams)}>"
 
     @property
     def names(self) -> list[str]:

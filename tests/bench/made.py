@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import Random
 
-from mcpmux.bench.report.result_file import Report
-from mcpmux.bench.results import About, FanOut, Generator, LoadDescription, Results, generator_of
+from mcpmux.bench.results import About, FanOut, Generator, LoadDescription, Report, Results, generator_of
 from mcpmux.bench.tally import Tally
 from mcpmux.traffic.reading.histogram import Histogram
 

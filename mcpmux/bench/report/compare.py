@@ -22,8 +22,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from mcpmux.bench.formatting import rate_text, share_text, time_text
-from mcpmux.bench.report.result_file import Report
-from mcpmux.bench.results import OperationResult, Results, Series, by_name
+from mcpmux.bench.results import OperationResult, Report, Results, Series, by_name
 
 # Intervals and effect sizes of differences, by resampling.
 #

@@ -20,9 +20,8 @@ from mcpmux.bench.report.plots import (
     knee_figure,
     time_figures,
 )
-from mcpmux.bench.report.result_file import Report
 from mcpmux.bench.report.tables import Table, circumstances, comparison_table, differs, notes_on, tables_of
-from mcpmux.bench.results import Results, by_name, pool, pooled
+from mcpmux.bench.results import Report, Results, by_name, pool, pooled
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 

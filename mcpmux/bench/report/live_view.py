@@ -58,9 +58,6 @@ class LiveView:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
-    def __repr__(self) -> str:
-        return f"<LiveView {self.title!r}{'' if self._live else ', quiet'}>"
-
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()

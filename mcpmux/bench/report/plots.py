@@ -97,9 +97,6 @@ class Plot:
         self._y = y.scale(self._height - BOTTOM, TOP)
         self._parts = [*self._grid(x, y)]
 
-    def __repr__(self) -> str:
-        return f"<Plot {self.title!r}>"
-
     def line(self, points: Iterable[Point], style: str, *, stairs: bool = False) -> None:
         """A line through points in order; it is broken where there is no value."""
         for has_value, piece in groupby(points, lambda point: point[1] is not None):

@@ -14,8 +14,7 @@ import msgspec
 
 from mcpmux.bench.formatting import NOTHING, bytes_text, rate_text, share_text, time_text
 from mcpmux.bench.report.compare import Comparison
-from mcpmux.bench.report.result_file import Report
-from mcpmux.bench.results import FanOut, OperationResult, Results, Step, by_name, pool, pooled
+from mcpmux.bench.results import FanOut, OperationResult, Report, Results, Step, by_name, pool, pooled
 from mcpmux.traffic.reading.histogram import Distribution
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)

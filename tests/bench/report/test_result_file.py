@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpmux.bench.report.result_file import VERSION, BadResults, decode_report, encode_report, machine_facts
+from mcpmux.bench.results import VERSION, BadResults, decode_report, encode_report, machine_facts
 from tests.bench.made import made, pushes, report
 
 REPORT = report(
