@@ -1,42 +1,49 @@
 """The load generator's own HTTP connections for single requests, so that it is not what is measured.
 
 Promises: what is sent is what the session's channel would send, on keep-alive connections of the pool; a
-request is encoded once for each subject and sent again with another id. Refuses to follow redirects, to
-resume broken event streams and to tell a legacy server of requests that were cut off (their connection
-closes).
+request is encoded once for each subject and sent again with another id; a good answer that has a follower is
+counted, and the follower sent, where it was received. Refuses to follow redirects, to resume broken event
+streams and to tell a legacy server of requests that were cut off (their connection closes).
+
+    idle -- a request is POSTed --> busy -- a good answer, and another request follows it --> busy
+                                         -- any other response, with keep-alive           --> idle
+                                         -- anything else                                 --> closed
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
+import trio
 from attrs import define, field
 
 from mcpmux import __version__
 from mcpmux.bench.answer import Chain, size_of
-from mcpmux.bench.http_connection import Connector, HttpConnection
 from mcpmux.bench.operation import Ask
 from mcpmux.config import Http, Limits, Upstream
-from mcpmux.errors import RemoteProtocolError, TransportClosed
+from mcpmux.errors import MessageTooLarge, RemoteProtocolError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import modern_meta, with_meta
 from mcpmux.protocol.envelope import UNREADABLE, ErrorReply, Reply, decode_fields, encode_request, raw
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired, message_in
-from mcpmux.transports.http.client import EVENT_STREAM
+from mcpmux.transports.byte_stream import PlainStream, connect
+from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE
 from mcpmux.transports.http.message import ResponseParser, encode_request_head
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
 from mcpmux.transports.polling import open_readiness_poller
+from mcpmux.transports.waiting import ReadinessPoller, available
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.waiting import available
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below
 LAST_ID = 9_999_999
 REMEMBERED = 10_000  # encoded requests; more subjects are encoded anew
+MOST_HEADS = 64  # of responses that are known; a Date makes a new one each second
+HEAD_END = b"\r\n\r\n"
 NO_SESSION = 404
 DEFAULTS = Limits()
 CLIENT_INFO = raw({"name": "mcpmux-bench", "version": __version__})
@@ -55,18 +62,171 @@ _Encoded = tuple[bytes, bytes, int]
 
 
 @define(eq=False, repr=False)
+class Connector:
+    """Opens connections to one origin, of which a run may have many: its name is looked up once.
+
+    `at_once`: how many may be opening; a server's queue for new connections is short. `heads`: those of
+    responses that were parsed before (200, JSON, keep-alive), and the lengths of their bodies.
+    """
+
+    origin: HttpOrigin
+    poller: ReadinessPoller
+    limits: Limits
+    _opening: trio.CapacityLimiter = field(converter=trio.CapacityLimiter, alias="at_once")
+    heads: dict[bytes, int] = field(factory=dict)
+    _address: str | None = None
+
+    async def open(self) -> HttpConnection:
+        """One more. Raises ConnectFailed."""
+        async with self._opening:
+            byte_stream = await connect(self._address or self.origin.host, self.origin.port)
+        with suppress(OSError):  # the server may have closed it by now
+            self._address = byte_stream.socket.getpeername()[0]
+        return HttpConnection(self, byte_stream)
+
+
+@define(eq=False, repr=False)
+class HttpConnection:
+    """One keep-alive connection. An exchange that fits into them takes one send, one receive and one wake-up.
+
+    `begun`: the last response has begun to arrive. `used`: one has come before. `result`: of the last one if
+    it is good; else `status`, `headers` and `body` have it.
+    """
+
+    _connector: Connector
+    _byte_stream: PlainStream
+    _parser: ResponseParser = field(init=False)
+    begun: bool = False
+    used: bool = False
+    closed: bool = False
+    keep_alive: bool = False
+    status: int = 0
+    headers: dict[str, str] = field(factory=dict)
+    body: bytes = b""
+    result: Fields | None = None
+    _chain: Chain = field(init=False)
+    _encode: Callable[[Chain], bytes] = field(init=False)
+    _over: bool = True
+    _unsent: bytes = b""
+    _failure: Exception | None = None
+    _task: trio.lowlevel.Task | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._parser = ResponseParser(self._connector.limits.max_head_bytes)
+        self._connector.poller.watch(self._byte_stream.descriptor, self._receive)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        if not self.closed:
+            self.closed = True
+            self._connector.poller.forget(self._byte_stream.descriptor)
+            self._byte_stream.close()
+
+    async def exchange(self, chain: Chain, encode: Callable[[Chain], bytes]) -> None:
+        """Send what a chain asks, encoded by `encode`, and what follows it; wait for the last answer.
+
+        Raises TransportError, RemoteProtocolError. These and cancelling it close the connection.
+        """
+        self._chain, self._encode = chain, encode
+        self.begun = self._over = False
+        try:
+            await self._byte_stream.send(encode(chain))
+            while not self._over:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._leave)
+                if self._unsent:
+                    unsent, self._unsent = self._unsent, b""
+                    await self._byte_stream.send(unsent)
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            self.close()
+            raise
+        self.used = True
+
+    def _leave(self, _raise: object) -> trio.lowlevel.Abort:
+        self._task, self._over = None, True  # nothing may follow any more
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _wake(self) -> None:
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def _receive(self) -> None:
+        """Receive once. The poller calls this, so it must not raise: who waits is told."""
+        if self._over:
+            self.close()  # nobody asked: the end, or something without meaning
+            return
+        try:
+            data = self._byte_stream.receive_nowait()
+            if data is None or not self._take(data) or self._goes_on():
+                return
+        except Exception as error:
+            self._failure = error
+        self._over = True
+        self._wake()
+
+    def _take(self, data: bytes) -> bool:
+        """Take what was received, b"" at the end of the stream. Whether the response is whole by now."""
+        parser, limits, heads = self._parser, self._connector.limits, self._connector.heads
+        end = data.find(HEAD_END) + len(HEAD_END)
+        if not self.begun:
+            self.begun = bool(data)
+            if heads.get(data[:end]) == len(data) - end:
+                self.status, self.headers, self.keep_alive, self.body = 200, {}, True, data[end:]
+                return True
+            parser.begin()
+        if data:
+            parser.feed(data)
+        else:
+            parser.feed_eof()
+        if parser.received_bytes > limits.max_message_bytes + limits.max_head_bytes:
+            raise MessageTooLarge(f"its answer is larger than {limits.max_message_bytes} bytes")
+        if not parser.complete:
+            return False
+        self.status, self.headers, self.keep_alive = parser.status, parser.headers, parser.keep_alive
+        self.body = parser.take_body()
+        good = data.startswith(b"HTTP/1.1 200 ") and parser.keep_alive  # no interim response before it
+        whole = parser.headers.get("content-length") == str(len(data) - end)
+        if good and whole and parser.headers.get("content-type", "").startswith(JSON_TYPE):
+            if len(heads) >= MOST_HEADS:
+                heads.clear()
+            heads[data[:end]] = len(data) - end
+        return True
+
+    def _goes_on(self) -> bool:
+        """Send what follows a good answer. False when the answer goes to the task."""
+        chain = self._chain
+        self.result = None
+        try:
+            good = _decode_good(self.body)
+        except UNREADABLE:
+            return False
+        if good.id != chain.number:
+            return False
+        self.result = good.result
+        if not self.keep_alive or chain.advance(good.result, chain.sent_bytes) is None:
+            return False
+        request = self._encode(chain)
+        self.begun, self.used = False, True
+        sent = self._byte_stream.send_nowait(request)
+        if sent < len(request):
+            self._unsent = request[sent:]
+            self._wake()
+        return True
+
+
+@define(eq=False, repr=False)
 class HttpPool:
     """The connections of one session. `close` it. `client_info`: of a modern client, None if it is legacy."""
 
-    _connector: Connector
+    connector: Connector
     _channel: HttpChannel
     _client_info: Raw | None
     _idle: list[HttpConnection] = field(factory=list)
     _number: int = FIRST_ID
     _encoded: dict[tuple[str, str], _Encoded] = field(factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<HttpPool {self._connector.origin.authority} {len(self._idle)} idle>"
 
     def close(self) -> None:
         """Close idle connections; the others close as their requests end."""
@@ -75,40 +235,29 @@ class HttpPool:
 
     async def prepare(self) -> None:
         """Open the first connection. Raises ConnectFailed."""
-        self._idle.append(await self._connector.open())
+        self._idle.append(await self.connector.open())
 
     async def exchange(self, chain: Chain) -> Fields:
         """One request, or several of a chain: the answer to its last ask, unless another is pending.
 
         Raises RpcError, TransportError, RemoteProtocolError.
         """
-        request = self._encode_next(chain)
-        follow = partial(self._follow, chain)
         while True:
-            connection = self._take_idle() or await self._connector.open()
+            connection = self._take_idle() or await self.connector.open()
             try:
-                body = await connection.exchange(request, follow)
+                await connection.exchange(chain, self._encode_next)
                 break
             except TransportClosed:  # it was closed while it was idle
                 idempotent = chain.ask.call.method in m.IDEMPOTENT
                 if connection.begun or not connection.used or not idempotent:
                     raise
-                request = self._encode_next(chain)
-        if not connection.closed:
+        if connection.keep_alive:
             self._idle.append(connection)
-        if body is None:
-            return self._read(connection.parser, chain.number)
-        good = _good_in(body, chain.number)
-        if good is not None or chain.pending:
-            return good.result if good is not None else {}
-        return _result_in(_answer_in(body, chain.number))
-
-    def _follow(self, chain: Chain, body: bytes) -> bytes | None:
-        """The request to be sent at once after this response; None when the response goes to who waits."""
-        good = _good_in(body, chain.number)
-        if good is None or chain.advance(good.result, chain.sent_bytes) is None:
-            return None
-        return self._encode_next(chain)
+        else:
+            connection.close()
+        if chain.pending:
+            return {}
+        return connection.result if connection.result is not None else self._read(connection, chain.number)
 
     def _encode_next(self, chain: Chain) -> bytes:
         """The request for what the chain asks now."""
@@ -127,12 +276,11 @@ class HttpPool:
             call = call.with_meta(modern_meta(call, self._client_info))
         body = encode_request(FIRST_ID, call.method, with_meta(call.params, call.meta) or None)
         target, headers = self._channel.head_of(call)
-        own = (("Host", self._connector.origin.authority), ("Accept-Encoding", "identity"))
+        own = (("Host", self.connector.origin.authority), ("Accept-Encoding", "identity"))
         head = encode_request_head("POST", target, (*own, *headers))
-        place = body.index(b'"id":%d' % FIRST_ID) + len(b'"id":')
-        digits = len(str(FIRST_ID))
+        before, _, behind = body.partition(b'"id":%d' % FIRST_ID)
         head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
-        pieces = (head + body[:place], body[place + digits :], size_of(ask.call.params))
+        pieces = (head + before + b'"id":', behind, size_of(ask.call.params))
         if key is not None and len(self._encoded) < REMEMBERED:
             self._encoded[key] = pieces
         return pieces
@@ -144,46 +292,32 @@ class HttpPool:
                 return connection
         return None
 
-    def _read(self, parser: ResponseParser, number: int) -> Fields:
-        body = parser.take_body()
-        if parser.status == NO_SESSION and self._client_info is None:
+    def _read(self, connection: HttpConnection, number: int) -> Fields:
+        body = connection.body
+        if connection.status == NO_SESSION and self._client_info is None:
             raise SessionExpired("the server has forgotten the session")
         messages = [body]
-        if parser.headers.get("content-type", "").startswith(EVENT_STREAM):
-            decoder = SseDecoder(self._connector.limits.max_message_bytes)
+        if connection.headers.get("content-type", "").startswith(EVENT_STREAM):
+            decoder = SseDecoder(self.connector.limits.max_message_bytes)
             messages = [event.data for event in decoder.feed(body)]
         answers = (_answer_in(message, number) for message in messages)
         answer = next((each for each in answers if each is not None), None)
-        if answer is None and parser.status != 200:
-            raise HttpStatusError(parser.status, body)
-        return _result_in(answer)
-
-
-def _good_in(body: bytes, number: int) -> _Good | None:
-    """The answer to a request, where it is a result with an object in it."""
-    try:
-        good = _decode_good(body)
-    except UNREADABLE:
-        return None
-    return good if good.id == number else None
+        if answer is None:
+            if connection.status != 200:
+                raise HttpStatusError(connection.status, body)
+            raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
+        if isinstance(answer, ErrorReply):
+            raise answer.as_error()
+        try:
+            return decode_fields(answer.result) if answer.members is None else answer.members
+        except ValueError:
+            raise RemoteProtocolError("its result is no object") from None
 
 
 def _answer_in(body: bytes, number: int) -> Reply | ErrorReply | None:
     """The answer to a request, or to what the server could not read."""
     message = message_in(body)
     return message if isinstance(message, Reply | ErrorReply) and message.id in (number, None) else None
-
-
-def _result_in(answer: Reply | ErrorReply | None) -> Fields:
-    """Raises RpcError for an error, RemoteProtocolError for what is no answer to the request."""
-    if answer is None:
-        raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
-    if isinstance(answer, ErrorReply):
-        raise answer.as_error()
-    try:
-        return decode_fields(answer.result) if answer.members is None else answer.members
-    except ValueError:
-        raise RemoteProtocolError("its result is no object") from None
 
 
 @asynccontextmanager

@@ -16,8 +16,7 @@ import trio
 from attrs import define, field, frozen
 
 from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Follow, Judge, describe, size_of, words_of
-from mcpmux.bench.http_connection import Connector
-from mcpmux.bench.http_pool import CLIENT_INFO, HttpPool, open_connector
+from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool, open_connector
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.bench.results import OK
 from mcpmux.bench.tally import Tally
@@ -32,7 +31,6 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
 from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.merger import walk_pages
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
@@ -128,9 +126,6 @@ class Session:
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _holding: trio.CancelScope | None = None
 
-    def __repr__(self) -> str:
-        return f"<Session {self._number} {self._connection!r}>"
-
     async def exchange(self, call: Call, notify: Notify = unheard) -> Fields:
         """One call. Raises McpmuxError."""
         if self._connection is None:
@@ -155,7 +150,7 @@ class Session:
             if chain.ask.kind is Kind.ONCE:
                 return await self._perform_once(chain, connection)
             if chain.ask.kind is Kind.WALK:
-                return await _perform_walk(chain.ask.call, connection)
+                return await _walk(chain.ask.call, connection)
             await self._subscribe(chain.ask.call, connection)
             return Answer(OK, size_of(chain.ask.call.params), 0)
         except (RpcError, RemoteProtocolError, TransportError) as error:
@@ -198,13 +193,10 @@ class Session:
     async def list_uris(self) -> tuple[str, ...]:
         """Every resource that the server lists. Raises McpmuxError."""
         uris: list[str] = []
-
-        def note(_call: Call, result: Fields) -> None:
+        async for _, result in _pages(Call(m.RESOURCES_LIST, {}, {}), self.exchange):
             with suppress(KeyError, ValueError):
                 found = (text_of(item.get("uri")) for item in decode_list(result["resources"]))
                 uris.extend(uri for uri in found if uri is not None)
-
-        await walk_pages(Call(m.RESOURCES_LIST, {}, {}), self.exchange, note)
         return tuple(uris)
 
     def end(self) -> None:
@@ -297,18 +289,29 @@ async def listen_to(exchange: Exchange, uris: Sequence[str], agree: Callable[[],
     await exchange(Call(m.LISTEN, {"notifications": raw({"resourceSubscriptions": uris})}, {}), hear)
 
 
-async def _perform_walk(call: Call, connection: Connection) -> Answer:
+async def _pages(call: Call, exchange: Exchange) -> AsyncIterator[tuple[Call, Fields]]:
+    """Ask for every page of a list: the call for each, and its result. Raises McpmuxError."""
+    cursors: set[str] = set()
+    while True:
+        result = await exchange(call, unheard)
+        yield call, result
+        cursor = text_of(result.get("nextCursor"))
+        if cursor is None:
+            return
+        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
+            raise RemoteProtocolError(f"{call.method} never ends")
+        cursors.add(cursor)
+        call = call.with_params({"cursor": result["nextCursor"]})
+
+
+async def _walk(call: Call, connection: Connection) -> Answer:
     """All pages of a list as one request."""
     sent = received = 0
-
-    def count(asked: Call, result: Fields) -> None:
-        nonlocal sent, received
+    async for asked, result in _pages(call, connection.exchange):
         sent += size_of(asked.params)
         received += size_of(result)
         if m.LISTS[call.method].items not in result:
             raise RemoteProtocolError(f"the answer to {call.method} has no list in it")
-
-    await walk_pages(call, connection.exchange, count)
     return Answer(OK, sent, received)
 
 

@@ -12,8 +12,7 @@ import pytest
 import trio
 
 from mcpmux.bench.answer import Chain, judge
-from mcpmux.bench.http_connection import Connector
-from mcpmux.bench.http_pool import CLIENT_INFO, HttpPool
+from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool
 from mcpmux.bench.operation import Ask, Kind
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
@@ -240,7 +239,7 @@ async def test_nobody_there_is_told() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         await listeners[0].aclose()
-        pool._connector.origin = HttpOrigin.from_url(f"http://127.0.0.1:{port}/")
+        pool.connector.origin = HttpOrigin.from_url(f"http://127.0.0.1:{port}/")
         with pytest.raises(ConnectFailed, match="cannot connect to"):
             await pool.exchange(alone(read()))
 
