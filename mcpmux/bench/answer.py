@@ -96,9 +96,6 @@ class Checker:
     _mode: str
     _known: dict[str, int | bytes] = field(factory=dict)
 
-    def __repr__(self) -> str:
-        return f"<Checker of {len(self._known)}>"
-
     def judge(self, ask: Ask, result: Fields) -> str:
         """`judge`, and WRONG for contents that differ from those that came first."""
         outcome = judge(result)
@@ -137,9 +134,6 @@ class Chain:
     pending: bool = False
     number: int = 0
     sent_bytes: int = 0
-
-    def __repr__(self) -> str:
-        return f"<Chain {self.ask.operation}{', pending' if self.pending else ''}>"
 
     def judge(self, result: Fields) -> str:
         """The outcome of the answer to `ask`."""

@@ -16,19 +16,19 @@ Source: G. Tene, "How NOT to Measure Latency", for coordinated omission.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Protocol
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer, Follow
 from mcpmux.bench.operation import Ask
+from mcpmux.bench.plan import COUNT, Plan
 from mcpmux.bench.results import OK
-from mcpmux.bench.schedule import Profile, Ramp, SleepUntil, arrivals, even_positions, poisson_positions
+from mcpmux.bench.schedule import Ramp, SleepUntil, arrivals, even_positions, poisson_positions
 from mcpmux.bench.workload import Turns
 
 DEAD_SECONDS = 1.0  # of nothing but lost connections
@@ -55,30 +55,6 @@ class Server(Protocol):
         """
 
 
-@frozen(kw_only=True)
-class Load:
-    """How much is asked, for how long. Times in seconds; `seconds` are measured after `warm_up`.
-
-    `profile`: the arrivals of the open model, as long as `seconds`; None for the closed one. `workers`: most
-    requests in flight; in the closed model, the clients. `count`: most turns after the warm-up.
-    """
-
-    workers: int
-    seconds: float
-    warm_up: float = 0.0
-    count: int | None = None
-    profile: Profile | None = None
-    poisson: bool = False
-    think: float = 0.0
-    patience: float = 10.0
-    grace: float = 5.0
-
-    @property
-    def longest(self) -> float:
-        """Seconds that the run takes at most."""
-        return self.warm_up + self.seconds + self.grace
-
-
 @define(eq=False, repr=False)
 class Work:
     """What a run does until it is over, or `stop`ped. `ended`: when that was.
@@ -92,9 +68,6 @@ class Work:
     ended: float = field(default=0.0, init=False)
     unfinished: int = field(default=0, init=False)
     late: int = field(default=0, init=False)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.in_flight} in flight>"
 
     @property
     def in_flight(self) -> int:
@@ -118,15 +91,12 @@ class Worker:
     intended: float = 0.0
     sent: float | None = None
 
-    def __repr__(self) -> str:
-        return f"<Worker {'idle' if self.sent is None else 'busy'}>"
-
 
 @define(eq=False, repr=False)
 class Drive(Work):
     """One run against one target. Workers use `servers` in turn."""
 
-    _load: Load
+    _plan: Plan
     _servers: Sequence[Server]
     _mix: Turns
     _count: Record = field(alias="record")
@@ -134,19 +104,19 @@ class Drive(Work):
     _sleep_until: SleepUntil = trio.sleep_until
     _workers: list[Worker] = field(init=False)
     _turn: trio.Lock = field(factory=trio.Lock, init=False)
-    _left: float = field(init=False)  # turns
+    _left: int = field(init=False)  # turns
     _lost: int = field(default=0, init=False)  # connections, since the server was last heard
     _lost_since: float = field(default=0.0, init=False)
-    _arrivals: Iterator[float] = field(factory=lambda: iter(()), init=False)
+    _arrivals: Iterator[float] = field(init=False)
     _started: float = field(default=0.0, init=False)
     _begun: float = field(default=0.0, init=False)
     _until: float = field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        load, servers = self._load, self._servers
-        self._left = math.inf if load.count is None else load.count
-        self._workers = [Worker(servers[turn % len(servers)]) for turn in range(load.workers)]
-        if load.profile is None and load.think <= 0 and self._mix.single:
+        plan, servers = self._plan, self._servers
+        self._left = COUNT if plan.count is None else plan.count
+        self._workers = [Worker(servers[turn % len(servers)]) for turn in range(plan.workers)]
+        if plan.profile is None and plan.think <= 0 and self._mix.single:
             for worker in self._workers:
                 worker.follow = partial(self._follow, worker)
 
@@ -156,13 +126,12 @@ class Drive(Work):
 
     async def run(self, started: float) -> None:
         """Drive from `started` (on the clock of trio) to the end. Cancelling it leaves nothing running."""
-        load = self._load
-        self._started, self._begun = started, started + load.warm_up
-        self._until = self._begun + load.seconds
-        if load.profile is not None:
-            self._arrivals = self._plan_arrivals(load.profile)
+        plan = self._plan
+        self._started, self._begun = started, started + plan.warm_up
+        self._until = self._begun + plan.duration
+        self._arrivals = self._plan_arrivals()
         with self._scope:
-            self._scope.deadline = self._until + load.grace
+            self._scope.deadline = self._until + plan.grace
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._watch, name="bench watch")
                 async with trio.open_nursery() as nursery:
@@ -172,11 +141,12 @@ class Drive(Work):
         self.unfinished = self._finish() if self.stopped is None else self.in_flight
         self.ended = min(trio.current_time(), self._until)
 
-    def _plan_arrivals(self, profile: Profile) -> Iterator[float]:
+    def _plan_arrivals(self) -> Iterator[float]:
         """When requests are due. The warm-up comes first, at the rate at which the profile begins."""
-        if self._load.warm_up > 0:
-            profile = (Ramp(profile[0].first, profile[0].first, self._load.warm_up), *profile)
-        poisson = self._load.poisson
+        profile = self._plan.profile or ()
+        if profile and self._plan.warm_up > 0:
+            profile = (Ramp(profile[0].first, profile[0].first, self._plan.warm_up), *profile)
+        poisson = self._plan.poisson
         positions = poisson_positions(lambda: self._random.expovariate(1)) if poisson else even_positions()
         return (self._started + moment for moment in arrivals(profile, positions))
 
@@ -198,7 +168,7 @@ class Drive(Work):
 
     async def _work(self, worker: Worker) -> None:
         """Take turn after turn; a request that takes too long is cut off and the next one begins."""
-        turns = self._closed_turns if self._load.profile is None else self._open_turns
+        turns = self._closed_turns if self._plan.profile is None else self._open_turns
         while True:
             with trio.CancelScope() as worker.scope:
                 await turns(worker)
@@ -207,7 +177,7 @@ class Drive(Work):
                 self._record(worker, trio.current_time(), TIMEOUT)
 
     async def _closed_turns(self, worker: Worker) -> None:
-        think = self._load.think
+        think = self._plan.think
         await trio.sleep_until(self._started)
         now = trio.current_time()
         while now < self._until and self._may_begin(now):
@@ -292,7 +262,7 @@ class Drive(Work):
 
     async def _watch(self) -> None:
         """Cut off what has waited longer than `patience`."""
-        patience = self._load.patience
+        patience = self._plan.patience
         while True:
             await trio.sleep(min(WATCH_SECONDS, patience))
             overdue = trio.current_time() - patience

@@ -21,14 +21,15 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import accumulate
 from random import Random
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.mux.pattern import matches as is_match
+from mcpmux.mux.pattern import parse_glob
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields
 
 T = TypeVar("T")
 
@@ -138,42 +139,55 @@ def _guess(verb: str, subject: str, more: str) -> str:
     return f"did you mean `{' '.join(filter(None, (near, subject, more)))}`? " if near else ""
 
 
+Draw = Callable[[Random], T]
+"""Draws one of some things."""
+
+
+def draw_by(items: Sequence[T], weights: Iterable[float]) -> Draw[T]:
+    """Draws each as often as its weight says. The weights must not all be 0."""
+    bounds, last = list(accumulate(weights)), len(items) - 1
+    return lambda random: items[min(bisect_right(bounds, random.random() * bounds[-1]), last)]
+
+
+def zipf(count: int, exponent: float) -> list[float]:
+    """The weights of `count` things by Zipf's law: `1 / k ** exponent` for the k-th. 0 makes them alike."""
+    return [float(rank) ** -exponent for rank in range(1, count + 1)]
+
+
+def always(ask: Ask) -> Make:
+    """Makes the same ask again and again."""
+    return lambda _number, _random: ask
+
+
 def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
     """A function that makes the asks of an operation at a server that has these resources.
 
     `exponent` of their popularity: 0 for all alike. Raises InvalidValue when there is nothing to ask.
     """
     verb, name, template = operation.verb, operation.name, operation.arguments
+
+    def draw_from(items: Sequence[T], about: str = "") -> Draw[T]:
+        if not items:
+            raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}")
+        return draw_by(items, zipf(len(items), exponent))
+
     if verb in OF_URIS:
         method, kind = OF_URIS[verb]
-        found = [uri for uri in uris if matches(operation.subject or "*", uri)]
+        glob = operation.subject
+        found = [uri for uri in uris if matches(glob or "*", uri)]
         asks = [Ask(name, kind, Call(method, {"uri": raw(uri)}, {}), uri) for uri in found]
-        drawn = _draw_from(asks, exponent, operation)
-        return lambda _number, random: drawn.one(random.random)
+        draw = draw_from(asks, f" that matches {glob}" if glob else "")
+        return lambda _number, random: draw(random)
     if template is None:
         method, kind = (LISTS[operation.subject], Kind.WALK) if verb == "list" else (m.PING, Kind.ONCE)
-        ask = Ask(name, kind, Call(method, {}, {}))
-        return lambda _number, _random: ask
-    drawing = _draw_from(uris, exponent, operation) if template.needs_uri else None
-
-    def make(number: int, random: Random) -> Ask:
-        moment = Moment(number, random, lambda: drawing.one(random.random) if drawing else "")
-        return _build(operation, template.fill(moment))
-
-    return make
+        return always(Ask(name, kind, Call(method, {}, {})))
+    draw_uri = draw_from(uris) if template.needs_uri else lambda _: ""
+    return lambda number, random: _build(operation, template.fill(number, random, draw_uri))
 
 
 def matches(glob: str, uri: str) -> bool:
     """Whether a glob, in which `*` is any text, matches the whole URI."""
-    return is_match(tuple(glob.split("*")), uri)
-
-
-def _draw_from(items: Sequence[T], exponent: float, operation: Operation) -> Drawing[T]:
-    if not items:
-        chosen = operation.subject if operation.verb in OF_URIS else ""
-        about = f" that matches {chosen}" if chosen else ""
-        raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}")
-    return Drawing(items, zipf(len(items), exponent))
+    return is_match(parse_glob(glob), uri)
 
 
 def _build(operation: Operation, values: Fields) -> Ask:
@@ -204,22 +218,13 @@ def _build(operation: Operation, values: Fields) -> Ask:
 
 _TEXT_OR_PLACE = re.compile(r'"(?:[^"\\]|\\.)*"|\{\{[^{}]*\}\}')
 _BARE = "\0"  # before a placeholder that stood without quotation marks; no JSON text of ours begins so
-_PLACE = re.compile(r'"\\u0000\{\{([^{}]*)\}\}"|\{\{([^{}]*)\}\}')  # a bare one, or one in a text
+_PLACE = re.compile(r'("\\u0000)?\{\{([^{}]*)\}\}(?(1)")')  # a bare one, or one in a text
 _RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 
 KNOWN = "expected {{n}}, {{uri}}, {{LOW..HIGH}} or {{one|other}}"
 
-
-class Moment(NamedTuple):
-    """What placeholders are filled from: the request's number, chance, and a function that draws a URI."""
-
-    number: int
-    random: Random
-    uri: Callable[[], str]
-
-
-Fill = Callable[[Moment], Any]
-"""Makes one value."""
+Fill = Callable[[int, Random, Draw[str]], Any]
+"""Makes one value of a request's number, chance, and what draws a URI."""
 
 
 class Template:
@@ -228,49 +233,41 @@ class Template:
     def __init__(self, value: dict[str, Any]) -> None:
         """A bare placeholder is a text that begins with _BARE. Raises InvalidValue."""
         self.needs_uri = False
-        first, *pieces = _PLACE.split(_json(value))
-        self._first = first
-        self._rest: list[tuple[Fill, str]] = []
+        self._first, *pieces = _PLACE.split(_json(value))
+        self._rest: list[tuple[Fill, bool, str]] = []  # and whether it is in a text, and what follows it
         for bare, inside, literal in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
-            text = json.loads(f'"{inside if bare is None else bare}"')
-            self._rest.append((self._compile(text.strip(), quoted=bare is None), literal))
+            name = json.loads(f'"{inside}"').strip()
+            self.needs_uri = self.needs_uri or name == "uri"
+            self._rest.append((_fill_of(name), not bare, literal))
         self._constant = None if self._rest else decode_fields(raw(value))
 
-    def __repr__(self) -> str:
-        return f"<Template with {len(self._rest)} placeholders>"
-
-    def fill(self, moment: Moment) -> Fields:
+    def fill(self, number: int, random: Random, draw_uri: Draw[str]) -> Fields:
         """The members of the object for one request."""
         if self._constant is not None:
             return self._constant
-        pieces = [self._first]
-        for fill, literal in self._rest:
-            pieces += (fill(moment), literal)
-        return decode_fields("".join(pieces).encode())
+        text = self._first
+        for fill, quoted, literal in self._rest:
+            value = fill(number, random, draw_uri)
+            text += (_json(str(value))[1:-1] if quoted else _json(value)) + literal
+        return decode_fields(text.encode())
 
-    def _compile(self, inside: str, *, quoted: bool) -> Callable[[Moment], str]:
-        """How to make the JSON that stands for a placeholder. Raises InvalidValue."""
-        fill = self._compile_place(inside)
-        if quoted:
-            return lambda at: _json(str(fill(at)))[1:-1]
-        return lambda at: _json(fill(at))
 
-    def _compile_place(self, inside: str) -> Fill:
-        if inside == "n":
-            return lambda at: at.number
-        if inside == "uri":
-            self.needs_uri = True
-            return lambda at: at.uri()
-        span = _RANGE.fullmatch(inside)
-        if span is not None:
-            low, high = int(span[1]), int(span[2])
-            if low > high:
-                raise InvalidValue(f"{{{{{inside}}}}} is empty; {KNOWN}")
-            return lambda at: at.random.randint(low, high)
-        if "|" in inside:
-            words = inside.split("|")
-            return lambda at: at.random.choice(words)
-        raise InvalidValue(f"{{{{{inside}}}}} means nothing here; {KNOWN}")
+def _fill_of(name: str) -> Fill:
+    """What makes the values of a placeholder. Raises InvalidValue."""
+    if name == "n":
+        return lambda number, *_: number
+    if name == "uri":
+        return lambda _number, random, draw_uri: draw_uri(random)
+    span = _RANGE.fullmatch(name)
+    if span is not None:
+        low, high = int(span[1]), int(span[2])
+        if low > high:
+            raise InvalidValue(f"{{{{{name}}}}} is empty; {KNOWN}")
+        return lambda _number, random, _: random.randint(low, high)
+    if "|" in name:
+        words = name.split("|")
+        return lambda _number, random, _: random.choice(words)
+    raise InvalidValue(f"{{{{{name}}}}} means nothing here; {KNOWN}")
 
 
 def _json(value: Any) -> str:
@@ -295,39 +292,10 @@ def _quote(found: re.Match[str]) -> str:
 
 def expand(template: str, values: Fields) -> str:
     """A URI of a template, each `{name}` (RFC 6570, level 1, and `{+name}`) replaced by its value."""
-    return re.sub(r"\{\+?([A-Za-z0-9_.]+)\}", lambda found: _text(values.get(found[1])), template)
 
+    def text_of_value(found: re.Match[str]) -> str:
+        value = values.get(found[1], raw(""))
+        plain = decode_any(value)
+        return plain if isinstance(plain, str) else bytes(value).decode()
 
-def _text(value: Raw | None) -> str:
-    if value is None:
-        return ""
-    plain = decode_any(value)
-    return plain if isinstance(plain, str) else bytes(value).decode()
-
-
-# Which of many things is asked for how often: all alike, or a few much more than the rest. By Zipf's law, of
-# n things the k-th is drawn with a weight of 1 / k ** exponent.
-
-
-class Drawing(Generic[T]):
-    """Draws one of `items`, each as often as its weight says. Raises ValueError without anything to draw."""
-
-    def __init__(self, items: Sequence[T], weights: Iterable[float]) -> None:
-        self._items = items
-        self._bounds = list(accumulate(weights))
-        if not items or len(self._bounds) != len(items) or self._bounds[-1] <= 0:
-            raise ValueError("there is nothing to draw from")
-        self._total = self._bounds[-1]
-
-    def __repr__(self) -> str:
-        return f"<Drawing of {len(self._items)}>"
-
-    def one(self, draw: Callable[[], float]) -> T:
-        """One of them; `draw` gives a number from 0 up to, not including, 1."""
-        place = bisect_right(self._bounds, draw() * self._total)
-        return self._items[min(place, len(self._items) - 1)]
-
-
-def zipf(count: int, exponent: float) -> list[float]:
-    """The weights of `count` things, the first the most popular; an exponent of 0 makes them alike."""
-    return [float(rank) ** -exponent for rank in range(1, count + 1)]
+    return re.sub(r"\{\+?([A-Za-z0-9_.]+)\}", text_of_value, template)

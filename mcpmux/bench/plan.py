@@ -8,17 +8,17 @@ connection that a session is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from attrs import frozen
+from attrs import Factory, field, frozen
 
 from mcpmux.bench.assertion import OF_RUN, Assertion
-from mcpmux.bench.drive import Load
 from mcpmux.bench.operation import Operation, matches
 from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
-from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream, WebSocket
+from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream
+from mcpmux.config.listener import is_loopback
+from mcpmux.config.model import transport_of
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.handshake import ServerFacts
 
@@ -32,18 +32,17 @@ PATIENCE_SECONDS = 10.0
 GRACE_SECONDS = 5.0
 DEFAULT_LISTS = ("tools", "prompts", "resources")  # the first that a server without resources offers
 
-TRANSPORTS = {Stdio: "stdio", Http: "http", WebSocket: "websocket", Tcp: "tcp", Unix: "unix"}
-
 
 @frozen(kw_only=True)
 class Plan:
     """A benchmark of one target: what is asked, how much, over how many sessions and connections.
 
-    `clients` or `rate` says which model it is. `zipf`: the exponent of the popularity of resources.
-    `check`: `length` or `hash` of what is read, or None. Times in seconds. `find_max`: look for the highest
-    rate at which these hold, beginning with `rate`. `push`: what changes a resource; then `sessions` are told
-    of the changes of the first `resources` resources. `captured`: what is asked instead of flows. `runs`: how
-    often each target is measured.
+    `clients` or `rate` says which model it is: in the open one `profile` has the arrivals. `count`: most
+    turns after the warm-up. `zipf`: the exponent of the popularity of resources. `check`: `length` or `hash`
+    of what is read, or None. Times in seconds. `find_max`: look for the highest rate at which these hold,
+    beginning with `rate`. `push`: what changes a resource; then `sessions` are told of the changes of the
+    first `resources` resources. `captured`: what is asked instead of flows. `runs`: how often each target is
+    measured.
     """
 
     flows: tuple[Flow, ...] = ()
@@ -67,6 +66,10 @@ class Plan:
     resources: int = 1
     captured: CapturedLoad | None = None
     runs: int = 1
+    profile: Profile | None = field(default=Factory(lambda plan: plan._read_rate(), takes_self=True))
+
+    def _read_rate(self) -> Profile | None:
+        return None if self.rate is None else parse_rate(self.rate, self.seconds or SECONDS)
 
     def __attrs_post_init__(self) -> None:
         for wrong, text in self._mistakes():
@@ -99,35 +102,27 @@ class Plan:
             yield others, "with pushes the only other operation is `subscribe GLOB`, which says of what"
 
     @property
-    def profile(self) -> Profile | None:
-        """The arrivals of the open model. Raises InvalidValue."""
-        return None if self.rate is None else parse_rate(self.rate, self.seconds or SECONDS)
-
-    @property
     def workers(self) -> int:
         """Most requests in flight."""
-        if self.rate is None and not self.find_max:
+        if self.profile is None and not self.find_max:
             clients = CLIENTS if self.clients is None else self.clients
             return clients if self.in_flight is None else min(clients, self.in_flight)
         return IN_FLIGHT if self.in_flight is None else self.in_flight
 
     @property
+    def duration(self) -> float:
+        """Seconds that are measured, after the warm-up."""
+        return self.seconds or SECONDS if self.profile is None else total_seconds(self.profile)
+
+    @property
+    def grace(self) -> float:
+        """Seconds that answers are waited for after that."""
+        return min(GRACE_SECONDS, self.patience)
+
+    @property
     def longest(self) -> float:
         """Seconds that it may take at most, from the first request on."""
-        return SEARCH_SECONDS if self.find_max else self.load().longest
-
-    def load(self, rate: Profile | None = None) -> Load:
-        """The load to drive; `rate` in place of the plan's own."""
-        profile = rate or self.profile
-        same = ("warm_up", "poisson", "think", "patience")
-        return Load(
-            workers=self.workers,
-            seconds=total_seconds(profile) if profile is not None else self.seconds or SECONDS,
-            count=COUNT if self.count is None else self.count,
-            profile=profile,
-            grace=min(GRACE_SECONDS, self.patience),
-            **{name: getattr(self, name) for name in same},
-        )
+        return SEARCH_SECONDS if self.find_max else self.warm_up + self.duration + self.grace
 
     def connections_each(self, upstream: Upstream) -> int:
         """Connections that each session may have. Raises InvalidValue when the numbers do not go together."""
@@ -138,7 +133,7 @@ class Plan:
             raise InvalidValue(f"{sessions} sessions need as many requests in flight or clients at least")
         if not isinstance(upstream.target, Http):
             if connections not in (None, sessions):
-                kind = TRANSPORTS[type(upstream.target)]
+                kind = transport_of(upstream.target)
                 raise InvalidValue(
                     f"over {kind} a session is a connection: leave --connections out, use --sessions"
                 )
@@ -222,10 +217,4 @@ def is_remote(upstream: Upstream) -> bool:
     target = upstream.target
     if isinstance(target, Stdio | Unix):
         return False
-    host = target.host if isinstance(target, Tcp) else urlsplit(target.url).hostname or ""
-    if host == "localhost":
-        return False
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return True
+    return not is_loopback(target.host if isinstance(target, Tcp) else urlsplit(target.url).hostname or "")

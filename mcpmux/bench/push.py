@@ -141,9 +141,6 @@ class Deliveries:
     _changed: dict[str, float] = field(factory=dict)
     _heard: dict[str, set[int]] = field(factory=dict)
 
-    def __repr__(self) -> str:
-        return f"<Deliveries {self._delay.count} of {self._changes} changes>"
-
     def change(self, uri: str, now: float) -> None:
         """A resource is about to be changed."""
         self._changes += 1

@@ -16,15 +16,16 @@ from attrs import define, field
 from mcpmux.bench.answer import Checker, judge
 from mcpmux.bench.drive import Drive, Work
 from mcpmux.bench.operation import Operation, bind
-from mcpmux.bench.plan import SECONDS, TRANSPORTS, Plan, choose_uris, default_flows
+from mcpmux.bench.plan import SECONDS, Plan, choose_uris, default_flows
 from mcpmux.bench.push import Deliveries, Push
 from mcpmux.bench.results import About, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
-from mcpmux.bench.search import PROBE_SECONDS, Knee, Search
+from mcpmux.bench.search import Knee, Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
-from mcpmux.bench.workload import InTurn, Turns, bind_mix, parse_flow
+from mcpmux.bench.workload import Turns, bind_mix, in_turn, parse_flow
 from mcpmux.config import Upstream
+from mcpmux.config.model import transport_of
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
 from mcpmux.protocol.envelope import Notification
@@ -58,9 +59,6 @@ class Run:
     _opening: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     work: Work | None = field(default=None, init=False)
     tally: Tally | None = field(default=None, init=False)
-
-    def __repr__(self) -> str:
-        return f"<Run {self.upstream.name} {self.work!r}>"
 
     def stop(self, reason: str) -> None:
         """End the run now and keep what was measured."""
@@ -104,7 +102,7 @@ class Run:
         """What to ask of the server, from its own lists where that is needed."""
         plan = self._plan
         if plan.captured is not None:
-            return (), InTurn(plan.captured)
+            return (), in_turn(plan.captured)
         wanted = not plan.flows or plan.push is not None or any(flow.needs_uris for flow in plan.flows)
         offered = session.facts.offers("resources")
         try:
@@ -139,7 +137,7 @@ class Run:
         else:
             self._announce_steps(tally, started + plan.warm_up)
             random = Random(plan.seed)
-            drive = Drive(plan.load(), sessions, mix, tally.record, random, self._sleep_until)
+            drive = Drive(plan, sessions, mix, tally.record, random, self._sleep_until)
             work = self.work = drive
             await drive.run(started)
         cpu, waited = self._cpu() - began, self._waited() - waited
@@ -167,10 +165,8 @@ class Run:
 
     async def _search(self, sessions: list[Session], mix: Turns, tally: Tally) -> Work:
         plan = self._plan
-        profile = plan.profile
-        first = profile[0].first if profile is not None else FIRST_RATE
-        seconds = plan.seconds or PROBE_SECONDS
-        self.work = search = Search(plan.find_max, Knee(first), plan.load, seconds, self._cpu)
+        first = plan.profile[0].first if plan.profile is not None else FIRST_RATE
+        self.work = search = Search(plan, Knee(first), self._cpu)
         await search.run(sessions, mix, tally, Random(plan.seed), self._sleep_until)
         return search
 
@@ -190,7 +186,7 @@ class Run:
 
     def _about(self, session: Session, when: datetime) -> About:
         plan, target, revision = self._plan, self.upstream.target, session.facts.revision
-        transport = TRANSPORTS[type(target)]
+        transport = transport_of(target)
         place = {"transport": transport, "era": "modern" if is_modern(revision) else "legacy"}
         return About(
             name=self.upstream.name,

@@ -28,7 +28,8 @@ from mcpmux.config.scalars import Duration
 
 RATE_LIMIT = 1_000_000.0  # a second; more is a slip of the keyboard
 
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+_STEP = re.compile(rf"\s*{_NUMBER}\s*(?:\.\.\s*{_NUMBER}\s*)?(?:/(.+?))?\s*")
 
 EXPECTED = "expected a rate a second such as 200, 100..1000/30s or 100,200,400/10s"
 
@@ -63,34 +64,20 @@ def parse_rate(text: str, seconds: float) -> Profile:
     """
     ramps: list[Ramp] = []
     following: float | None = None
-    steps = [step.strip() for step in text.split(",")]
+    steps = text.split(",")
     for step in reversed(steps):
-        first, last, own = _parse_step(step)
-        following = own or following
+        found = _STEP.fullmatch(step)
+        if found is None:
+            raise InvalidValue(EXPECTED)
+        first, last = float(found[1]), float(found[2] or found[1])
+        if max(first, last) > RATE_LIMIT:
+            raise InvalidValue(f"expected at most {RATE_LIMIT:,.0f} arrivals a second")
+        following = Duration().read(found[3]) if found[3] else following
         ramps.append(Ramp(first, last, following or seconds / len(steps)))
     profile = tuple(reversed(ramps))
     if total_arrivals(profile) < 1:
         raise InvalidValue(f"nothing would be sent at the rate {text!r}; {EXPECTED}")
     return profile
-
-
-def _parse_step(step: str) -> tuple[float, float, float | None]:
-    # `1..2` is a range and not the numbers `1.` and `.2`: the dots are looked for first.
-    rates, _, duration = step.partition("/")
-    first, dots, last = rates.partition("..")
-    if "/" in step and not duration:
-        raise InvalidValue(EXPECTED)
-    low = _parse_number(first)
-    return low, _parse_number(last) if dots else low, Duration().read(duration) if duration else None
-
-
-def _parse_number(text: str) -> float:
-    if not _NUMBER.fullmatch(text.strip()):
-        raise InvalidValue(EXPECTED)
-    rate = float(text)
-    if rate > RATE_LIMIT:
-        raise InvalidValue(f"expected at most {RATE_LIMIT:,.0f} arrivals a second")
-    return rate
 
 
 def total_seconds(profile: Profile) -> float:
@@ -154,9 +141,6 @@ class KernelTimer:
             raise OSError("this system has no timerfd") from None
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
-
-    def __repr__(self) -> str:
-        return f"<KernelTimer {self._descriptor}>"
 
     async def sleep_until(self, moment: float) -> None:
         """Wait until a moment on the clock of trio."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from mcpmux.bench.assertion import Assertion, value_of
-from mcpmux.bench.drive import Drive, Load, Server, Work
+from mcpmux.bench.drive import Drive, Server, Work
 from mcpmux.bench.formatting import rate_text, share_text
+from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.tally import Tally
@@ -111,12 +112,10 @@ def _worst_error(step: Step) -> str:
 
 @define(eq=False, repr=False)
 class Search(Work):
-    """One search. `knee` has what is known so far."""
+    """One search: `plan.find_max` has its conditions. `knee` has what is known so far."""
 
-    _conditions: Sequence[Assertion]
+    _plan: Plan
     knee: Knee
-    _load: Callable[[tuple[Ramp, ...]], Load]  # of a probe, from its rate
-    _seconds: float  # that a probe measures
     _cpu: Callable[[], float]
     drive: Drive | None = field(default=None, init=False)
 
@@ -133,13 +132,14 @@ class Search(Work):
         self, servers: Sequence[Server], mix: Turns, tally: Tally, random: Random, sleep_until: SleepUntil
     ) -> None:
         """Probe until the knee is known, the server is gone, or it is stopped."""
+        seconds = self._plan.seconds or PROBE_SECONDS
         while (rate := self.knee.next) is not None and self.stopped is None:
-            load = self._load((Ramp(rate, rate, self._seconds),))
+            probe = evolve(self._plan, find_max=(), profile=(Ramp(rate, rate, seconds),))
             started = trio.current_time()
-            begun = started + load.warm_up
+            begun = started + probe.warm_up
             tally.begin_step(begun, f"{rate:g}/s", offered=rate)
             tally.count_from(begun)
-            self.drive = drive = Drive(load, servers, mix, tally.record, random, sleep_until)
+            self.drive = drive = Drive(probe, servers, mix, tally.record, random, sleep_until)
             used = self._cpu()
             await drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)
@@ -149,8 +149,8 @@ class Search(Work):
                 tally.end_step(drive.ended)
                 self.stopped = drive.stopped
                 break
-            tally.end_step(begun + load.seconds)
-            why = find_break(tally.last_step(), self._conditions)
+            tally.end_step(begun + seconds)
+            why = find_break(tally.last_step(), self._plan.find_max)
             if why is not None and busy >= BUSY_SHARE:
                 why = f"the load generator itself, at {busy:.0%} of its core ({why})"
             tally.judge_step(why is None, why)

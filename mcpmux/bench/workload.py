@@ -10,7 +10,9 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain, repeat
 from random import Random
 from typing import NamedTuple
 
@@ -21,11 +23,12 @@ from mcpmux.bench.operation import (
     NAMED,
     OF_URIS,
     Ask,
-    Drawing,
     Kind,
     Make,
     Operation,
+    always,
     bind,
+    draw_by,
     parse_operation,
 )
 from mcpmux.config.report import InvalidValue
@@ -77,39 +80,37 @@ class Turn(NamedTuple):
     pause: float
 
 
-class Mix:
-    """Flows at one server, drawn by weight, for ever. `random` belongs to it. `single`: a turn is one ask."""
+class Turns:
+    """What is asked, turn after turn, for ever. `single`: a turn is one ask. `random` belongs to it."""
 
-    def __init__(self, flows: Sequence[BoundFlow], weights: Iterable[float], random: Random) -> None:
-        self._drawing = Drawing(flows, weights)
-        self._sole = flows[0] if len(flows) == 1 else None
+    def __init__(self, flows: Sequence[BoundFlow], choose: Callable[[], BoundFlow], random: Random) -> None:
         self.single = all(len(flow.makers) == 1 for flow in flows)
+        self._choose = choose
         self._random = random
         self._number = 0
 
-    def __repr__(self) -> str:
-        return f"<Mix {self._number} made>"
-
     def next(self) -> Turn:
         """The next turn."""
-        flow = self._next_flow()
+        self._number += 1
+        flow = self._choose()
         return Turn([make(self._number, self._random) for make in flow.makers], flow.pause)
 
     def next_ask(self) -> Ask:
         """The first ask of the next turn."""
-        return self._next_flow().makers[0](self._number, self._random)
-
-    def _next_flow(self) -> BoundFlow:
         self._number += 1
-        return self._sole or self._drawing.one(self._random.random)
+        return self._choose().makers[0](self._number, self._random)
 
 
-def bind_mix(flows: Sequence[Flow], uris: Sequence[str], exponent: float, random: Random) -> Mix:
-    """The mix at a server with these resources. Raises InvalidValue if it lacks what a flow asks for."""
+def bind_mix(flows: Sequence[Flow], uris: Sequence[str], exponent: float, random: Random) -> Turns:
+    """Flows drawn by weight, at a server with these resources.
+
+    Raises InvalidValue if it lacks what a flow asks for.
+    """
     bound = [
         BoundFlow(tuple(bind(step, uris, exponent) for step in flow.steps), flow.pause) for flow in flows
     ]
-    return Mix(bound, [flow.weight for flow in flows], random)
+    draw = draw_by(bound, [flow.weight for flow in flows])
+    return Turns(bound, partial(draw, random) if len(bound) > 1 else lambda: bound[0], random)
 
 
 # The requests of a capture as load: one after another in their captured order, again and again.
@@ -173,32 +174,11 @@ class CapturedLoad:
         return digest.hexdigest()
 
 
-class InTurn:
-    """The requests of a captured load as turns, for ever."""
-
-    single = True
-
-    def __init__(self, load: CapturedLoad) -> None:
-        self._turns = [Turn((ask,), 0.0) for ask in load.asks]
-        self._order = load.order
-        self._place = 0
-
-    def __repr__(self) -> str:
-        return f"<InTurn {self._place} of {len(self._order)}>"
-
-    def next(self) -> Turn:
-        """The next captured request; after the last one the first."""
-        turn = self._turns[self._order[self._place]]
-        self._place = (self._place + 1) % len(self._order)
-        return turn
-
-    def next_ask(self) -> Ask:
-        """The ask of the next turn."""
-        return self.next().asks[0]
-
-
-Turns = Mix | InTurn
-"""What is asked, turn after turn."""
+def in_turn(load: CapturedLoad) -> Turns:
+    """The requests of a captured load, one after another; after the last one the first."""
+    flows = [BoundFlow((always(ask),), 0.0) for ask in load.asks]
+    places = chain.from_iterable(repeat(load.order))
+    return Turns(flows, map(flows.__getitem__, places).__next__, Random(0))
 
 
 def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:

@@ -261,14 +261,14 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
     parameters = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in context.command.params}
     flows: tuple[Flow, ...] = ()
     for key, value in document.items():
-        if key == "flows":
-            flows = tuple(_read_flows(value, report))
-        elif key not in IN_FILE:
-            report.add((key,), suggest(key, [*IN_FILE, "flows"]))
-        else:
-            name = str(parameters[key].name)
-            with _reported(report, (key,)):
+        with _reported(report, (key,)):
+            if key == "flows":
+                flows = tuple(_read_flows(value, report))
+            elif key not in IN_FILE:
+                raise InvalidValue(suggest(key, [*IN_FILE, "flows"]))
+            else:
                 found = _read_option(parameters[key], value, context)
+                name = str(parameters[key].name)
                 if context.get_parameter_source(name) is ParameterSource.DEFAULT:
                     options[name] = found
     report.raise_if_any()
@@ -315,26 +315,27 @@ def _read_weight(value: object) -> float:
     raise InvalidValue("expected a number above 0")
 
 
+FLOW_KEYS: Mapping[str, Callable[[object], Any]]
+FLOW_KEYS = {"weight": _read_weight, "pause": Duration(off=True).read, "steps": _read_texts}
+
+
 def _read_flows(value: object, report: Report) -> Iterator[Flow]:
     if not isinstance(value, list):
         report.add(("flows",), f"expected tables [[flows]], not {sort_of(value)}")
         return
-    readers: Mapping[str, Callable[[object], Any]]
-    readers = {"weight": _read_weight, "pause": Duration(off=True).read, "steps": _read_texts}
     for number, table in enumerate(value):
         place: KeyPath = ("flows", number)
         if not isinstance(table, Mapping):
             report.add(place, f"expected a table, not {sort_of(table)}")
             continue
-        for key in sorted(table.keys() - readers.keys()):
-            report.add((*place, key), suggest(key, readers))
         if not table.get("steps"):
             report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
         found: dict[str, Any] = {"weight": 1.0, "pause": 0.0, "steps": ()}
-        for key, read in readers.items():
-            if key in table:
-                with _reported(report, (*place, key)):
-                    found[key] = read(table[key])
+        for key, item in table.items():
+            with _reported(report, (*place, key)):
+                if key not in FLOW_KEYS:
+                    raise InvalidValue(suggest(key, FLOW_KEYS))
+                found[key] = FLOW_KEYS[key](item)
         steps = []
         for step, text in enumerate(found["steps"]):
             with _reported(report, (*place, "steps", step)):

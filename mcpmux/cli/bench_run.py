@@ -94,7 +94,7 @@ def read_old(path: str | None) -> Report | None:
 async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
     """Measure, with a live view on a terminal."""
     title = " · ".join(bench.names) if len(bench.names) < MANY else f"{len(bench.names)} targets"
-    planned = None if plan.find_max else plan.load().longest - plan.load().grace
+    planned = None if plan.find_max else plan.warm_up + plan.duration
     with LiveView(ERR, title, planned) as view:
         async with trio.open_nursery() as nursery:
             if ERR.is_terminal:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import trio
 
 from mcpmux.bench.answer import Answer
-from mcpmux.bench.drive import Drive, Load, Work
+from mcpmux.bench.drive import Drive, Work
 from mcpmux.bench.operation import Ask
-from mcpmux.bench.workload import Mix, bind_mix, parse_flow
+from mcpmux.bench.plan import Plan
+from mcpmux.bench.workload import Turns, bind_mix, parse_flow
 
 Delay = Callable[[float, int], float]
 """Seconds that an answer takes, by the time since the start and the number of the request from 0."""
@@ -75,14 +76,14 @@ class DelayedServer:
         return Answer("ok", 1, 2)
 
 
-def ping_mix() -> Mix:
+def ping_mix() -> Turns:
     return bind_mix([parse_flow("ping")], (), 0, Random(1))
 
 
-async def drive(server: DelayedServer, load: Load, seed: int = 1) -> tuple[Recording, Work, float]:
+async def drive(server: DelayedServer, plan: Plan, seed: int = 1) -> tuple[Recording, Work, float]:
     """Run a load to its end: what it recorded, how it ended, and when it began."""
     recording = Recording()
     started = trio.current_time()
-    run = Drive(load, [server], ping_mix(), recording.record, Random(seed))
+    run = Drive(plan, [server], ping_mix(), recording.record, Random(seed))
     await run.run(started)
     return recording, run, started

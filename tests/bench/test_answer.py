@@ -71,7 +71,6 @@ def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None
     checker = Checker("hash")
     for uri in ("a:1", "a:2", "a:3"):
         assert checker.judge(ask(uri), text("one")) == OK
-    assert repr(checker) == "<Checker of 2>"
     assert checker.judge(ask("a:3"), text("two")) == OK
     assert checker.judge(ask("a:2"), text("two")) == WRONG
 

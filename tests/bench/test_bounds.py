@@ -15,8 +15,9 @@ import trio.testing
 
 from mcpmux.bench import answer
 from mcpmux.bench.answer import Checker
-from mcpmux.bench.drive import Drive, Load
+from mcpmux.bench.drive import Drive
 from mcpmux.bench.operation import Ask, Kind, parse_arguments
+from mcpmux.bench.plan import Plan
 from mcpmux.bench.push import Deliveries
 from mcpmux.bench.schedule import Ramp, arrivals, poisson_positions
 from mcpmux.bench.tally import MOST_KINDS, MOST_OPERATIONS, MOST_ROWS, Tally
@@ -173,10 +174,10 @@ async def test_a_drive_keeps_nothing_of_its_requests(
     sizes = []
     for seconds in (5.0, 50.0):
         recorder = Counter()
-        profile = (Ramp(100.0, 100.0, seconds),) if open_model else None
-        load = Load(workers=4, seconds=seconds, profile=profile, count=None)
+        model = {"rate": "100", "poisson": False, "in_flight": 4} if open_model else {"clients": 4}
+        plan = Plan(seconds=seconds, warm_up=0.0, **model)  # type: ignore[arg-type]
         drive = Drive(
-            load, [DelayedServer(lambda _at, _number: 0.02)], ping_mix(), recorder.record, Random(1)
+            plan, [DelayedServer(lambda _at, _number: 0.02)], ping_mix(), recorder.record, Random(1)
         )
         await drive.run(trio.current_time())
         assert recorder.count > 90 * seconds

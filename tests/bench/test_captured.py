@@ -13,7 +13,7 @@ from mcpmux.bench import workload as captured
 from mcpmux.bench.operation import Kind
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.run import Run
-from mcpmux.bench.workload import InTurn, load_of, parse_flow
+from mcpmux.bench.workload import in_turn, load_of, parse_flow
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
@@ -49,7 +49,7 @@ def dialogue(*requests: tuple[str, dict[str, Any]], problem: str | None = None, 
 
 
 def asked(load: captured.CapturedLoad, times: int) -> list[tuple[str, str]]:
-    mix = InTurn(load)
+    mix = in_turn(load)
     asks = [ask for _ in range(times) for ask in mix.next().asks]
     return [(ask.operation, ask.subject or "") for ask in asks]
 

@@ -6,16 +6,19 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.bench.drive import DEAD_SECONDS, Load
-from mcpmux.bench.schedule import parse_rate
+from mcpmux.bench.drive import DEAD_SECONDS
+from mcpmux.bench.plan import GRACE_SECONDS, Plan
 from tests.bench.scripted_load import DelayedServer, drive
 
 STALL_FROM, STALL_TO = 3.0, 5.0
 
 
-def open_load(rate: str = "100/10s", workers: int = 256, **more: object) -> Load:
-    profile = parse_rate(rate, 10)
-    return Load(workers=workers, seconds=sum(r.seconds for r in profile), profile=profile, **more)  # type: ignore[arg-type]
+def open_load(rate: str = "100/10s", workers: int = 256, **more: object) -> Plan:
+    return Plan(**{"rate": rate, "in_flight": workers, "poisson": False, "warm_up": 0.0, **more})  # type: ignore[arg-type]
+
+
+def closed_load(clients: int, seconds: float = 10, **more: object) -> Plan:
+    return Plan(**{"clients": clients, "seconds": seconds, "warm_up": 0.0, **more})  # type: ignore[arg-type]
 
 
 def stall(now: float, _number: int) -> float:
@@ -24,7 +27,7 @@ def stall(now: float, _number: int) -> float:
 
 
 async def test_constant_delay_is_reported_as_it_is(autojump_clock: trio.testing.MockClock) -> None:
-    for load in (open_load(), open_load(poisson=True), Load(workers=4, seconds=10)):
+    for load in (open_load(), open_load(poisson=True), closed_load(4)):
         recording, _, _ = await drive(DelayedServer(lambda *_: 0.02), load)
         for percent in (1, 50, 99, 99.9):
             assert recording.percentile(percent) == pytest.approx(0.02, rel=0.001)
@@ -59,7 +62,7 @@ async def test_stall_shows_although_only_one_request_fits(autojump_clock: trio.t
 
 async def test_stall_hides_in_the_closed_model(autojump_clock: trio.testing.MockClock) -> None:
     """A single client asks nothing while it waits: one slow answer among hundreds of fast ones."""
-    recording, _, _ = await drive(DelayedServer(stall), Load(workers=1, seconds=10))
+    recording, _, _ = await drive(DelayedServer(stall), closed_load(1))
     assert recording.percentile(99) == pytest.approx(0.01, abs=0.001)
     assert max(recording.latencies()) == pytest.approx(2.01, abs=0.02)
 
@@ -72,13 +75,13 @@ async def test_open_load_does_not_follow_the_server(autojump_clock: trio.testing
 
 async def test_closed_load_has_as_many_in_flight_as_clients(autojump_clock: trio.testing.MockClock) -> None:
     server = DelayedServer(lambda *_: 0.1)
-    recording, _, _ = await drive(server, Load(workers=3, seconds=2))
+    recording, _, _ = await drive(server, closed_load(3, 2))
     assert server.most == 3
     assert len(recording.records) == 60
 
 
 async def test_clients_think(autojump_clock: trio.testing.MockClock) -> None:
-    recording, _, _ = await drive(DelayedServer(lambda *_: 0.1), Load(workers=2, seconds=10, think=0.4))
+    recording, _, _ = await drive(DelayedServer(lambda *_: 0.1), closed_load(2, think=0.4))
     assert len(recording.records) == 40
 
 
@@ -89,7 +92,7 @@ async def test_no_more_in_flight_than_there_is_room_for(autojump_clock: trio.tes
 
 
 async def test_count_ends_a_run(autojump_clock: trio.testing.MockClock) -> None:
-    for load in (open_load(count=25), Load(workers=4, seconds=10, count=25)):
+    for load in (open_load(count=25), closed_load(4, count=25)):
         began = trio.current_time()
         recording, ending, _ = await drive(DelayedServer(lambda *_: 0.01), load)
         assert len(recording.records) == 25
@@ -103,9 +106,7 @@ async def test_warm_up_comes_before_and_does_not_take_of_the_count(
     recording, _, started = await drive(DelayedServer(lambda *_: 0.01), open_load("100/1s", warm_up=1.0))
     assert len(recording.records) == 200
     assert len(recording.latencies(started + 1.0)) == 100
-    recording, _, started = await drive(
-        DelayedServer(lambda *_: 0.01), Load(workers=1, seconds=5, warm_up=1, count=5)
-    )
+    recording, _, started = await drive(DelayedServer(lambda *_: 0.01), closed_load(1, 5, warm_up=1, count=5))
     assert len(recording.latencies(started + 1.0)) == 5
 
 
@@ -119,7 +120,7 @@ async def test_request_without_answer_times_out_and_the_next_goes_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     server = DelayedServer(lambda _now, number: 1000 if number == 3 else 0.1)
-    recording, _, _ = await drive(server, Load(workers=1, seconds=10, patience=2))
+    recording, _, _ = await drive(server, closed_load(1, patience=2))
     outcomes = [record.outcome for record in recording.records]
     assert outcomes.count("timeout") == 1
     assert outcomes.count("ok") > 70
@@ -132,18 +133,18 @@ async def test_what_is_unanswered_at_the_end_is_recorded_with_its_wait(
 ) -> None:
     """Nothing is answered from second 5 on, and ten fit: the others could not even leave."""
     server = DelayedServer(lambda now, _: 0.01 if now < 5 else 1000)
-    recording, ending, started = await drive(server, open_load(workers=10, patience=60, grace=2))
+    recording, ending, started = await drive(server, open_load(workers=10, patience=60))
     unfinished = [record for record in recording.records if record.outcome == "unfinished"]
     assert len(recording.records) == 1000
     assert len(unfinished) == ending.unfinished == 500
-    assert all(record.done == pytest.approx(started + 12) for record in unfinished)
-    assert recording.percentile(75) == pytest.approx(4.5, rel=0.02)
+    assert all(record.done == pytest.approx(started + 10 + GRACE_SECONDS) for record in unfinished)
+    assert recording.percentile(75) == pytest.approx(GRACE_SECONDS + 2.5, rel=0.02)
 
 
 async def test_a_server_that_is_gone_ends_the_run_and_keeps_what_was(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    for load in (open_load(), Load(workers=4, seconds=10)):
+    for load in (open_load(), closed_load(4)):
         began = trio.current_time()
         recording, ending, _ = await drive(DelayedServer(lambda *_: 0.01, lost=3), load)
         assert ending.stopped == "the server is gone: the stream has ended"
@@ -157,7 +158,7 @@ async def test_lost_connections_now_and_then_end_nothing(autojump_clock: trio.te
             answer = await super().perform(ask)
             return answer._replace(outcome="connection lost", lost="reset") if self.asked % 2 else answer
 
-    recording, ending, _ = await drive(Flaky(lambda *_: 0.01), Load(workers=1, seconds=10))
+    recording, ending, _ = await drive(Flaky(lambda *_: 0.01), closed_load(1))
     assert ending.stopped is None
     assert {record.outcome for record in recording.records} == {"ok", "connection lost"}
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.bench.assertion import parse_assertion
-from mcpmux.bench.drive import Load
-from mcpmux.bench.schedule import Ramp
+from mcpmux.bench.plan import Plan
 from mcpmux.bench.search import CLOSE, TRIES, Knee, Search
 from mcpmux.bench.tally import Tally
 from tests.bench.scripted_load import DelayedServer, ping_mix
@@ -62,6 +61,11 @@ def test_what_broke_first_is_told() -> None:
     assert knee.describe().endswith("broke first: too fast")
 
 
+def plan(warm_up: float) -> Plan:
+    conditions = (parse_assertion("p99<50ms"),)
+    return Plan(find_max=conditions, in_flight=64, poisson=False, seconds=5, warm_up=warm_up)
+
+
 class OneAtATime(DelayedServer):
     """Each answer takes 10 ms of the only hand there is: at most 100 a second."""
 
@@ -77,11 +81,8 @@ class OneAtATime(DelayedServer):
 async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio.testing.MockClock) -> None:
     """With even arrivals it bears everything below 100 a second, and queues without end above."""
 
-    def load(profile: tuple[Ramp, ...]) -> Load:
-        return Load(workers=64, seconds=5, warm_up=0.5, profile=profile, grace=1)
-
     server = OneAtATime()
-    looking = Search([parse_assertion("p99<50ms")], Knee(20), load, 5, lambda: 0.0)
+    looking = Search(plan(warm_up=0.5), Knee(20), lambda: 0.0)
     tally = Tally(trio.current_time())
     await looking.run([server], ping_mix(), tally, Random(1), trio.sleep_until)
     assert looking.stopped is None
@@ -94,10 +95,7 @@ async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio
 async def test_search_of_a_server_that_dies_ends_with_what_is_known(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    def load(profile: tuple[Ramp, ...]) -> Load:
-        return Load(workers=64, seconds=5, profile=profile)
-
-    looking = Search([parse_assertion("p99<50ms")], Knee(20), load, 5, lambda: 0.0)
+    looking = Search(plan(warm_up=0.0), Knee(20), lambda: 0.0)
     server = DelayedServer(lambda *_: 0.01, lost=22)
     await looking.run([server], ping_mix(), Tally(trio.current_time()), Random(1), trio.sleep_until)
     assert (looking.stopped or "").startswith("the server is gone")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.bench.operation import Drawing, Kind, bind, parse_operation, zipf
+from mcpmux.bench.operation import Kind, bind, draw_by, parse_operation, zipf
 from mcpmux.bench.workload import Flow, bind_mix, parse_flow
 from mcpmux.config.report import InvalidValue
 from mcpmux.protocol.envelope import decode_any
@@ -134,16 +134,22 @@ def test_a_flow_has_its_steps_in_order() -> None:
 
 
 def test_zipf_draws_the_first_twice_as_often_as_the_second() -> None:
-    random = Random(5)
-    drawing = Drawing("abcd", zipf(4, 1))
-    counts = Counter(drawing.one(random.random) for _ in range(50_000))
+    random, draw = Random(5), draw_by("abcd", zipf(4, 1))
+    counts = Counter(draw(random) for _ in range(50_000))
     assert counts["a"] / counts["b"] == pytest.approx(2, rel=0.05)
     assert counts["a"] / counts["d"] == pytest.approx(4, rel=0.08)
 
 
 def test_an_exponent_of_zero_draws_all_alike() -> None:
-    random = Random(5)
-    drawing = Drawing("abcd", zipf(4, 0))
-    counts = Counter(drawing.one(random.random) for _ in range(40_000))
+    random, draw = Random(5), draw_by("abcd", zipf(4, 0))
+    counts = Counter(draw(random) for _ in range(40_000))
     assert all(count == pytest.approx(10_000, rel=0.05) for count in counts.values())
-    assert drawing.one(lambda: 0.9999999999999999) == "d"
+
+
+class Highest(Random):
+    def random(self) -> float:
+        return 1 - 2**-53
+
+
+def test_the_highest_draw_is_the_last_thing() -> None:
+    assert draw_by("abcd", zipf(4, 0))(Highest()) == "d"
