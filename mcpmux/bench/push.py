@@ -15,11 +15,10 @@ from mcpmux.bench.answer import TIMEOUT, Answer
 from mcpmux.bench.drive import Record, Work
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK, FanOut
-from mcpmux.bench.session import NOT_ACKNOWLEDGED, Session, listen_to
+from mcpmux.bench.session import NOT_ACKNOWLEDGED, Session
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import Notification, members_of, raw, text_of
+from mcpmux.protocol.envelope import Notification, members_of, text_of
 from mcpmux.traffic.reading.histogram import Histogram
 
 AGREE_SECONDS = 10.0  # for the server's word on a subscription
@@ -69,11 +68,7 @@ class Push(Work):
     async def _subscribe(self, session: Session, nursery: trio.Nursery) -> None:
         with trio.move_on_after(AGREE_SECONDS):
             try:
-                if session.modern:
-                    await nursery.start(self._listen, session)
-                else:
-                    for uri in self._uris:
-                        await session.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}))
+                await nursery.start(self._listen, session)
             except RpcError as error:
                 raise RemoteProtocolError(f"it refuses a subscription: {error.message}") from None
             return
@@ -87,16 +82,16 @@ class Push(Work):
                 agreed.set()
                 task_status.started()
 
-        end = "the server has ended a subscription"
         try:
-            await listen_to(session.exchange, self._uris, agree)
+            await session.listen(self._uris, agree)
+            if not agreed.is_set():
+                raise RemoteProtocolError(NOT_ACKNOWLEDGED)
+            if session.modern:
+                self.stop("the server has ended a subscription")
         except McpmuxError as error:
             if not agreed.is_set():
                 raise
-            end = f"a subscription broke off: {error}"
-        if not agreed.is_set():
-            raise RemoteProtocolError(NOT_ACKNOWLEDGED)
-        self.stop(end)
+            self.stop(f"a subscription broke off: {error}")
 
     async def _make(self, changer: Session, changes: Iterable[Change]) -> None:
         failures = 0

@@ -8,6 +8,7 @@ them STEADY_SECONDS or more after it was opened, it is given up. Refuses to know
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -72,27 +73,15 @@ async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]
 
     Raises TransportError, RpcError or RemoteProtocolError when one cannot be opened the first time.
     """
-    failures: list[McpmuxError] = []
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
     async with open_connector(setup.upstream, OPENING_AT_ONCE) as connector, trio.open_nursery() as nursery:
-        if not setup.pooled:
-            connector = None
-        sessions = [Session(setup, number, limit, connector) for number in range(count)]
-
-        async def open_one(session: Session) -> None:
-            try:
-                await nursery.start(session.run)
-            except McpmuxError as error:
-                failures.append(error)
-                opening.cancel_scope.cancel()
-
-        async with trio.open_nursery() as opening:
-            await open_one(sessions[0])  # alone: where this fails, the others need not be tried
-            for session in sessions[1:]:
-                opening.start_soon(open_one, session)
+        pooled = connector if setup.pooled else None
+        sessions = [Session(setup, number, limit, pooled) for number in range(count)]
         try:
-            if failures:
-                raise failures[0]
+            await nursery.start(sessions[0].run)  # alone: where this fails, the others need not be tried
+            async with trio.open_nursery() as opening:
+                for session in sessions[1:]:
+                    opening.start_soon(nursery.start, session.run)
             yield sessions
         finally:
             for session in sessions:
@@ -118,7 +107,6 @@ class Session:
     last_words: str | None = None
     _connection: Connection | None = None
     _pool: HttpPool | None = None
-    _was_open: bool = False
     _given_up: bool = False
     _over: bool = False
     _decided: trio.Event = field(factory=trio.Event)  # set when it is open again, or given up
@@ -151,7 +139,7 @@ class Session:
                 return await self._perform_once(chain, connection)
             if chain.ask.kind is Kind.WALK:
                 return await _walk(chain.ask.call, connection)
-            await self._subscribe(chain.ask.call, connection)
+            await self._subscribe(chain.ask.call.params)
             return Answer(OK, size_of(chain.ask.call.params), 0)
         except (RpcError, RemoteProtocolError, TransportError) as error:
             if isinstance(error, SessionExpired) and self._connection is connection:
@@ -178,17 +166,38 @@ class Session:
             self._setup.tally.explain(chain.ask.operation, outcome, lambda: words_of(result))
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
 
-    async def _subscribe(self, call: Call, connection: Connection) -> None:
-        """Subscribe to a resource, and unsubscribe as soon as the server has agreed."""
-        if not self.modern:
-            await connection.exchange(call, unheard)
-            await connection.exchange(Call(m.RESOURCES_UNSUBSCRIBE, call.params, {}), unheard)
+    async def listen(self, uris: Sequence[str], agree: Callable[[], None]) -> None:
+        """Be told of changes of resources; `agree` is called when the server has agreed.
+
+        It lasts until the server ends it, but in a legacy session, which has no such end. Raises McpmuxError.
+        """
+
+        async def hear(event: Event) -> None:
+            if event.method == m.ACKNOWLEDGED:
+                agree()
+
+        if self.modern:
+            wish = raw({"resourceSubscriptions": uris})
+            await self.exchange(Call(m.LISTEN, {"notifications": wish}, {}), hear)
             return
+        for uri in uris:
+            await self.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}))
+        agree()
+
+    async def _subscribe(self, params: Fields) -> None:
+        """Subscribe to a resource, and unsubscribe as soon as the server has agreed."""
+        agreed = trio.Event()
         with trio.CancelScope() as scope:
-            uri = text_of(call.params["uri"]) or ""
-            await listen_to(connection.exchange, (uri,), lambda: scope.cancel(reason="acknowledged"))
-        if not scope.cancelled_caught:
+
+            def agree() -> None:
+                agreed.set()
+                scope.cancel(reason="acknowledged")
+
+            await self.listen((text_of(params["uri"]) or "",), agree)
+        if not agreed.is_set():
             raise RemoteProtocolError(NOT_ACKNOWLEDGED)
+        if not self.modern:
+            await self.exchange(Call(m.RESOURCES_UNSUBSCRIBE, params, {}))
 
     async def list_uris(self) -> tuple[str, ...]:
         """Every resource that the server lists. Raises McpmuxError."""
@@ -206,87 +215,73 @@ class Session:
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Keep it open until `end`. Raises McpmuxError when it cannot be opened the first time."""
-        losses = 0
+        tally, losses, was_open = self._setup.tally, 0, False
         with self._scope:
             while True:
-                held, failure = await self._hold(task_status)
+                began, ready = trio.current_time(), math.inf
+                try:
+                    async with self._open() as lost:
+                        ready = trio.current_time()
+                        tally.connected(ready - began)
+                        self._decided.set()
+                        if not was_open:
+                            was_open = True
+                            task_status.started()
+                        await self._hold(lost)
+                except* McpmuxError as group:
+                    failure = next(error for error in leaves_of(group) if isinstance(error, McpmuxError))
+                    self.last_words = str(failure)
+                    if math.isinf(ready):
+                        tally.connected(trio.current_time() - began, describe(failure))
+                    if not was_open:
+                        raise
                 if self._over:
                     return
-                if failure is not None:
-                    if not self._was_open:
-                        raise failure
-                    self.last_words = str(failure)
-                losses = 1 if held >= STEADY_SECONDS else losses + 1
+                losses = 1 if trio.current_time() - ready >= STEADY_SECONDS else losses + 1
                 if not self._setup.again or losses > REOPENINGS:
                     self._given_up = True
                     self._decided.set()
                     return
                 await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
 
-    async def _hold(self, task_status: trio.TaskStatus[None]) -> tuple[float, McpmuxError | None]:
-        """Open it once and wait until it is lost or over: how many seconds it held, and what it failed of."""
-        tally = self._setup.tally
-        failure: McpmuxError | None = None
-        began, ready = trio.current_time(), None
+    async def _hold(self, lost: trio.Event) -> None:
+        """Wait until it is lost or over."""
         try:
-            async with AsyncExitStack() as stack:
-                lost = await self._open(stack)
-                ready = trio.current_time()
-                tally.connected(ready - began)
-                self._decided.set()
-                if not self._was_open:
-                    self._was_open = True
-                    task_status.started()
-                try:
-                    with trio.CancelScope() as self._holding:
-                        await lost.wait()
-                finally:
-                    self._holding = None
-                    if not self._over:
-                        self._connection = self._pool = None
-                        self._decided = trio.Event()
-                        if self._setup.again:
-                            tally.lost_connection()
-        except* McpmuxError as group:
-            failure = next(error for error in leaves_of(group) if isinstance(error, McpmuxError))
-        if ready is None:
-            assert failure is not None
-            tally.connected(trio.current_time() - began, describe(failure))
-            return 0.0, failure
-        return trio.current_time() - ready, failure
+            with trio.CancelScope() as self._holding:
+                await lost.wait()
+        finally:
+            self._holding = None
+            if not self._over:
+                self._connection = self._pool = None
+                self._decided = trio.Event()
+                if self._setup.again:
+                    self._setup.tally.lost_connection()
 
-    async def _open(self, stack: AsyncExitStack) -> trio.Event:
-        """Open it; returns what is set when it is lost. Raises McpmuxError."""
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[trio.Event]:
+        """Open it; gives what is set when it is lost. Raises McpmuxError."""
         setup = self._setup
         pool: HttpPool | None = None
-        async with self._limit:
-            channel = await stack.enter_async_context(
-                setup.open_channel(setup.upstream, partial(setup.hear, self._number))
-            )
-            connection = await _connect(channel, setup.upstream, setup.revision)
-            modern = is_modern(connection.facts.revision)
-            if self._connector is not None and isinstance(connection.channel, HttpChannel):
-                pool = HttpPool(self._connector, connection.channel, CLIENT_INFO if modern else None)
-                stack.callback(pool.close)
-                await pool.prepare()
-        self._connection, self._pool = connection, pool
-        self.facts, self.modern = connection.facts, modern
-        self._expired = trio.Event()
-        # The sockets of a session over HTTP come and go.
-        return self._expired if isinstance(channel, HttpChannel) else channel.closed
-
-
-async def listen_to(exchange: Exchange, uris: Sequence[str], agree: Callable[[], None]) -> None:
-    """Listen to changes of resources until the server ends it; `agree` is called when it acknowledges.
-
-    Raises McpmuxError.
-    """
-
-    async def hear(event: Event) -> None:
-        if event.method == m.ACKNOWLEDGED:
-            agree()
-
-    await exchange(Call(m.LISTEN, {"notifications": raw({"resourceSubscriptions": uris})}, {}), hear)
+        async with AsyncExitStack() as stack:
+            async with self._limit:
+                channel = await stack.enter_async_context(
+                    setup.open_channel(setup.upstream, partial(setup.hear, self._number))
+                )
+                connection = await _connect(channel, setup.upstream, setup.revision)
+                self.facts, self.modern = connection.facts, is_modern(connection.facts.revision)
+                if (
+                    setup.pooled
+                    and self._connector is not None
+                    and isinstance(connection.channel, HttpChannel)
+                ):
+                    client_info = CLIENT_INFO if self.modern else None
+                    pool = HttpPool(self._connector, connection.channel, client_info)
+                    stack.callback(pool.close)
+                    await pool.prepare()
+            self._connection, self._pool = connection, pool
+            self._expired = trio.Event()
+            # The sockets of a session over HTTP come and go.
+            yield self._expired if isinstance(channel, HttpChannel) else channel.closed
 
 
 async def _pages(call: Call, exchange: Exchange) -> AsyncIterator[tuple[Call, Fields]]:
