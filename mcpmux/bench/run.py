@@ -59,6 +59,7 @@ class Run:
     _opening: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     work: Work | None = field(default=None, init=False)
     tally: Tally | None = field(default=None, init=False)
+    results: Results | None = field(default=None, init=False)
 
     def stop(self, reason: str) -> None:
         """End the run now and keep what was measured."""
@@ -91,8 +92,8 @@ class Run:
             )
             async with open_sessions(setup, count) as sessions:
                 uris, mix = await self._learn(sessions[0])
-                return await self._measure(sessions, uris, mix, tally)
-        return None
+                self.results = await self._measure(sessions, uris, mix, tally)
+        return self.results
 
     def _hear(self, session: int, notification: Notification) -> None:
         if isinstance(self.work, Push):

@@ -19,7 +19,7 @@ from mcpmux.bench.assertion import check_parts, check_together, parse_assertion
 from mcpmux.bench.operation import parse_operation
 from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remote
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
-from mcpmux.cli.bench_run import Bench, Outputs, measure_watched, read_old, report
+from mcpmux.cli.bench_run import Bench, check_writable, measure_watched, read_old, report
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_option
 from mcpmux.cli.process import Mistake, may_open, run
@@ -214,11 +214,12 @@ def bench(
     found, limits = find_targets(targets, only, upstreams)
     check_targets(found, plan, allow_remote=allow_remote)
     check_files(found, plan)
-    names = ("json", "csv", "html", "assertions")
-    outputs = Outputs(old=read_old(options["compare"]), **{name: options[name] for name in names})
-    outputs.check()
-    outcome = run(measure_watched, Bench(found, plan, limits), plan)
-    raise click.exceptions.Exit(report(outcome, outputs))
+    old = read_old(options["compare"])
+    files = {kind: options[kind] for kind in ("json", "csv", "html") if options[kind] is not None}
+    check_writable(files.values())
+    bench = Bench(found, plan, limits)
+    run(measure_watched, bench, plan)
+    raise click.exceptions.Exit(report(bench, files, old, options["assertions"]))
 
 
 def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -12,12 +12,11 @@ from random import Random
 import attrs
 import click
 import trio
-from attrs import define, field, frozen
-from rich.console import Console
+from attrs import define, field
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from mcpmux.bench.assertion import Assertion, Judgement, exit_code, judge_all
+from mcpmux.bench.assertion import Assertion, Judgement, judge_all
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.report.compare import Comparison, compare_reports, compare_targets, unmatched
 from mcpmux.bench.report.html import html_of
@@ -45,7 +44,7 @@ from mcpmux.bench.results import (
 from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
-from mcpmux.cli.console import ERR, OUT, tell
+from mcpmux.cli.console import ERR, OUT, show_table, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
@@ -58,25 +57,13 @@ VIEW_SECONDS = 0.25  # between two updates of the live view
 MANY = 4  # targets whose names would fill the line
 
 
-@frozen(kw_only=True)
-class Outputs:
-    """Files to write the results to, and what to compare them with."""
-
-    json: Path | None = None
-    csv: Path | None = None
-    html: Path | None = None
-    old: Report | None = None
-    assertions: Sequence[Assertion] = ()
-
-    def check(self) -> None:
-        """Check before anything is measured that the files can be written. Raises Mistake."""
-        for path in (self.json, self.csv, self.html):
-            if path is None:
-                continue
-            if not path.parent.is_dir():
-                raise Mistake(f"{path}: there is no folder {path.parent}")
-            if not os.access(path if path.exists() else path.parent, os.W_OK):
-                raise Mistake(f"{path}: it cannot be written by this user")
+def check_writable(paths: Iterable[Path]) -> None:
+    """Check before anything is measured that the files can be written. Raises Mistake."""
+    for path in paths:
+        if not path.parent.is_dir():
+            raise Mistake(f"{path}: there is no folder {path.parent}")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise Mistake(f"{path}: it cannot be written by this user")
 
 
 def read_old(path: str | None) -> Report | None:
@@ -91,7 +78,7 @@ def read_old(path: str | None) -> Report | None:
         raise Mistake(f"--compare: {error}") from None
 
 
-async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
+async def measure_watched(bench: Bench, plan: Plan) -> None:
     """Measure, with a live view on a terminal."""
     title = " · ".join(bench.names) if len(bench.names) < MANY else f"{len(bench.names)} targets"
     planned = None if plan.find_max else plan.warm_up + plan.duration
@@ -99,9 +86,8 @@ async def measure_watched(bench: Bench, plan: Plan) -> Outcome:
         async with trio.open_nursery() as nursery:
             if ERR.is_terminal:
                 nursery.start_soon(_watch, bench, view)
-            outcome = await bench.measure()
+            await bench.measure()
             nursery.cancel_scope.cancel()
-    return outcome
 
 
 async def _watch(bench: Bench, view: LiveView) -> None:
@@ -118,60 +104,49 @@ async def _watch(bench: Bench, view: LiveView) -> None:
         view.update(snapshots, turn)
 
 
-def report(outcome: Outcome, outputs: Outputs) -> int:
-    """Print and write the results. Returns the exit code.
+def report(
+    bench: Bench, files: Mapping[str, Path], old: Report | None, assertions: Sequence[Assertion]
+) -> int:
+    """Print what was measured, compared with `old`, and write it to `files` by kind. Returns the exit code.
 
     Raises ClickException if a file cannot be written.
     """
-    code = 0
-    if outcome.results:
-        render_results(outcome.results, OUT)
-        for name, sentence in outcome.knees.items():
-            OUT.print(Text(f"{name}: {sentence}", style="bold"), soft_wrap=True)
-        judgements = judge_all(outputs.assertions, pooled(outcome.results))
-        _compare_and_write(outcome, outputs, judgements)
-        render_judgements(judgements, OUT)
-        code = exit_code(judgements)
-    for name, reason in outcome.failures.items():
+    results, held = tuple(bench.results), True
+    if results:
+        when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        new = Report(tool=TOOL, when=when, machine=machine_facts(), results=results)
+        render_results(results)
+        for name, sentence in bench.knees.items():
+            _show(f"{name}: {sentence}", "strong")
+        judgements = judge_all(assertions, pooled(results))
+        held = all(judgement.held for judgement in judgements)
+        comparisons = compare_targets(results, Random(1))
+        if old is not None:
+            comparisons += compare_reports(old, new, Random(1))
+        render_comparisons(comparisons)
+        for name in unmatched(old, new) if old is not None else ():
+            tell(f"{name}: not compared, only one of the two has it")
+        makers: dict[str, Callable[[], bytes]] = {
+            "json": lambda: encode_report(new),
+            "csv": lambda: csv_of(new).encode(),
+            "html": lambda: html_of(new, comparisons, judgements).encode(),
+        }
+        for kind, path in files.items():
+            try:
+                path.write_bytes(makers[kind]())
+            except OSError as error:
+                raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
+        render_judgements(judgements)
+    for name, reason in bench.failures.items():
         tell(f"{name}: cannot be measured: {reason}")
-    if outcome.interrupted:
+    if bench.interrupted:
         return INTERRUPTED
-    if outcome.failures or any(one.stopped for one in outcome.results):
-        return 1
-    return code
-
-
-def _compare_and_write(outcome: Outcome, outputs: Outputs, judgements: Sequence[Judgement]) -> None:
-    new = Report(
-        tool=TOOL,
-        when=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        machine=machine_facts(),
-        results=tuple(outcome.results),
-    )
-    comparisons = compare_targets(new.results, Random(1))
-    if outputs.old is not None:
-        comparisons += compare_reports(outputs.old, new, Random(1))
-    render_comparisons(comparisons, OUT)
-    for name in unmatched(outputs.old, new) if outputs.old is not None else ():
-        tell(f"{name}: not compared, only one of the two has it")
-    files: list[tuple[Path | None, Callable[[], bytes]]] = [
-        (outputs.json, lambda: encode_report(new)),
-        (outputs.csv, lambda: csv_of(new).encode()),
-        (outputs.html, lambda: html_of(new, comparisons, judgements).encode()),
-    ]
-    for path, make in files:
-        if path is None:
-            continue
-        try:
-            path.write_bytes(make())
-        except OSError as error:
-            raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
+    return int(not held or bool(bench.failures) or any(one.stopped for one in results))
 
 
 # Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
 # operations, so all texts are untrusted: they are made printable and are never markup.
 
-PIPE_WIDTH = 10_000  # columns away from a terminal, so that nothing is cut
 _STYLES = {
     "": "default",
     "strong": "bold",
@@ -182,39 +157,38 @@ _STYLES = {
 }
 
 
-def render_results(results: Sequence[Results], console: Console) -> None:
+def render_results(results: Sequence[Results]) -> None:
     """Print all results of every target, and notes on how far to trust them."""
     for runs in by_name(results).values():
-        _show(console, headline(runs[0]), "strong")
-        _show(console, f"  {circumstances(runs)}", "dim")
-    console.print()
+        _show(headline(runs[0]), "strong")
+        _show(f"  {circumstances(runs)}", "dim")
+    _show("")
     for table in tables_of(results):
-        _show_table(console, table)
+        _show_table(table)
     for note in notes_on(results):
-        _show(console, f"note: {note}", "warn")
+        _show(f"note: {note}", "warn")
 
 
-def render_comparisons(comparisons: Iterable[Comparison], console: Console) -> None:
+def render_comparisons(comparisons: Iterable[Comparison]) -> None:
     """Print what has changed, and for what a change is not proven."""
     for one in comparisons:
-        _show_table(console, comparison_table(one))
+        _show_table(comparison_table(one))
         for note in one.notes:
-            _show(console, f"note: {note}", "warn")
+            _show(f"note: {note}", "warn")
 
 
-def render_judgements(judgements: Iterable[Judgement], console: Console) -> None:
+def render_judgements(judgements: Iterable[Judgement]) -> None:
     """Print a sentence for each condition."""
     for one in judgements:
-        _show(console, f"{'✓' if one.held else '✗'} {one.sentence}", "good" if one.held else "bad")
+        _show(f"{'✓' if one.held else '✗'} {one.sentence}", "good" if one.held else "bad")
 
 
-def _show(console: Console, text: str, tone: str) -> None:
-    console.print(Text(printable(text), style=_STYLES[tone]), soft_wrap=True)
+def _show(text: str, tone: str = "") -> None:
+    OUT.print(Text(printable(text), style=_STYLES[tone]), soft_wrap=True)
 
 
-def _show_table(console: Console, table: Table) -> None:
-    """Print a table. Away from a terminal it is as wide as it must be, without blanks at line ends."""
-    _show(console, table.title, "strong")
+def _show_table(table: Table) -> None:
+    _show(table.title, "strong")
     shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
     for place, heading in enumerate(table.headings):
         if place in table.left:
@@ -223,15 +197,8 @@ def _show_table(console: Console, table: Table) -> None:
             shown.add_column(heading, justify="right", no_wrap=True)
     for row in table.rows:
         shown.add_row(*(Text(printable(cell.text), style=_STYLES[cell.tone]) for cell in row))
-    if console.is_terminal:
-        console.print(shown)
-    else:
-        plain = Console(width=PIPE_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
-        with plain.capture() as captured:
-            plain.print(shown)
-        for line in captured.get().splitlines():
-            console.print(Text(line.rstrip()), soft_wrap=True)
-    console.print()
+    show_table(shown)
+    _show("")
 
 
 BY_HAND = "interrupted"
@@ -239,32 +206,24 @@ STOP = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream takes one
 
 
-@define(kw_only=True)
-class Outcome:
-    """The results of all runs in the order measured. `failures`: name -> why there are no (more) results.
-
-    `knees`: name -> what a search for the highest rate has found.
-    """
-
-    results: list[Results] = field(factory=list)
-    failures: dict[str, str] = field(factory=dict)
-    knees: dict[str, str] = field(factory=dict)
-    interrupted: bool = False
-
-
 @define(eq=False, repr=False)
 class Bench:
     """Measures several targets: at the same time, or in turns if each has several runs.
 
-    `runs`: the runs under way. `turn`: their number, from 1 to `turns`. Both may be watched.
+    `runs`: the runs under way. `turn`: their number, from 1 to `turns`. Both may be watched. In the end there
+    are `results` of all runs in the order measured, and by name of a target: `failures`, why there are no
+    (more) results; `knees`, what a search for the highest rate has found.
     """
 
     _upstreams: Sequence[Upstream]
     _plan: Plan
     _limits: Limits
-    _outcome: Outcome = field(factory=Outcome)
     runs: list[Run] = field(factory=list)
     turn: int = 0
+    results: list[Results] = field(factory=list)
+    failures: dict[str, str] = field(factory=dict)
+    knees: dict[str, str] = field(factory=dict)
+    interrupted: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -281,7 +240,7 @@ class Bench:
         """What is measured at the same time: runs to compare have the machine alone."""
         return [[each] for each in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
 
-    async def measure(self) -> Outcome:
+    async def measure(self) -> None:
         """Measure everything. The first SIGINT or SIGTERM ends it early, the second one at once.
 
         Raises ConfigError if a target does not have what the benchmark asks for.
@@ -293,50 +252,42 @@ class Bench:
                     for group in self._groups:
                         await self._measure_all(group, number, sleep_until)
                 nursery.cancel_scope.cancel()
-        failures = self._outcome.failures
-        self._outcome.failures = {name: failures[name] for name in self.names if name in failures}
-        return self._outcome
+        self.failures = {name: self.failures[name] for name in self.names if name in self.failures}
 
     async def _measure_all(self, upstreams: Sequence[Upstream], number: int, sleep_until: SleepUntil) -> None:
         """Run number `number`, from 0, of these targets without those that have failed."""
-        if self._outcome.interrupted:
+        if self.interrupted:
             return
         plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
         sizes = self._limits.max_message_bytes, self._limits.max_head_bytes
         self.turn += 1
         self.runs = []
         for upstream in upstreams:
-            if upstream.name not in self._outcome.failures:
+            if upstream.name not in self.failures:
                 opener = ChannelOpener(*sizes, STOP, plan.connections_each(upstream) + SPARE_CONNECTIONS)
                 self.runs.append(Run(upstream, plan, opener.open, sleep_until))
-        found: dict[str, Results] = {}
         async with trio.open_nursery() as nursery:
             for run in self.runs:
-                nursery.start_soon(self._measure, run, found, name=f"bench {run.upstream.name}")
+                nursery.start_soon(self._measure, run, name=f"bench {run.upstream.name}")
+        self.results += [run.results for run in self.runs if run.results is not None]
         for run in self.runs:
-            name = run.upstream.name
-            if name in found:
-                self._outcome.results.append(found[name])
             if isinstance(run.work, Search):
-                self._outcome.knees[name] = run.work.knee.describe()
+                self.knees[run.upstream.name] = run.work.knee.describe()
 
-    async def _measure(self, run: Run, found: dict[str, Results]) -> None:
-        name = run.upstream.name
+    async def _measure(self, run: Run) -> None:
         try:
-            results = await run.measure()
-            if results is not None:
-                found[name] = results
+            await run.measure()
         except* ConfigError:
             raise
         except* McpmuxError as group:  # the wall around one target
-            self._outcome.failures[name] = "; ".join(dict.fromkeys(map(str, leaves_of(group))))
+            self.failures[run.upstream.name] = "; ".join(dict.fromkeys(map(str, leaves_of(group))))
 
     async def _heed_signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                if self._outcome.interrupted:
+                if self.interrupted:
                     raise KeyboardInterrupt
-                self._outcome.interrupted = True
+                self.interrupted = True
                 for run in self.runs:
                     run.stop(BY_HAND)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from random import Random
 
 import msgspec
-from rich.console import Console
+import pytest
 
 from mcpmux.bench.assertion import judge_all, parse_assertion
 from mcpmux.bench.report.compare import compare_reports
@@ -19,13 +21,23 @@ from tests.bench.reported import EMPTY, STEPPED, WHOLE, broken, evil
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]")
 
 
-def printed(*results: Results, terminal: bool = False, width: int = 160) -> str:
-    file = io.StringIO()
-    console = Console(
-        file=file, force_terminal=terminal, width=width, color_system="truecolor" if terminal else None
-    )
-    render_results(results, console)
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed_by(render: Callable[[], None], terminal: bool = False, width: int = 160) -> str:
+    file = Screen() if terminal else io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(file):
+        patch.setenv("COLUMNS", str(width))
+        patch.setenv("TERM", "xterm-256color")
+        patch.delenv("NO_COLOR", raising=False)
+        render()
     return file.getvalue()
+
+
+def printed(*results: Results, terminal: bool = False, width: int = 160) -> str:
+    return printed_by(lambda: render_results(results), terminal, width)
 
 
 def test_the_table_tells_everything():
@@ -81,12 +93,10 @@ def test_strangers_texts_do_not_reach_a_terminal_raw():
 
 
 def test_comparisons_and_judgements_are_printed():
-    file = io.StringIO()
-    console = Console(file=file, width=200)
     slow = made(lambda random, at: random.lognormvariate(-4, 0.4), seed=5)
-    render_comparisons(compare_reports(report(made()), report(slow), Random(1)), console)
-    render_judgements(judge_all([parse_assertion("p99<1us"), parse_assertion("rate>1/s")], [slow]), console)
-    text = file.getvalue()
+    conditions = [parse_assertion("p99<1us"), parse_assertion("rate>1/s")]
+    text = printed_by(lambda: render_comparisons(compare_reports(report(made()), report(slow), Random(1))))
+    text += printed_by(lambda: render_judgements(judge_all(conditions, [slow])))
     assert "docs: compared the typical second of 1 old and 1 new run" in text
     assert re.search(r"p50 .* worse", text)
     assert re.search(r"rate .* no difference shown", text)
