@@ -51,11 +51,26 @@ TEXTS: Mapping[str, Callable[[float], str]] = {
 KINDS = {"rate": ("rate",), "errors": ("share", "count"), "generator": ("share",)}
 """Measure -> kinds of its values; all others are seconds (of times) or counts."""
 
-TIMES = ("mean", "min", "max")
-OF_OPERATION = (*TIMES, "errors", "rate", "requests")
-OF_RUN = ("lost", "duplicates", "generator")
-SERVICE, CONNECT, DELIVERY = "service", "connect", "delivery"
-ONLY_TIMES = frozenset({SERVICE, CONNECT, DELIVERY})
+OF_TIMES: Mapping[str, Callable[[Distribution], float | None]] = {
+    "mean": lambda times: times.mean,
+    "min": lambda times: times.least,
+    "max": lambda times: times.most,
+}
+OF_OPERATION = (*OF_TIMES, "errors", "rate", "requests")
+OF_RUN: Mapping[str, Callable[[Results], float | None]] = {
+    "lost": lambda results: results.fan_out.losses if results.fan_out else None,
+    "duplicates": lambda results: results.fan_out.duplicates if results.fan_out else None,
+    "generator": lambda results: results.generator.cpu_share,
+}
+"""Measures of a whole run."""
+
+ONLY_TIMES: Mapping[str, Callable[[Results], Distribution]] = {
+    "service": lambda results: results.overall().service,
+    "connect": lambda results: results.connections.times,
+    "delivery": lambda results: results.fan_out.delay if results.fan_out is not None else NO_TIMES,
+}
+"""Parts of which nothing but times are known."""
+
 EXAMPLES = "such as 'p99<20ms', 'errors<0.1%', 'rate>500/s' or 'read.p50<=5ms'"
 
 _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)$")
@@ -164,7 +179,7 @@ def _parse_left(text: str, end: int) -> tuple[str | None, str]:
     percentile = _PERCENTILE.match(measure)
     if percentile and float(percentile[1]) > 100:
         raise BadAssertion(text, place, f"{measure} is no percentile: they go from p0 to p100")
-    if part in ONLY_TIMES and not (percentile or measure in TIMES):
+    if part in ONLY_TIMES and not (percentile or measure in OF_TIMES):
         raise BadAssertion(text, place, f"{part} has only times: write {part}.p99, {part}.mean or {part}.max")
     if percentile or measure in OF_OPERATION:
         return part, measure
@@ -184,7 +199,7 @@ def _parse_right(text: str, start: int, measure: str) -> tuple[float, str]:
     place, unit = found.start("unit"), found["unit"]
     if found["value"] is None:
         raise BadAssertion(text, place, f"a number has to follow the comparison, {EXAMPLES}")
-    is_time = _PERCENTILE.match(measure) or measure in TIMES
+    is_time = _PERCENTILE.match(measure) or measure in OF_TIMES
     kinds = KINDS.get(measure, ("seconds" if is_time else "count",))
     for kind in kinds:
         if unit in UNITS[kind]:
@@ -209,11 +224,17 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(assertion: Assertion, results: Results) -> Judgement:
     """Whether results meet a condition. They do not if it was not measured."""
     value, count, why = None, 0, "nothing of it was measured"
-    known = [*results.operations, *ONLY_TIMES]
-    if assertion.part is None or assertion.part in known:
-        value, count = _measured(assertion, results)
+    part, known = assertion.part, [*results.operations, *ONLY_TIMES]
+    if assertion.measure in OF_RUN:
+        value = OF_RUN[assertion.measure](results)
+    elif part is not None and part not in known:
+        why = unknown_part(part, known)
     else:
-        why = unknown_part(assertion.part, known)
+        operation = results.operations.get(part or "") or results.overall()
+        whole = part is None or part in results.operations
+        times = operation.latency if whole else ONLY_TIMES[part or ""](results)
+        rate = results.rate(operation) if results.seconds else None
+        value, count = value_of(assertion, times, operation.count, operation.failed, rate), times.count
     held = value is not None and assertion.holds(value)
     sentence = f"{results.about.name}: {assertion.text} {'holds' if held else 'does not hold'}: "
     sentence += why if value is None else f"it is {assertion.text_of(value)}"
@@ -226,11 +247,6 @@ def judge(assertion: Assertion, results: Results) -> Judgement:
 def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> list[Judgement]:
     """Every condition for every target."""
     return [judge(assertion, one) for one, assertion in product(results, assertions)]
-
-
-def exit_code(judgements: Iterable[Judgement]) -> int:
-    """0 when all hold, 1 otherwise."""
-    return 0 if all(judgement.held for judgement in judgements) else 1
 
 
 def value_of(
@@ -247,27 +263,5 @@ def value_of(
         return failed / count if assertion.kind == "share" else failed
     if not times.count:
         return None
-    if assertion.percent is not None:
-        return times.percentile(assertion.percent)
-    return {"mean": times.mean, "min": times.least, "max": times.most}[assertion.measure]
-
-
-def _measured(assertion: Assertion, results: Results) -> tuple[float | None, int]:
-    """(the value, out of how many times)."""
-    fan_out = results.fan_out
-    if assertion.measure == "generator":
-        return results.generator.cpu_share, 1
-    if assertion.measure in ("lost", "duplicates"):
-        if fan_out is None:
-            return None, 0
-        return (fan_out.losses if assertion.measure == "lost" else fan_out.duplicates), fan_out.expected
-    operation = results.operations.get(assertion.part or "") or results.overall()
-    times = operation.latency
-    if assertion.part is not None and assertion.part not in results.operations:
-        times = {
-            SERVICE: operation.service,
-            CONNECT: results.connections.times,
-            DELIVERY: fan_out.delay if fan_out is not None else NO_TIMES,
-        }[assertion.part]
-    rate = results.rate(operation) if results.seconds else None
-    return value_of(assertion, times, operation.count, operation.failed, rate), times.count
+    percent = assertion.percent
+    return OF_TIMES[assertion.measure](times) if percent is None else times.percentile(percent)

@@ -10,7 +10,6 @@ from mcpmux.bench.assertion import (
     BadAssertion,
     check_parts,
     check_together,
-    exit_code,
     judge,
     judge_all,
     parse_assertion,
@@ -171,15 +170,13 @@ def test_what_was_not_measured_does_not_meet_a_condition():
         assert "nothing of it was measured" in found.sentence
 
 
-def test_all_conditions_of_all_targets_decide_the_exit_code():
+def test_all_conditions_are_judged_for_all_targets():
     good, bad = made(lambda random, at: 0.001), made(lambda random, at: 0.1, name="slow")
     conditions = [parse_assertion("p99<20ms"), parse_assertion("rate>10/s")]
-    assert exit_code(judge_all(conditions, [good])) == 0
+    assert all(one.held for one in judge_all(conditions, [good]))
     judged = judge_all(conditions, [good, bad])
     assert [one.held for one in judged] == [True, True, False, True]
     assert judged[2].sentence.startswith("slow: ")
-    assert exit_code(judged) == 1
-    assert exit_code([]) == 0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.bench.assertion import exit_code, judge, judge_all, parse_assertion
+from mcpmux.bench.assertion import judge, judge_all, parse_assertion
 from mcpmux.bench.results import Results, generator_of
 from tests.bench.made import made, pushes
 
@@ -60,7 +60,4 @@ def test_a_percentile_of_few_is_told_to_be_the_slowest() -> None:
 def test_all_have_to_hold_for_all_targets() -> None:
     good, bad = parse_assertion("p50<11ms"), parse_assertion("p50<9ms")
     other = made(lambda random, at: 0.001, name="mail")
-    assert exit_code(judge_all([good], [FAILING, other])) == 0
-    assert exit_code(judge_all([good, bad], [FAILING, other])) == 1
     assert [each.held for each in judge_all([good, bad], [FAILING, other])] == [True, False, True, True]
-    assert exit_code([]) == 0
