@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Spread
 from benchmarks.report import Row
-from mcpmux.bench.report.plots import Scale, Ticks, even_ticks, log_ticks
+from mcpmux.bench.report.html import Scale, Ticks, even_ticks, log_ticks
 
 WIDTH = 960
 LABELS = 500  # pixels for what is measured
