@@ -1,4 +1,4 @@
-"""The live view shows what a tally counts, and says nothing where nobody looks on."""
+"""The live view shows what a tally counts."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import io
 import pytest
 from rich.console import Console
 
-from mcpmux.bench.report.live_view import LiveView
 from mcpmux.bench.tally import Tally
+from mcpmux.cli.bench_run import LiveView
 
 
-def shown(terminal: bool, planned: float | None = 10.0, width: int = 100) -> str:
+def shown(planned: float | None = 10.0, width: int = 100) -> str:
     file = io.StringIO()
     tally = Tally(0.0, warm_up=1.0)
-    with LiveView(Console(file=file, force_terminal=terminal, width=width), "docs[bold]", planned) as view:
-        view.update({"docs": tally.snapshot(0.5)})
+    with LiveView(Console(file=file, force_terminal=True, width=width), "docs[bold]", planned) as view:
+        view.show({"docs": tally.snapshot(0.5)})
         for second in range(1, 6):
             for number in range(20 * second):
                 at = second - 1 + number / 200
                 tally.record("read", at, at, at + 0.012, "ok" if number else "timeout", 1, 1)
             if second == 4:
                 tally.begin_step(4.0, "step 2")
-            view.update({"docs": tally.snapshot(float(second), in_flight=3)})
+            view.show({"docs": tally.snapshot(float(second), in_flight=3)})
     return file.getvalue()
 
 
 def test_it_shows_rate_errors_percentiles_and_how_far_it_is():
-    text = shown(terminal=True)
+    text = shown()
     for words in (
         "docs[bold]",
         "5 s",
@@ -45,20 +45,16 @@ def test_it_shows_rate_errors_percentiles_and_how_far_it_is():
     assert "warm-up, not counted" in first
 
 
-def test_it_is_quiet_when_not_on_a_terminal():
-    assert shown(terminal=False) == ""
-
-
 @pytest.mark.parametrize("width", [20, 40, 300])
 def test_it_fits_into_any_terminal(width: int):
-    assert "rate" in shown(terminal=True, planned=None, width=width)
+    assert "rate" in shown(planned=None, width=width)
 
 
 def test_two_snapshots_of_one_moment_do_no_harm():
     tally = Tally(0.0)
     with LiveView(Console(file=io.StringIO(), force_terminal=True), "docs") as view:
-        view.update({"docs": tally.snapshot(0.0)})
-        view.update({"docs": tally.snapshot(0.0)})
+        view.show({"docs": tally.snapshot(0.0)})
+        view.show({"docs": tally.snapshot(0.0)})
 
 
 def side_by_side(names: list[str], height: int = 40, width: int = 140) -> str:
@@ -66,13 +62,13 @@ def side_by_side(names: list[str], height: int = 40, width: int = 140) -> str:
     console = Console(file=file, force_terminal=True, width=width, height=height, color_system=None)
     tallies = {name: Tally(0.0) for name in names}
     with LiveView(console, "all of them", 10.0) as view:
-        view.update({})
+        view.show({})
         for second in (1, 2):
             for place, (_name, tally) in enumerate(tallies.items()):
                 for _ in range(10 * (place + 1)):
                     tally.record("read", second - 1, second - 1, second - 1 + 0.01 * (place + 1), "ok", 1, 1)
             snapshots = {name: tally.snapshot(float(second)) for name, tally in tallies.items()}
-            view.update(snapshots, "run 2 of 5")
+            view.show(snapshots, "run 2 of 5")
     return file.getvalue()
 
 
