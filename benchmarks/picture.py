@@ -68,8 +68,7 @@ def picture(panels: Iterable[Panel]) -> str:
 
 def _panel(panel: Panel, top: float) -> str:
     ticks = _ticks(panel)
-    low, high = ticks[0][0], ticks[-1][0]
-    scale = Scale(low=low, high=high, start=LABELS, end=WIDTH - RIGHT, log=panel.log)
+    scale = Scale(ticks=ticks, start=LABELS, end=WIDTH - RIGHT, log=panel.log)
     first, last = top + TITLE, top + TITLE + LINE * len(panel.marks)
     parts = [f'<text class="title" x="16" y="{top + 26:.0f}">{escape(panel.title)}</text>']
     for value, text in ticks:

@@ -13,6 +13,7 @@ from html import escape
 from importlib.resources import files
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -181,20 +182,20 @@ Ticks = list[tuple[float, str]]
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Maps values from `low` to `high` onto `start` to `end`; by their logarithms when `log`."""
+    """Maps values from the first tick to the last onto `start` to `end`; by their logarithms when `log`."""
 
-    low: float
-    high: float
+    ticks: Ticks
     start: float
     end: float
     log: bool = False
 
     def at(self, value: float) -> float:
         """The place of a value; what is outside is put on the nearest end."""
-        places = min(max(value, self.low), self.high), self.low, self.high
-        value, low, high = map(math.log10, places) if self.log else places
-        share = (value - low) / (high - low) if high > low else 0.0
-        return self.start + share * (self.end - self.start)
+        low, high = self.ticks[0][0], self.ticks[-1][0]
+        value = min(max(value, low), high)
+        if self.log:
+            value, low, high = map(math.log10, (value, low, high))
+        return self.start + (self.end - self.start) * ((value - low) / (high - low) if high > low else 0.0)
 
 
 def even_ticks(high: float, count: int, text: Callable[[float], str]) -> Ticks:
@@ -226,16 +227,12 @@ def span(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if high > low * 1.2 else (low / 1.2, high * 1.2)
 
 
-class Axis(msgspec.Struct, frozen=True, kw_only=True):
+class Axis(NamedTuple):
     """What an axis shows: its first and last tick are its ends."""
 
     label: str
     ticks: Ticks
     log: bool = False
-
-    def scale(self, start: float, end: float) -> Scale:
-        """Its values between two places."""
-        return Scale(low=self.ticks[0][0], high=self.ticks[-1][0], start=start, end=end, log=self.log)
 
 
 class Plot:
@@ -248,8 +245,8 @@ class Plot:
         self.title = title
         self.legend: list[tuple[str, str]] = []
         self._width, self._height = size
-        self._x = x.scale(LEFT, self._width - RIGHT)
-        self._y = y.scale(self._height - BOTTOM, TOP)
+        self._x = Scale(ticks=x.ticks, start=LEFT, end=self._width - RIGHT, log=x.log)
+        self._y = Scale(ticks=y.ticks, start=self._height - BOTTOM, end=TOP, log=y.log)
         self._parts = [*self._grid(x, y)]
 
     def lines(self, lines: Iterable[tuple[str, Iterable[Point]]], *, stairs: bool = False) -> None:
@@ -351,7 +348,7 @@ OF_PUSHES = "How long after a change the fastest 90 %, 99 %, … of the deliveri
 
 
 def _latency_axis(values: Sequence[float]) -> Axis:
-    return Axis(label="latency", ticks=log_ticks(*span(values), tick_text), log=True)
+    return Axis("latency", log_ticks(*span(values), tick_text), log=True)
 
 
 def _distribution(title: str, caption: str, lines: Sequence[tuple[str, Distribution]]) -> Iterator[Markup]:
@@ -360,7 +357,7 @@ def _distribution(title: str, caption: str, lines: Sequence[tuple[str, Distribut
     if not lines:
         return
     nines = max(2, min(NINES, math.ceil(math.log10(max(latency.count for _, latency in lines)))))
-    x = Axis(label="percentile", ticks=[(float(place), _PERCENTS[place]) for place in range(nines + 1)])
+    x = Axis("percentile", [(float(place), _PERCENTS[place]) for place in range(nines + 1)])
     ends = [value for _, latency in lines for value in (latency.least, latency.most)]
     plot = Plot(title, x, _latency_axis(ends))
     plot.lines(((name, _curve(latency)) for name, latency in lines), stairs=True)
@@ -384,7 +381,7 @@ def _over_time(one: Results) -> Iterator[Markup]:
         return
     seconds = math.fsum(series.widths())
     ticks = [tick for tick in even_ticks(seconds, 8, number_text) if tick[0] < seconds * 0.97]
-    x = Axis(label="seconds measured", ticks=[*ticks, (seconds, number_text(seconds))])
+    x = Axis("seconds measured", [*ticks, (seconds, number_text(seconds))])
     yield element("div", _rates(one, series, x), _latencies(series, x), class_="pair")
 
 
@@ -392,7 +389,7 @@ def _rates(one: Results, series: Series, x: Axis) -> Markup:
     rates, widths = series.rates(), series.widths()
     starts = [place * series.seconds for place in range(len(rates))]
     failures = [count / width if width else 0.0 for count, width in zip(series.errors, widths, strict=True)]
-    y = Axis(label="per second", ticks=even_ticks(max(*rates, *failures), 5, number_text))
+    y = Axis("per second", even_ticks(max(*rates, *failures), 5, number_text))
     plot = Plot("Throughput over time", x, y, HALF)
     for start, width, height in zip(starts, widths, failures, strict=True):
         plot.bar(start, start + width, height, "bad")
@@ -421,7 +418,7 @@ def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
     columns = {
         percent: [step.latency.percentile(percent) or 0.0 for step in shown] for percent in (50.0, 99.0)
     }
-    x = Axis(label="answers per second", ticks=even_ticks(max(step.rate for step in shown), 8, number_text))
+    x = Axis("answers per second", even_ticks(max(step.rate for step in shown), 8, number_text))
     plot = Plot("Throughput against latency", x, _latency_axis([*columns[50.0], *columns[99.0]]))
     rates = [step.rate for step in shown]
     plot.lines((f"p{percent:g}", zip(rates, values, strict=True)) for percent, values in columns.items())
