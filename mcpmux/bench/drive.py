@@ -108,7 +108,6 @@ class Drive(Work):
     _lost: int = field(default=0, init=False)  # connections, since the server was last heard
     _lost_since: float = field(default=0.0, init=False)
     _arrivals: Iterator[float] = field(init=False)
-    _started: float = field(default=0.0, init=False)
     _begun: float = field(default=0.0, init=False)
     _until: float = field(default=0.0, init=False)
 
@@ -127,9 +126,9 @@ class Drive(Work):
     async def run(self, started: float) -> None:
         """Drive from `started` (on the clock of trio) to the end. Cancelling it leaves nothing running."""
         plan = self._plan
-        self._started, self._begun = started, started + plan.warm_up
+        self._begun = started + plan.warm_up
         self._until = self._begun + plan.duration
-        self._arrivals = self._plan_arrivals()
+        self._arrivals = self._plan_arrivals(started)
         with self._scope:
             self._scope.deadline = self._until + plan.grace
             async with trio.open_nursery() as watching:
@@ -141,14 +140,14 @@ class Drive(Work):
         self.unfinished = self._finish() if self.stopped is None else self.in_flight
         self.ended = min(trio.current_time(), self._until)
 
-    def _plan_arrivals(self) -> Iterator[float]:
+    def _plan_arrivals(self, started: float) -> Iterator[float]:
         """When requests are due. The warm-up comes first, at the rate at which the profile begins."""
         profile = self._plan.profile or ()
         if profile and self._plan.warm_up > 0:
             profile = (Ramp(profile[0].first, profile[0].first, self._plan.warm_up), *profile)
         poisson = self._plan.poisson
         positions = poisson_positions(lambda: self._random.expovariate(1)) if poisson else even_positions()
-        return (self._started + moment for moment in arrivals(profile, positions))
+        return (started + moment for moment in arrivals(profile, positions))
 
     def _finish(self) -> int:
         """The time is over: record as unfinished what still waits, and what was due and not sent."""
@@ -178,7 +177,6 @@ class Drive(Work):
 
     async def _closed_turns(self, worker: Worker) -> None:
         think = self._plan.think
-        await trio.sleep_until(self._started)
         now = trio.current_time()
         while now < self._until and self._may_begin(now):
             now = await self._take_turn(worker, now, now)

@@ -133,33 +133,34 @@ class Deliveries:
     _changes: int = 0
     _duplicates: int = 0
     _delay: Histogram = field(factory=Histogram)
-    _changed: dict[str, float] = field(factory=dict)
-    _heard: dict[str, set[int]] = field(factory=dict)
+    _open: dict[str, tuple[float, set[int]]] = field(
+        factory=dict
+    )  # when it was made, and who has heard of it
 
     def change(self, uri: str, now: float) -> None:
         """A resource is about to be changed."""
         self._changes += 1
-        self._changed[uri] = now
-        self._heard[uri] = set()
+        self._open[uri] = now, set()
 
     def withdraw(self, uri: str) -> None:
         """The change did not happen: nobody has to hear of it."""
         self._changes -= 1
-        del self._changed[uri], self._heard[uri]
+        del self._open[uri]
 
     def hear(self, subscriber: int, uri: str, now: float) -> None:
         """A subscriber has heard of a resource."""
-        if uri not in self._changed:
+        if uri not in self._open:
             return
-        if subscriber in self._heard[uri]:
+        changed, heard = self._open[uri]
+        if subscriber in heard:
             self._duplicates += 1
-            return
-        self._heard[uri].add(subscriber)
-        self._delay.record(now - self._changed[uri])
+        else:
+            heard.add(subscriber)
+            self._delay.record(now - changed)
 
     def complete(self, uri: str) -> bool:
         """Whether everybody has heard of the last change of a resource."""
-        return len(self._heard.get(uri, ())) >= self._subscribers
+        return uri in self._open and len(self._open[uri][1]) >= self._subscribers
 
     def results(self) -> FanOut:
         """The counts and delays."""

@@ -13,7 +13,7 @@ from random import Random
 import trio
 from attrs import define, field
 
-from mcpmux.bench.answer import Checker, judge
+from mcpmux.bench.answer import Checker
 from mcpmux.bench.drive import Drive, Work
 from mcpmux.bench.operation import Operation, bind
 from mcpmux.bench.plan import SECONDS, Plan, choose_uris, default_flows
@@ -75,7 +75,6 @@ class Run:
         lacks what was asked for.
         """
         plan = self._plan
-        check = Checker(plan.check).judge if plan.check is not None else lambda _ask, result: judge(result)
         count = plan.sessions + (plan.push is not None)  # one more makes the changes
         warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
         tally = Tally(trio.current_time(), warm_up, plan.longest)
@@ -84,7 +83,7 @@ class Run:
                 open_channel=self._open_channel,
                 upstream=self.upstream,
                 revision=plan.revision,
-                judge=check,
+                judge=Checker(plan.check).judge,
                 tally=tally,
                 hear=self._hear,
                 again=plan.push is None,  # a lost subscriber missed changes

@@ -88,26 +88,21 @@ class Knee:
 def find_break(step: Step, conditions: Sequence[Assertion]) -> str | None:
     """What broke in a step, None when it held: conditions are checked first, then errors, then throughput."""
     failed = sum(step.errors.values())
+    worst = max(step.errors, key=lambda name: step.errors[name], default="")
+    also = f" ({step.errors[worst]} × {worst})" if worst else ""
     for condition in conditions:
         value = value_of(condition, step.latency, step.count, failed, step.rate)
         if value is None:
             return f"{condition.text}: nothing was measured"
         if not condition.holds(value):
-            return f"{condition.text}: it was {condition.text_of(value)}{_worst_error(step)}"
+            return f"{condition.text}: it was {condition.text_of(value)}{also}"
     if not any(condition.measure == "errors" for condition in conditions) and failed > step.count * ERRORS:
-        return f"{share_text(failed / step.count)} errors{_worst_error(step)}"
+        return f"{share_text(failed / step.count)} errors{also}"
     if step.offered is not None and step.rate < step.offered * REACHED and failed == 0:
         expected = step.offered * step.seconds
         if step.count < expected - 4 * expected**0.5:  # fewer than chance alone would bring
             return f"only {rate_text(step.rate)} were answered"
     return None
-
-
-def _worst_error(step: Step) -> str:
-    if not step.errors:
-        return ""
-    kind = max(step.errors, key=lambda name: step.errors[name])
-    return f" ({step.errors[kind]} × {kind})"
 
 
 @define(eq=False, repr=False)

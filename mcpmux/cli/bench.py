@@ -206,7 +206,10 @@ def bench(
     flows = with_scenario(options) or options["operations"]
     captured = read_captured(options["capture"], options["capture_upstream"], options["with_tools"])
     try:
-        plan = make_plan(flows, captured, options)
+        check_together(options["find_max"])
+        own = {field.name for field in attrs.fields(Plan)} & options.keys()
+        given = {name: options[name] for name in own}
+        plan = Plan(flows=flows, captured=captured, poisson=not options["even"], **given)
         check_together(options["assertions"])
         check_parts(options["assertions"], plan.operation_names())
     except InvalidValue as mistake:
@@ -220,14 +223,6 @@ def bench(
     bench = Bench(found, plan, limits)
     run(measure_watched, bench, plan)
     raise click.exceptions.Exit(report(bench, files, old, options["assertions"]))
-
-
-def make_plan(flows: tuple[Flow, ...], captured: CapturedLoad | None, options: Mapping[str, Any]) -> Plan:
-    """The plan that the options describe. Raises InvalidValue."""
-    check_together(options["find_max"])
-    own = {field.name for field in attrs.fields(Plan)} & options.keys()
-    given = {name: options[name] for name in own}
-    return Plan(flows=flows, captured=captured, poisson=not options["even"], **given)
 
 
 # A benchmark in a TOML file: options of the command line, and flows of several steps.
@@ -316,8 +311,11 @@ def _read_weight(value: object) -> float:
     raise InvalidValue("expected a number above 0")
 
 
-FLOW_KEYS: Mapping[str, Callable[[object], Any]]
-FLOW_KEYS = {"weight": _read_weight, "pause": Duration(off=True).read, "steps": _read_texts}
+FLOW_KEYS: dict[str, Callable[[object], Any]] = {
+    "weight": _read_weight,
+    "pause": Duration(off=True).read,
+    "steps": _read_texts,
+}
 
 
 def _read_flows(value: object, report: Report) -> Iterator[Flow]:
