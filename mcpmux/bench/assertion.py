@@ -75,7 +75,10 @@ EXAMPLES = "such as 'p99<20ms', 'errors<0.1%', 'rate>500/s' or 'read.p50<=5ms'"
 
 _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)$")
 _MEASURE = re.compile(r"(?:^|\.)(?P<measure>p\d+(?:\.\d+)?|[^.]*)$")  # the leftmost match: p99.9, not 9
-_RIGHT = re.compile(r"\s*(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+))?\s*(?P<unit>.*?)\s*$", re.DOTALL)
+_CONDITION = re.compile(
+    r"(?P<left>.*?)\s*(?P<sign><=|>=|==|!=|=<|=>|=|<|>)"
+    r"\s*(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+))?\s*(?P<unit>.*)"
+)
 
 
 class BadAssertion(InvalidValue):
@@ -115,22 +118,52 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 def parse_assertion(text: str) -> Assertion:
     """Read a condition. Raises BadAssertion, which says where it is wrong and what to write."""
     text = " ".join(text.split())
-    found = re.search(r"<=|>=|==|!=|=<|=>|=|<|>", text)
+
+    def refuse(wrong: object, place: int, problem: str) -> None:
+        if wrong:
+            raise BadAssertion(text, place, problem)
+
+    found = _CONDITION.fullmatch(text)
     if found is None:
         raise BadAssertion(text, len(text), f"an assertion needs a comparison (< <= > >=), {EXAMPLES}")
-    if found[0] not in COMPARISONS:
-        meant = {"=<": "<=", "=>": ">="}.get(found[0], "<= or >=")
-        raise BadAssertion(text, found.start(), f"{found[0]!r} is no comparison here: write {meant}")
-    part, measure = _parse_left(text, found.start())
-    limit, kind = _parse_right(text, found.end(), measure)
-    assertion = Assertion(text=text, part=part, measure=measure, comparison=found[0], limit=limit, kind=kind)
+    left, sign, unit = found["left"], found["sign"], found["unit"]
+    meant = {"=<": "<=", "=>": ">="}.get(sign, "<= or >=")
+    refuse(sign not in COMPARISONS, found.start("sign"), f"{sign!r} is no comparison here: write {meant}")
+
+    measure = _MEASURE.findall(left)[0]
+    place = len(left) - len(measure)
+    part = left[: place - 1] if place else None
+    nameless = part is not None and not part.strip()
+    refuse(nameless, 0, f"write the name of an operation before the dot, {EXAMPLES}")
+    refuse(not measure, place, f"an assertion begins with what is measured, {EXAMPLES}")
+    percentile = _PERCENTILE.match(measure)
+    too_high = percentile and float(percentile[1]) > 100
+    refuse(too_high, place, f"{measure} is no percentile: they go from p0 to p100")
+    is_time = percentile or measure in OF_TIMES
+    times = f"{part} has only times: write {part}.p99, {part}.mean or {part}.max"
+    refuse(part in ONLY_TIMES and not is_time, place, times)
+    of_run = f"{measure} is about the whole run: write it without {part!r}"
+    refuse(measure in OF_RUN and part is not None, 0, of_run)
+    if not is_time and measure not in (*OF_OPERATION, *OF_RUN):
+        near = closest(measure, (*OF_OPERATION, *OF_RUN, "p50", "p99"))
+        guess = f"did you mean {near}?" if near else f"known are p50, p99.9 …, {', '.join(OF_OPERATION)}"
+        raise BadAssertion(text, place, f"nothing called {measure!r} is measured; {guess}")
+
+    kinds = KINDS.get(measure, ("seconds" if is_time else "count",))
+    kind = next((kind for kind in kinds if unit in UNITS[kind]), "")
+    place = found.start("unit")
+    refuse(found["value"] is None, place, f"a number has to follow the comparison, {EXAMPLES}")
+    wanted = " or ".join(name or "no unit" for kind in kinds for name in UNITS[kind])
+    what = f"{unit!r} is no unit of {measure}" if unit else f"{measure} needs a unit"
+    refuse(not kind, place, f"{what}: write {wanted}")
+    limit = float(found["value"]) * UNITS[kind][unit]
+
+    assertion = Assertion(text=text, part=part, measure=measure, comparison=sign, limit=limit, kind=kind)
     # Nothing measured is below 0; a share of errors is not above 1.
     most = 1.0 if (measure, kind) == ("errors", "share") else math.inf
-    outcomes = {assertion.holds(0.0), assertion.holds(most)}
-    if outcomes == {False}:
-        raise BadAssertion(text, found.end(), "this can never hold, whatever the server does")
-    if outcomes == {True}:
-        raise BadAssertion(text, found.end(), "this always holds, so it says nothing about the server")
+    outcomes, place = {assertion.holds(0.0), assertion.holds(most)}, found.end("sign")
+    refuse(outcomes == {False}, place, "this can never hold, whatever the server does")
+    refuse(outcomes == {True}, place, "this always holds, so it says nothing about the server")
     return assertion
 
 
@@ -164,49 +197,6 @@ def unknown_part(part: str, known: Iterable[str]) -> str:
     near = closest(part, names)
     guess = f"; did you mean {near!r}?" if near else ""
     return f"there is no operation {part!r} in this run; there are {', '.join(names)}{guess}"
-
-
-def _parse_left(text: str, end: int) -> tuple[str | None, str]:
-    """Part and measure."""
-    left = text[:end].rstrip()
-    measure = _MEASURE.findall(left)[0]
-    place = len(left) - len(measure)
-    part = left[: place - 1] if place else None
-    if part is not None and not part.strip():
-        raise BadAssertion(text, 0, f"write the name of an operation before the dot, {EXAMPLES}")
-    if not measure:
-        raise BadAssertion(text, place, f"an assertion begins with what is measured, {EXAMPLES}")
-    percentile = _PERCENTILE.match(measure)
-    if percentile and float(percentile[1]) > 100:
-        raise BadAssertion(text, place, f"{measure} is no percentile: they go from p0 to p100")
-    if part in ONLY_TIMES and not (percentile or measure in OF_TIMES):
-        raise BadAssertion(text, place, f"{part} has only times: write {part}.p99, {part}.mean or {part}.max")
-    if percentile or measure in OF_OPERATION:
-        return part, measure
-    if measure in OF_RUN:
-        if part is not None:
-            raise BadAssertion(text, 0, f"{measure} is about the whole run: write it without {part!r}")
-        return None, measure
-    near = closest(measure, (*OF_OPERATION, *OF_RUN, "p50", "p99"))
-    guess = f"did you mean {near}?" if near else f"known are p50, p99.9 …, {', '.join(OF_OPERATION)}"
-    raise BadAssertion(text, place, f"nothing called {measure!r} is measured; {guess}")
-
-
-def _parse_right(text: str, start: int, measure: str) -> tuple[float, str]:
-    """The limit, and the kind that its unit makes it; the unit has to fit what is measured."""
-    found = _RIGHT.match(text, start)
-    assert found is not None  # all of it is optional
-    place, unit = found.start("unit"), found["unit"]
-    if found["value"] is None:
-        raise BadAssertion(text, place, f"a number has to follow the comparison, {EXAMPLES}")
-    is_time = _PERCENTILE.match(measure) or measure in OF_TIMES
-    kinds = KINDS.get(measure, ("seconds" if is_time else "count",))
-    for kind in kinds:
-        if unit in UNITS[kind]:
-            return float(found["value"]) * UNITS[kind][unit], kind
-    wanted = [name or "no unit" for kind in kinds for name in UNITS[kind]]
-    what = f"{unit!r} is no unit of {measure}" if unit else f"{measure} needs a unit"
-    raise BadAssertion(text, place, f"{what}: write {' or '.join(wanted)}")
 
 
 # Whether results meet conditions, with a sentence for each.

@@ -15,7 +15,7 @@ from mcpmux.bench.answer import TIMEOUT, Answer
 from mcpmux.bench.drive import Record, Work
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK, FanOut
-from mcpmux.bench.session import NOT_ACKNOWLEDGED, Session
+from mcpmux.bench.session import Session
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import Notification, members_of, text_of
@@ -75,21 +75,19 @@ class Push(Work):
         raise RemoteProtocolError(f"it did not take a subscription within {AGREE_SECONDS:g} s")
 
     async def _listen(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
-        agreed = trio.Event()
+        agreed = False
 
         def agree() -> None:
-            if not agreed.is_set():
-                agreed.set()
-                task_status.started()
+            nonlocal agreed
+            agreed = True
+            task_status.started()
 
         try:
             await session.listen(self._uris, agree)
-            if not agreed.is_set():
-                raise RemoteProtocolError(NOT_ACKNOWLEDGED)
             if session.modern:
                 self.stop("the server has ended a subscription")
         except McpmuxError as error:
-            if not agreed.is_set():
+            if not agreed:
                 raise
             self.stop(f"a subscription broke off: {error}")
 

@@ -38,7 +38,6 @@ from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.wall import leaves_of
 
 LOST = "connection lost"
-NOT_ACKNOWLEDGED = "the listen ended before it was acknowledged"
 NO_CAPABILITIES = raw({})
 OPENING_AT_ONCE = 16  # opening alone should not bring a server down
 REOPENINGS = 5  # in a row; a server that dies of every request is not started for ever
@@ -166,19 +165,24 @@ class Session:
             self._setup.tally.explain(chain.ask.operation, outcome, lambda: words_of(result))
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
 
-    async def listen(self, uris: Sequence[str], agree: Callable[[], None]) -> None:
-        """Be told of changes of resources; `agree` is called when the server has agreed.
+    async def listen(self, uris: Sequence[str], agree: Callable[[], object]) -> None:
+        """Be told of changes of resources; `agree` is called once when the server has agreed.
 
         It lasts until the server ends it, but in a legacy session, which has no such end. Raises McpmuxError.
         """
+        agreed = False
 
         async def hear(event: Event) -> None:
-            if event.method == m.ACKNOWLEDGED:
+            nonlocal agreed
+            if event.method == m.ACKNOWLEDGED and not agreed:
+                agreed = True
                 agree()
 
         if self.modern:
             wish = raw({"resourceSubscriptions": uris})
             await self.exchange(Call(m.LISTEN, {"notifications": wish}, {}), hear)
+            if not agreed:
+                raise RemoteProtocolError("the listen ended before it was acknowledged")
             return
         for uri in uris:
             await self.exchange(Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}))
@@ -186,16 +190,8 @@ class Session:
 
     async def _subscribe(self, params: Fields) -> None:
         """Subscribe to a resource, and unsubscribe as soon as the server has agreed."""
-        agreed = trio.Event()
         with trio.CancelScope() as scope:
-
-            def agree() -> None:
-                agreed.set()
-                scope.cancel(reason="acknowledged")
-
-            await self.listen((text_of(params["uri"]) or "",), agree)
-        if not agreed.is_set():
-            raise RemoteProtocolError(NOT_ACKNOWLEDGED)
+            await self.listen((text_of(params["uri"]) or "",), scope.cancel)
         if not self.modern:
             await self.exchange(Call(m.RESOURCES_UNSUBSCRIBE, params, {}))
 
