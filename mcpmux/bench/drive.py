@@ -74,6 +74,10 @@ class Work:
         """How many requests wait for their answers."""
         return 0
 
+    async def run(self, started: float) -> None:
+        """Do it; it has `started` on the clock of trio."""
+        raise NotImplementedError
+
     def stop(self, reason: str) -> None:
         """End it now; what was measured stays."""
         self.stopped = self.stopped or reason
@@ -124,7 +128,7 @@ class Drive(Work):
         return sum(worker.sent is not None for worker in self._workers)
 
     async def run(self, started: float) -> None:
-        """Drive from `started` (on the clock of trio) to the end. Cancelling it leaves nothing running."""
+        """Drive from `started` to the end. Cancelling it leaves nothing running."""
         plan = self._plan
         self._begun = started + plan.warm_up
         self._until = self._begun + plan.duration

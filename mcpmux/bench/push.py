@@ -6,14 +6,17 @@ changes a resource is counted like every other request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import cycle
+from random import Random
 
 import trio
 from attrs import define, field
 
 from mcpmux.bench.answer import TIMEOUT, Answer
 from mcpmux.bench.drive import Record, Work
-from mcpmux.bench.operation import Ask
+from mcpmux.bench.operation import bind
+from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import OK, FanOut
 from mcpmux.bench.session import Session
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
@@ -23,22 +26,23 @@ from mcpmux.traffic.reading.histogram import Histogram
 
 AGREE_SECONDS = 10.0  # for the server's word on a subscription
 FAILURES = 10  # changes in a row that may fail before it is given up
-
-
-Change = tuple[str, Ask]
-"""The URI of a resource, and the request that changes it."""
+CHANGES = 100  # of resources, if nobody said otherwise
+PAUSE_SECONDS = 0.05  # between changes: a duplicate that comes later would count as a delivery of the next
 
 
 @define(eq=False, repr=False)
 class Push(Work):
-    """One measurement of fan-out. `pause`: seconds between changes."""
+    """One measurement of fan-out: the first session makes the changes, the others are to hear of them."""
 
+    _plan: Plan
+    _sessions: Sequence[Session]
     _uris: tuple[str, ...]
-    _patience: float
-    _pause: float
     _count: Record
-    deliveries: Deliveries
+    deliveries: Deliveries = field(init=False)
     _to_tell: trio.Event = field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.deliveries = Deliveries(len(self._sessions) - 1, len(self._uris))
 
     def hear(self, subscriber: int, notification: Notification) -> None:
         """A subscriber has received a notification."""
@@ -47,21 +51,18 @@ class Push(Work):
             self.deliveries.hear(subscriber, uri, trio.current_time())
             self._to_tell.set()
 
-    async def run(
-        self, subscribers: Sequence[Session], changer: Session, changes: Iterable[Change], seconds: float
-    ) -> None:
-        """Subscribe all `subscribers`, then have `changer` make `changes` in turn, within `seconds`.
+    async def run(self, started: float) -> None:
+        """Subscribe, then make changes in turn.
 
         Raises TransportError or RemoteProtocolError when the server does not take a subscription.
         """
         async with trio.open_nursery() as nursery:
             with self._scope:
                 async with trio.open_nursery() as asking:
-                    for session in subscribers:
+                    for session in self._sessions[1:]:
                         asking.start_soon(self._subscribe, session, nursery)
-                until = trio.current_time() + seconds
-                with trio.move_on_at(until):
-                    await self._make(changer, changes)
+                with trio.move_on_after(self._plan.duration):
+                    await self._make()
             nursery.cancel_scope.cancel()
         self.ended = trio.current_time()
 
@@ -91,14 +92,18 @@ class Push(Work):
                 raise
             self.stop(f"a subscription broke off: {error}")
 
-    async def _make(self, changer: Session, changes: Iterable[Change]) -> None:
-        failures = 0
-        for uri, ask in changes:
+    async def _make(self) -> None:
+        plan, random, failures = self._plan, Random(self._plan.seed), 0
+        assert plan.push is not None
+        makers = cycle([(uri, bind(plan.push, (uri,), 0)) for uri in self._uris])
+        for number in range(1, (plan.count or CHANGES) + 1):
+            uri, make = next(makers)
+            ask = make(number, random)
             began = trio.current_time()
             self.deliveries.change(uri, began)
             answer = Answer(TIMEOUT, 0, 0)
-            with trio.move_on_after(self._patience):
-                answer = await changer.perform(ask)
+            with trio.move_on_after(plan.patience):
+                answer = await self._sessions[0].perform(ask)
             self._count(ask.operation, began, began, trio.current_time(), *answer[:3])
             if answer.outcome != OK:
                 self.deliveries.withdraw(uri)
@@ -108,10 +113,10 @@ class Push(Work):
             else:
                 failures = 0
                 await self._wait_until_heard(uri)
-            await trio.sleep(self._pause)
+            await trio.sleep(plan.think or PAUSE_SECONDS)
 
     async def _wait_until_heard(self, uri: str) -> None:
-        with trio.move_on_after(self._patience):
+        with trio.move_on_after(self._plan.patience):
             while not self.deliveries.complete(uri):
                 self._to_tell = trio.Event()
                 await self._to_tell.wait()

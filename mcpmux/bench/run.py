@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -15,12 +14,11 @@ from attrs import define, field
 
 from mcpmux.bench.answer import Checker
 from mcpmux.bench.drive import Drive, Work
-from mcpmux.bench.operation import Operation, bind
-from mcpmux.bench.plan import SECONDS, Plan, choose_uris, default_flows
-from mcpmux.bench.push import Deliveries, Push
+from mcpmux.bench.plan import Plan, choose_uris, default_flows
+from mcpmux.bench.push import Push
 from mcpmux.bench.results import About, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
-from mcpmux.bench.search import Knee, Search
+from mcpmux.bench.search import Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
 from mcpmux.bench.workload import Turns, bind_mix, in_turn, parse_flow
@@ -31,9 +29,8 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.revisions import is_modern
 
-FIRST_RATE = 50.0  # of a search, if nobody said otherwise; nearly every server bears it
-CHANGES = 100  # of resources, if nobody said otherwise
-PAUSE_SECONDS = 0.05  # between changes: a duplicate that comes later would count as a delivery of the next
+Sessions = list[Session]
+Uris = tuple[str, ...]
 
 
 def waited_seconds() -> float:
@@ -91,6 +88,7 @@ class Run:
             )
             async with open_sessions(setup, count) as sessions:
                 uris, mix = await self._learn(sessions[0])
+                self.tally = tally
                 self.results = await self._measure(sessions, uris, mix, tally)
         return self.results
 
@@ -98,7 +96,7 @@ class Run:
         if isinstance(self.work, Push):
             self.work.hear(session, notification)
 
-    async def _learn(self, session: Session) -> tuple[tuple[str, ...], Turns]:
+    async def _learn(self, session: Session) -> tuple[Uris, Turns]:
         """What to ask of the server, from its own lists where that is needed."""
         plan = self._plan
         if plan.captured is not None:
@@ -121,25 +119,22 @@ class Run:
             problem = f"{self.upstream.name}: {mistake}"
         raise ConfigError([problem])
 
-    async def _measure(
-        self, sessions: list[Session], uris: tuple[str, ...], mix: Turns, tally: Tally
-    ) -> Results:
+    async def _measure(self, sessions: Sessions, uris: Uris, mix: Turns, tally: Tally) -> Results:
         plan = self._plan
         when = datetime.now(UTC)
         started = trio.current_time()
         tally.start(started)
-        self.tally = tally
         began, waited = self._cpu(), self._waited()
+        work: Work
         if plan.push is not None:
-            work: Work = await self._push(plan.push, sessions, uris, tally)
+            work = Push(plan, sessions, uris, tally.record)
         elif plan.find_max:
-            work = await self._search(sessions, mix, tally)
+            work = Search(plan, sessions, mix, tally, self._sleep_until, self._cpu)
         else:
             self._announce_steps(tally, started + plan.warm_up)
-            random = Random(plan.seed)
-            drive = Drive(plan, sessions, mix, tally.record, random, self._sleep_until)
-            work = self.work = drive
-            await drive.run(started)
+            work = Drive(plan, sessions, mix, tally.record, Random(plan.seed), self._sleep_until)
+        self.work = work
+        await work.run(started)
         cpu, waited = self._cpu() - began, self._waited() - waited
         return tally.results(
             self._about(sessions[0], when),
@@ -162,27 +157,6 @@ class Run:
             tally.begin_step(begun, name, offered=(ramp.first + ramp.last) / 2)
             begun += ramp.seconds
             tally.end_step(begun)
-
-    async def _search(self, sessions: list[Session], mix: Turns, tally: Tally) -> Work:
-        plan = self._plan
-        first = plan.profile[0].first if plan.profile is not None else FIRST_RATE
-        self.work = search = Search(plan, Knee(first), self._cpu)
-        await search.run(sessions, mix, tally, Random(plan.seed), self._sleep_until)
-        return search
-
-    async def _push(
-        self, operation: Operation, sessions: list[Session], uris: tuple[str, ...], tally: Tally
-    ) -> Work:
-        plan = self._plan
-        makers = cycle([(uri, bind(operation, (uri,), 0)) for uri in uris])
-        random = Random(plan.seed)
-        numbers = range(1, (plan.count or CHANGES) + 1)
-        changes = ((uri, make(number, random)) for number, (uri, make) in zip(numbers, makers, strict=False))
-        pause = plan.think or PAUSE_SECONDS
-        deliveries = Deliveries(len(sessions) - 1, len(uris))
-        self.work = push = Push(uris, plan.patience, pause, tally.record, deliveries)
-        await push.run(sessions[1:], sessions[0], changes, plan.seconds or SECONDS)
-        return push
 
     def _about(self, session: Session, when: datetime) -> About:
         plan, target, revision = self._plan, self.upstream.target, session.facts.revision

@@ -17,6 +17,7 @@ from mcpmux.bench.schedule import Ramp, SleepUntil
 from mcpmux.bench.tally import Tally
 from mcpmux.bench.workload import Turns
 
+FIRST_RATE = 50.0  # if nobody said otherwise; nearly every server bears it
 TRIES = 3  # of each rate: one bad moment of the machine is outvoted
 CLOSE = 0.05  # of the rate: where bisection ends
 HIGHEST = 1_000_000.0  # a second; no further doubling
@@ -110,9 +111,17 @@ class Search(Work):
     """One search: `plan.find_max` has its conditions. `knee` has what is known so far."""
 
     _plan: Plan
-    knee: Knee
+    _servers: Sequence[Server]
+    _mix: Turns
+    _tally: Tally
+    _sleep_until: SleepUntil
     _cpu: Callable[[], float]
+    knee: Knee = field(init=False)
     drive: Drive | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        profile = self._plan.profile
+        self.knee = Knee(profile[0].first if profile is not None else FIRST_RATE)
 
     @property
     def in_flight(self) -> int:
@@ -123,10 +132,9 @@ class Search(Work):
         if self.drive is not None:
             self.drive.stop(reason)
 
-    async def run(
-        self, servers: Sequence[Server], mix: Turns, tally: Tally, random: Random, sleep_until: SleepUntil
-    ) -> None:
+    async def run(self, started: float) -> None:
         """Probe until the knee is known, the server is gone, or it is stopped."""
+        tally, random = self._tally, Random(self._plan.seed)
         seconds = self._plan.seconds or PROBE_SECONDS
         while (rate := self.knee.next) is not None and self.stopped is None:
             probe = evolve(self._plan, find_max=(), profile=(Ramp(rate, rate, seconds),))
@@ -134,7 +142,9 @@ class Search(Work):
             begun = started + probe.warm_up
             tally.begin_step(begun, f"{rate:g}/s", offered=rate)
             tally.count_from(begun)
-            self.drive = drive = Drive(probe, servers, mix, tally.record, random, sleep_until)
+            self.drive = drive = Drive(
+                probe, self._servers, self._mix, tally.record, random, self._sleep_until
+            )
             used = self._cpu()
             await drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)

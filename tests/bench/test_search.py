@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 import trio
 import trio.testing
@@ -61,9 +59,10 @@ def test_what_broke_first_is_told() -> None:
     assert knee.describe().endswith("broke first: too fast")
 
 
-def plan(warm_up: float) -> Plan:
+def looking_at(server: DelayedServer, tally: Tally, warm_up: float = 0.0) -> Search:
     conditions = (parse_assertion("p99<50ms"),)
-    return Plan(find_max=conditions, in_flight=64, poisson=False, seconds=5, warm_up=warm_up)
+    plan = Plan(find_max=conditions, rate="20", in_flight=64, poisson=False, seconds=5, warm_up=warm_up)
+    return Search(plan, [server], ping_mix(), tally, trio.sleep_until, lambda: 0.0)
 
 
 class OneAtATime(DelayedServer):
@@ -81,10 +80,9 @@ class OneAtATime(DelayedServer):
 async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio.testing.MockClock) -> None:
     """With even arrivals it bears everything below 100 a second, and queues without end above."""
 
-    server = OneAtATime()
-    looking = Search(plan(warm_up=0.5), Knee(20), lambda: 0.0)
     tally = Tally(trio.current_time())
-    await looking.run([server], ping_mix(), tally, Random(1), trio.sleep_until)
+    looking = looking_at(OneAtATime(), tally, warm_up=0.5)
+    await looking.run(trio.current_time())
     assert looking.stopped is None
     assert looking.knee.held is not None
     assert 95 <= looking.knee.held <= 102
@@ -95,8 +93,7 @@ async def test_the_knee_of_a_server_of_known_speed_is_found(autojump_clock: trio
 async def test_search_of_a_server_that_dies_ends_with_what_is_known(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    looking = Search(plan(warm_up=0.0), Knee(20), lambda: 0.0)
-    server = DelayedServer(lambda *_: 0.01, lost=22)
-    await looking.run([server], ping_mix(), Tally(trio.current_time()), Random(1), trio.sleep_until)
+    looking = looking_at(DelayedServer(lambda *_: 0.01, lost=22), Tally(trio.current_time()))
+    await looking.run(trio.current_time())
     assert (looking.stopped or "").startswith("the server is gone")
     assert looking.knee.held == pytest.approx(40)

@@ -31,6 +31,7 @@ from mcpmux.bench.results import OperationResult, Report, Results, Series, by_na
 # like more evidence than they are.
 
 Block = Sequence[tuple[float, float]]
+Sample = Sequence[Block]
 
 ROUNDS = 2000  # resamples; the ends of a 95 % interval then move by a fraction of its width
 CONFIDENCE = 0.95
@@ -44,19 +45,19 @@ class Interval(msgspec.Struct, frozen=True):
     high: float
 
 
-def weighted_mean(blocks: Sequence[Block]) -> float:
+def weighted_mean(blocks: Sample) -> float:
     """Of all values; 0 when nothing has weight."""
     return _mean([_sum(block) for block in blocks])
 
 
-def relative_change(old: Sequence[Block], new: Sequence[Block], random: Random) -> Interval | None:
+def relative_change(old: Sample, new: Sample, random: Random) -> Interval | None:
     """By what share the mean of the new sample differs from that of the old one; None when that is 0."""
     if weighted_mean(old) <= 0:
         return None
     return _resampled([old, new], random, lambda before, after: after / before - 1 if before > 0 else None)
 
 
-def difference(old: Sequence[Block], new: Sequence[Block], random: Random) -> Interval:
+def difference(old: Sample, new: Sample, random: Random) -> Interval:
     """By how much the mean of the new sample differs from that of the old one."""
     return _resampled([old, new], random, lambda before, after: after - before)
 
@@ -69,9 +70,7 @@ def paired_change(old: Sequence[float], new: Sequence[float], random: Random) ->
     return _resampled([changes], random, lambda change: change)
 
 
-def _resampled(
-    samples: Sequence[Sequence[Block]], random: Random, relate: Callable[..., float | None]
-) -> Interval:
+def _resampled(samples: Sequence[Sample], random: Random, relate: Callable[..., float | None]) -> Interval:
     """The interval of a number that the means of the samples make; `relate` gives None where they make none.
 
     It is the middle CONFIDENCE of what was drawn, widened as few blocks make it too narrow.
@@ -108,7 +107,11 @@ def _mean(sums: Sequence[tuple[float, float]]) -> float:
     return math.fsum(product for _, product in sums) / weight if weight else 0.0
 
 
+Runs = Sequence[Results]
+Sides = tuple[str, str]
 Verdict = Literal["better", "worse", "no difference shown"]
+
+OLD_NEW = ("old", "new")
 
 RUNS = 5  # of each; fewer say too little of how runs differ
 BLOCKS = 5  # of each; fewer say too little of how seconds differ
@@ -158,7 +161,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
-    sides: tuple[str, str] = ("old", "new")
+    sides: Sides = OLD_NEW
 
 
 class Measure(NamedTuple):
@@ -222,13 +225,7 @@ def unmatched(old: Report, new: Report) -> list[str]:
     return [] if len(before) == len(after) == 1 else sorted(before.keys() ^ after.keys())
 
 
-def compare_runs(
-    name: str,
-    old: Sequence[Results],
-    new: Sequence[Results],
-    random: Random,
-    sides: tuple[str, str] = ("old", "new"),
-) -> Comparison:
+def compare_runs(name: str, old: Runs, new: Runs, random: Random, sides: Sides = OLD_NEW) -> Comparison:
     """One target, or two that do the same work; each time with one run or more."""
     by_runs = min(len(old), len(new)) >= RUNS
     paired = by_runs and in_turns(old, new)
@@ -254,7 +251,7 @@ def compare_runs(
     )
 
 
-def in_turns(old: Sequence[Results], new: Sequence[Results]) -> bool:
+def in_turns(old: Runs, new: Runs) -> bool:
     """Whether the runs of the two were taken in turns, by when they began."""
     if len(old) != len(new):
         return False
@@ -263,26 +260,24 @@ def in_turns(old: Sequence[Results], new: Sequence[Results]) -> bool:
     return all(len(pair) == 2 for pair in pairs)
 
 
-def _change(
-    measure: str, part: str | None, samples: Sequence[Sequence[Block]], random: Random, paired: bool
-) -> Change:
+def _change(name: str, part: str | None, samples: Sequence[Sample], random: Random, paired: bool) -> Change:
     old, new = samples
     befores, afters = ([value for block in sample for _, value in block] for sample in samples)
     interval: Interval | None = None
     if min(map(len, samples)) >= BLOCKS:
-        if measure == "errors":
+        if name == "errors":
             interval = difference(old, new, random)
         elif paired:
             interval = paired_change(befores, afters, random)
         else:
             interval = relative_change(old, new, random)
-    margin = ERROR_MARGIN if measure == "errors" else MARGIN
+    margin = ERROR_MARGIN if name == "errors" else MARGIN
     verdict: Verdict = "no difference shown"
     if interval is not None and (interval.low > margin or interval.high < -margin):
-        verdict = "better" if (interval.low > 0) == (measure == "rate") else "worse"
+        verdict = "better" if (interval.low > 0) == (name == "rate") else "worse"
     return Change(
         part=part,
-        measure=measure,
+        measure=name,
         old=weighted_mean(old),
         new=weighted_mean(new),
         interval=interval,
@@ -291,14 +286,14 @@ def _change(
     )
 
 
-def _values(name: str, part: str | None, runs: Sequence[Results]) -> list[float]:
+def _values(name: str, part: str | None, runs: Runs) -> list[float]:
     """One number of each run that has it."""
     of_run = MEASURES[name].of_run
     found = [of_run(run, run.overall() if part is None else run.operations[part]) for run in runs]
     return [value for value in found if value is not None]
 
 
-def _blocks(name: str, part: str | None, runs: Sequence[Results]) -> list[Block]:
+def _blocks(name: str, part: str | None, runs: Runs) -> list[Block]:
     """The rows of all runs in blocks of neighbours; no block reaches from one run into another."""
     blocks: list[Block] = []
     for run in runs:
@@ -311,10 +306,8 @@ def _blocks(name: str, part: str | None, runs: Sequence[Results]) -> list[Block]
     return blocks
 
 
-def _basis(
-    old: Sequence[Results], new: Sequence[Results], sides: tuple[str, str], by_runs: bool, paired: bool
-) -> str:
-    if sides == ("old", "new"):
+def _basis(old: Runs, new: Runs, sides: Sides, by_runs: bool, paired: bool) -> str:
+    if sides == OLD_NEW:
         runs = f"{len(old)} old and {len(new)} new run{'s' if len(new) > 1 else ''}"
     else:
         runs = f"{len(old)} runs of each"
@@ -323,9 +316,7 @@ def _basis(
     return f"{runs}, run by run" if by_runs else f"the typical second of {runs}"
 
 
-def _notes(
-    old: Sequence[Results], new: Sequence[Results], sides: tuple[str, str], by_runs: bool
-) -> Iterable[str]:
+def _notes(old: Runs, new: Runs, sides: Sides, by_runs: bool) -> Iterable[str]:
     if not by_runs:
         yield (
             f"with fewer than {RUNS} runs of each, what differs from run to run is not seen: "
