@@ -247,10 +247,9 @@ class Drive(Work):
     def _record(
         self, worker: Worker, done: float, outcome: str, sent_bytes: int = 0, received_bytes: int = 0
     ) -> None:
-        assert worker.ask is not None and worker.sent is not None
-        self._count(
-            worker.ask.operation, worker.intended, worker.sent, done, outcome, sent_bytes, received_bytes
-        )
+        ask, sent = worker.ask, worker.sent
+        assert ask is not None and sent is not None
+        self._count(ask.operation, worker.intended, sent, done, outcome, sent_bytes, received_bytes)
         worker.sent = None
 
     async def _note_lost(self, worker: Worker, reason: str) -> None:

@@ -67,10 +67,7 @@ class Kind(Enum):
     """To a URI, and unsubscribe again."""
 
 
-OF_URIS = {
-    "read": (m.RESOURCES_READ, Kind.ONCE),
-    "subscribe": (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE),
-}
+OF_URIS = {"read": (m.RESOURCES_READ, Kind.ONCE), "subscribe": (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE)}
 """Verbs about resources of the server's own list."""
 
 

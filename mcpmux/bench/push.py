@@ -136,9 +136,7 @@ class Deliveries:
     _changes: int = 0
     _duplicates: int = 0
     _delay: Histogram = field(factory=Histogram)
-    _open: dict[str, tuple[float, set[int]]] = field(
-        factory=dict
-    )  # when it was made, and who has heard of it
+    _open: dict[str, tuple[float, set[int]]] = field(factory=dict)  # since when, and who has heard of it
 
     def change(self, uri: str, now: float) -> None:
         """A resource is about to be changed."""

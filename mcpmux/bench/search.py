@@ -142,9 +142,8 @@ class Search(Work):
             begun = started + probe.warm_up
             tally.begin_step(begun, f"{rate:g}/s", offered=rate)
             tally.count_from(begun)
-            self.drive = drive = Drive(
-                probe, self._servers, self._mix, tally.record, random, self._sleep_until
-            )
+            timer = self._sleep_until
+            self.drive = drive = Drive(probe, self._servers, self._mix, tally.record, random, timer)
             used = self._cpu()
             await drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)

@@ -260,9 +260,8 @@ class Session:
         pool: HttpPool | None = None
         async with AsyncExitStack() as stack:
             async with self._limit:
-                channel = await stack.enter_async_context(
-                    setup.open_channel(setup.upstream, partial(setup.hear, self._number))
-                )
+                opening = setup.open_channel(setup.upstream, partial(setup.hear, self._number))
+                channel = await stack.enter_async_context(opening)
                 connection = await _connect(channel, setup.upstream, setup.revision)
                 self.facts, self.modern = connection.facts, is_modern(connection.facts.revision)
                 if (

@@ -307,10 +307,8 @@ class Tally:
             if last_seconds is not None:
                 rows = [*rows, (together if name is None else self._open.get(name, NOTHING)).row()]
             columns = dict(zip(COLUMNS, zip(*rows, strict=True) if rows else [()] * 5, strict=True))
-            seconds = self.row_seconds
-            return Series(
-                seconds=seconds, last_seconds=seconds if last_seconds is None else last_seconds, **columns
-            )
+            last = self.row_seconds if last_seconds is None else last_seconds
+            return Series(seconds=self.row_seconds, last_seconds=last, **columns)
 
         connections = self._connections
         return Results(

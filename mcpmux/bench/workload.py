@@ -106,9 +106,8 @@ def bind_mix(flows: Sequence[Flow], uris: Sequence[str], exponent: float, random
 
     Raises InvalidValue if it lacks what a flow asks for.
     """
-    bound = [
-        BoundFlow(tuple(bind(step, uris, exponent) for step in flow.steps), flow.pause) for flow in flows
-    ]
+    makers = (tuple(bind(step, uris, exponent) for step in flow.steps) for flow in flows)
+    bound = [BoundFlow(each, flow.pause) for each, flow in zip(makers, flows, strict=True)]
     draw = draw_by(bound, [flow.weight for flow in flows])
     return Turns(bound, partial(draw, random) if len(bound) > 1 else lambda: bound[0], random)
 

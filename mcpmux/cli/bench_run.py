@@ -150,14 +150,7 @@ def report(
 # Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
 # operations, so all texts are untrusted: they are made printable and are never markup.
 
-_STYLES = {
-    "": "default",
-    "strong": "bold",
-    "dim": "bright_black",
-    "good": "green",
-    "warn": "yellow",
-    "bad": "bold red",
-}
+_STYLES = {"strong": "bold", "dim": "bright_black", "good": "green", "warn": "yellow", "bad": "bold red"}
 
 
 def render_results(results: Sequence[Results]) -> None:
@@ -187,7 +180,7 @@ def render_judgements(judgements: Iterable[Judgement]) -> None:
 
 
 def _show(text: str, tone: str = "") -> None:
-    OUT.print(Text(printable(text), style=_STYLES[tone]), soft_wrap=True)
+    OUT.print(Text(printable(text), style=_STYLES.get(tone, "")), soft_wrap=True)
 
 
 def _show_table(table: Table) -> None:
@@ -199,7 +192,7 @@ def _show_table(table: Table) -> None:
         else:
             shown.add_column(heading, justify="right", no_wrap=True)
     for row in table.rows:
-        shown.add_row(*(Text(printable(cell.text), style=_STYLES[cell.tone]) for cell in row))
+        shown.add_row(*(Text(printable(cell.text), style=_STYLES.get(cell.tone, "")) for cell in row))
     show_table(shown)
     _show("")
 

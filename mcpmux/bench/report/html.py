@@ -116,11 +116,12 @@ def _card(*inside: str, title: str = "", style: str = "") -> Markup:
 
 
 def _table(table: Table) -> Markup:
-    def row(tag: str, cells: Iterable[Cell]) -> Markup:
-        styled = ((cell, "words " if place in table.left else "") for place, cell in enumerate(cells))
-        return element(
-            "tr", *(element(tag, cell.text, class_=f"{style}{cell.tone}".strip()) for cell, style in styled)
-        )
+    def row(tag: str, cells: Sequence[Cell]) -> Markup:
+        inside = []
+        for place, cell in enumerate(cells):
+            kind = f"{'words' if place in table.left else ''} {cell.tone}".strip()
+            inside.append(element(tag, cell.text, class_=kind))
+        return element("tr", *inside)
 
     head = element("thead", row("th", [Cell(heading) for heading in table.headings]))
     body = element("tbody", *(row("td", cells) for cells in table.rows))
@@ -415,9 +416,7 @@ def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
     shown = sorted((step for step in steps if step.latency.count), key=lambda step: step.offered or step.rate)
     if len(shown) < 2:
         return
-    columns = {
-        percent: [step.latency.percentile(percent) or 0.0 for step in shown] for percent in (50.0, 99.0)
-    }
+    columns = {each: [step.latency.percentile(each) or 0.0 for step in shown] for each in (50.0, 99.0)}
     x = Axis("answers per second", even_ticks(max(step.rate for step in shown), 8, number_text))
     plot = Plot("Throughput against latency", x, _latency_axis([*columns[50.0], *columns[99.0]]))
     rates = [step.rate for step in shown]
