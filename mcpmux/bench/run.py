@@ -76,16 +76,8 @@ class Run:
         warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
         tally = Tally(trio.current_time(), warm_up, plan.longest)
         with self._opening:
-            setup = Setup(
-                open_channel=self._open_channel,
-                upstream=self.upstream,
-                revision=plan.revision,
-                judge=Checker(plan.check).judge,
-                tally=tally,
-                hear=self._hear,
-                again=plan.push is None,  # a lost subscriber missed changes
-                pooled=plan.connections is None or plan.connections >= plan.workers,
-            )
+            judge = Checker(plan.check).judge
+            setup = Setup(self._open_channel, self.upstream, plan, judge, tally, self._hear)
             async with open_sessions(setup, count) as sessions:
                 uris, mix = await self._learn(sessions[0])
                 self.tally = tally

@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Follow, Judge, describe, size_of, words_of
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool, open_connector
 from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import OK
 from mcpmux.bench.tally import Tally
 from mcpmux.config import Upstream
@@ -47,23 +48,24 @@ PAUSE_SECONDS = 0.1  # before the first opening again; doubled each time
 OpenChannel = Callable[[Upstream, Hear], AbstractAsyncContextManager[Channel]]
 
 
-@frozen(kw_only=True)
+@frozen
 class Setup:
     """How the sessions of a run are opened. `tally` counts openings, losses and errors.
 
-    `hear` is called with a session's number and each notification that belongs to no request. `again`: a lost
-    session is opened again. `pooled`: single requests may go over connections of their own where that is
-    cheaper, see `http_pool`.
+    `hear` is called with a session's number and each notification that belongs to no request.
     """
 
     open_channel: OpenChannel
     upstream: Upstream
-    revision: str | None
+    plan: Plan
     judge: Judge
     tally: Tally
     hear: Callable[[int, Notification], None]
-    again: bool
-    pooled: bool
+
+    @property
+    def again(self) -> bool:
+        """Whether a lost session is opened again: a lost subscriber missed changes."""
+        return self.plan.push is None
 
 
 @asynccontextmanager
@@ -74,8 +76,10 @@ async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]
     """
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
     async with open_connector(setup.upstream, OPENING_AT_ONCE) as connector, trio.open_nursery() as nursery:
-        pooled = connector if setup.pooled else None
-        sessions = [Session(setup, number, limit, pooled) for number in range(count)]
+        plan = setup.plan
+        if plan.connections is not None and plan.connections < plan.workers:
+            connector = None  # or more connections would be taken than were asked for
+        sessions = [Session(setup, number, limit, connector) for number in range(count)]
         try:
             await nursery.start(sessions[0].run)  # alone: where this fails, the others need not be tried
             async with trio.open_nursery() as opening:
@@ -262,13 +266,9 @@ class Session:
             async with self._limit:
                 opening = setup.open_channel(setup.upstream, partial(setup.hear, self._number))
                 channel = await stack.enter_async_context(opening)
-                connection = await _connect(channel, setup.upstream, setup.revision)
+                connection = await _connect(channel, setup.upstream, setup.plan.revision)
                 self.facts, self.modern = connection.facts, is_modern(connection.facts.revision)
-                if (
-                    setup.pooled
-                    and self._connector is not None
-                    and isinstance(connection.channel, HttpChannel)
-                ):
+                if self._connector is not None and isinstance(connection.channel, HttpChannel):
                     client_info = CLIENT_INFO if self.modern else None
                     pool = HttpPool(self._connector, connection.channel, client_info)
                     stack.callback(pool.close)
