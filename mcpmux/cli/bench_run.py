@@ -297,25 +297,6 @@ NAME_WIDTH = 24  # columns of a target's name
 ROWS_AROUND = 4  # lines of the screen that are not rows of targets
 
 
-@define
-class _Row:
-    """What is remembered of one target: its last snapshot, and its rates."""
-
-    last: Snapshot | None = None
-    rates: deque[float] = field(factory=lambda: deque(maxlen=SPARKS))
-
-    def update(self, snapshot: Snapshot) -> None:
-        last = self.last
-        passed = snapshot.elapsed - (last.elapsed if last else 0.0)
-        if passed > 0:
-            self.rates.append((snapshot.seen - (last.seen if last else 0)) / passed)
-            self.last = snapshot
-
-    def rate(self, sparks: int) -> str:
-        latest = self.rates[-1] if self.rates else 0.0
-        return f"{rate_text(latest):>9}  {sparkline(list(self.rates), sparks)}"
-
-
 class LiveView(Live):
     """A few lines that change in place, gone when it is left. `planned`: seconds, when the end is known.
 
@@ -326,24 +307,33 @@ class LiveView(Live):
         super().__init__(console=console, auto_refresh=False, transient=True)
         self._title = title
         self._planned = planned
-        self._rows: dict[str, _Row] = {}
+        self._seen: dict[str, tuple[float, int]] = {}  # seconds and requests so far, by target
+        self._rates: dict[str, deque[float]] = {}
 
     def show(self, snapshots: Mapping[str, Snapshot], remark: str = "") -> None:
         """Show how far each target is, by name. Does nothing without snapshots."""
         if not snapshots:
             return
-        self._rows = {name: self._rows.get(name) or _Row() for name in snapshots}
+        self._rates = {name: self._rates.get(name) or deque(maxlen=SPARKS) for name in snapshots}
         for name, snapshot in snapshots.items():
-            self._rows[name].update(snapshot)
+            elapsed, seen = self._seen.get(name, (0.0, 0)) if self._rates[name] else (0.0, 0)
+            if snapshot.elapsed > elapsed:
+                self._rates[name].append((snapshot.seen - seen) / (snapshot.elapsed - elapsed))
+                self._seen[name] = snapshot.elapsed, snapshot.seen
         furthest = max(snapshots.values(), key=lambda snapshot: snapshot.elapsed)
         body = self._table(snapshots) if len(snapshots) > 1 else self._lines(*snapshots.items())
         self.update(Group(self._heading(furthest, remark), body), refresh=True)
 
+    def _rate(self, name: str, around: int) -> str:
+        """With bars in what is left of the screen beside `around` columns."""
+        rates = list(self._rates[name])
+        bars = sparkline(rates, min(SPARKS, max(self.console.width - around, 8)))
+        return f"{rate_text(rates[-1] if rates else 0.0):>9}  {bars}"
+
     def _lines(self, item: tuple[str, Snapshot]) -> Group:
         """One target, with all that is known."""
         name, snapshot = item
-        width = min(SPARKS, max(self.console.width - 40, 8))
-        rate = ("rate", self._rows[name].rate(width))
+        rate = ("rate", self._rate(name, 40))
         counts = ("requests", f"{snapshot.count:,}"), ("in flight", f"{snapshot.in_flight:,}")
         times = zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)
         return Group(_pairs(rate), _pairs(*counts, ("errors", _errors(snapshot))), _pairs(*times))
@@ -355,31 +345,27 @@ class LiveView(Live):
         table.add_column("rate", no_wrap=True)
         for heading in ("requests", "errors", "p50", "p99", "max"):
             table.add_column(heading, justify="right", no_wrap=True)
-        sparks = min(SPARKS, max((self.console.width - 100), 8))
         room = max(self.console.height - ROWS_AROUND, 1)
         for name, snapshot in list(snapshots.items())[:room]:
             p50, p99, _, most = map(time_text, snapshot.times)
             texts = f"{snapshot.count:,}", _errors(snapshot), p50, p99, most
-            table.add_row(Text(printable(name)), Text(self._rows[name].rate(sparks)), *texts)
+            table.add_row(Text(printable(name)), Text(self._rate(name, 100)), *texts)
         hidden = len(snapshots) - room
         return Group(table, Text(f"and {hidden} more", style="bright_black")) if hidden > 0 else Group(table)
 
     def _heading(self, snapshot: Snapshot, remark: str) -> Text:
-        text = Text(printable(self._title), style="bold", no_wrap=True, overflow="ellipsis")
-        if remark:
-            text.append(f"  {remark}", style="cyan not bold")
-        text.append(f"  {snapshot.elapsed:.0f} s", style="default not bold")
+        parts = [
+            (printable(self._title), "bold"),
+            (f"  {remark}" if remark else "", "cyan"),
+            (f"  {snapshot.elapsed:.0f} s", ""),
+        ]
         if self._planned:
-            share = min(snapshot.elapsed / self._planned, 1.0)
-            full = round(share * BAR_WIDTH)
-            text.append(f" of {self._planned:.0f} s ", style="default not bold")
-            text.append("━" * full, style="cyan")
-            text.append("━" * (BAR_WIDTH - full), style="bright_black")
-        if snapshot.warming:
-            text.append("  warm-up, not counted", style="yellow not bold")
-        if snapshot.step:
-            text.append(f"  {snapshot.step}", style="cyan not bold")
-        return text
+            full = round(min(snapshot.elapsed / self._planned, 1.0) * BAR_WIDTH)
+            parts += [(f" of {self._planned:.0f} s ", ""), ("━" * full, "cyan")]
+            parts.append(("━" * (BAR_WIDTH - full), "bright_black"))
+        parts.append(("  warm-up, not counted" if snapshot.warming else "", "yellow"))
+        parts.append((f"  {snapshot.step}" if snapshot.step else "", "cyan"))
+        return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def _errors(snapshot: Snapshot) -> Text:
