@@ -90,18 +90,16 @@ class HttpConnection:
     """One keep-alive connection. An exchange that fits into them takes one send, one receive and one wake-up.
 
     `begun`: the last response has begun to arrive. `used`: one has come before. `result`: of the last one if
-    it is good; else `status`, `headers` and `body` have it.
+    it is good. Else it is `body`, and `parser` has its head, unless that is `known` to be good.
     """
 
     _connector: Connector
     _byte_stream: PlainStream
-    _parser: ResponseParser = field(init=False)
+    parser: ResponseParser = field(init=False)
     begun: bool = False
     used: bool = False
     closed: bool = False
-    keep_alive: bool = False
-    status: int = 0
-    headers: dict[str, str] = field(factory=dict)
+    known: bool = False
     body: bytes = b""
     result: Fields | None = None
     _chain: Chain = field(init=False)
@@ -112,7 +110,7 @@ class HttpConnection:
     _task: trio.lowlevel.Task | None = None
 
     def __attrs_post_init__(self) -> None:
-        self._parser = ResponseParser(self._connector.limits.max_head_bytes)
+        self.parser = ResponseParser(self._connector.limits.max_head_bytes)
         self._connector.poller.watch(self._byte_stream.descriptor, self._receive)
 
     def close(self) -> None:
@@ -160,23 +158,24 @@ class HttpConnection:
             return
         try:
             data = self._byte_stream.receive_nowait()
-            if data is None or not self._take(data) or self._goes_on():
+            body = None if data is None else self._take(data)
+            if body is None or self._goes_on(body):
                 return
         except Exception as error:
             self._failure = error
         self._over = True
         self._wake()
 
-    def _take(self, data: bytes) -> bool:
-        """Take what was received, b"" at the end of the stream. Whether the response is whole by now."""
-        parser, limits, heads = self._parser, self._connector.limits, self._connector.heads
-        end = data.find(HEAD_END) + len(HEAD_END)
+    def _take(self, data: bytes) -> bytes | None:
+        """Take what was received, b"" at the end of the stream: the body, once the response is whole."""
+        heads, end = self._connector.heads, data.find(HEAD_END) + len(HEAD_END)
         if not self.begun:
+            self.known = heads.get(data[:end]) == len(data) - end
+            if self.known:
+                return data[end:]
+            self.parser.begin()
             self.begun = bool(data)
-            if heads.get(data[:end]) == len(data) - end:
-                self.status, self.headers, self.keep_alive, self.body = 200, {}, True, data[end:]
-                return True
-            parser.begin()
+        parser, limits = self.parser, self._connector.limits
         if data:
             parser.feed(data)
         else:
@@ -184,29 +183,28 @@ class HttpConnection:
         if parser.received_bytes > limits.max_message_bytes + limits.max_head_bytes:
             raise MessageTooLarge(f"its answer is larger than {limits.max_message_bytes} bytes")
         if not parser.complete:
-            return False
-        self.status, self.headers, self.keep_alive = parser.status, parser.headers, parser.keep_alive
-        self.body = parser.take_body()
+            return None
         good = data.startswith(b"HTTP/1.1 200 ") and parser.keep_alive  # no interim response before it
         whole = parser.headers.get("content-length") == str(len(data) - end)
         if good and whole and parser.headers.get("content-type", "").startswith(JSON_TYPE):
             if len(heads) >= MOST_HEADS:
                 heads.clear()
             heads[data[:end]] = len(data) - end
-        return True
+        return parser.take_body()
 
-    def _goes_on(self) -> bool:
+    def _goes_on(self, body: bytes) -> bool:
         """Send what follows a good answer. False when the answer goes to the task."""
         chain = self._chain
-        self.result = None
+        self.body, self.result = body, None
         try:
-            good = _decode_good(self.body)
+            good = _decode_good(body)
         except UNREADABLE:
             return False
         if good.id != chain.number:
             return False
-        self.result = good.result
-        if not self.keep_alive or chain.advance(good.result, chain.sent_bytes) is None:
+        keep_alive = self.known or self.parser.keep_alive
+        if not keep_alive or chain.advance(good.result, chain.sent_bytes) is None:
+            self.result = good.result
             return False
         request = self._encode(chain)
         self.begun, self.used = False, True
@@ -251,7 +249,7 @@ class HttpPool:
                 idempotent = chain.ask.call.method in m.IDEMPOTENT
                 if connection.begun or not connection.used or not idempotent:
                     raise
-        if connection.keep_alive:
+        if connection.known or connection.parser.keep_alive:
             self._idle.append(connection)
         else:
             connection.close()
@@ -293,18 +291,21 @@ class HttpPool:
         return None
 
     def _read(self, connection: HttpConnection, number: int) -> Fields:
-        body = connection.body
-        if connection.status == NO_SESSION and self._client_info is None:
+        body, parser = connection.body, connection.parser
+        status, kind = parser.status, parser.headers.get("content-type", "")
+        if connection.known:
+            status, kind = 200, JSON_TYPE
+        if status == NO_SESSION and self._client_info is None:
             raise SessionExpired("the server has forgotten the session")
         messages = [body]
-        if connection.headers.get("content-type", "").startswith(EVENT_STREAM):
+        if kind.startswith(EVENT_STREAM):
             decoder = SseDecoder(self.connector.limits.max_message_bytes)
             messages = [event.data for event in decoder.feed(body)]
         answers = (_answer_in(message, number) for message in messages)
         answer = next((each for each in answers if each is not None), None)
         if answer is None:
-            if connection.status != 200:
-                raise HttpStatusError(connection.status, body)
+            if status != 200:
+                raise HttpStatusError(status, body)
             raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
         if isinstance(answer, ErrorReply):
             raise answer.as_error()
