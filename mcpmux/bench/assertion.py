@@ -171,16 +171,10 @@ def check_together(assertions: Iterable[Assertion]) -> None:
     """Refuse conditions that cannot hold at the same time. Raises BadAssertion."""
     for other, one in combinations(assertions, 2):
         alike = (one.part, one.measure, one.kind) == (other.part, other.measure, other.kind)
-        if alike and not _fit(*sorted((one, other), key=lambda each: each.comparison[0])):
+        low, high = sorted((one.limit, other.limit))
+        values = (low - 1, low, (low + high) / 2, high, high + 1)  # one of each stretch that they make
+        if alike and not any(one.holds(value) and other.holds(value) for value in values):
             raise BadAssertion(one.text, 0, f"this and {other.text!r} cannot both hold")
-
-
-def _fit(below: Assertion, above: Assertion) -> bool:
-    """Whether both can hold; the first is one from above, if any of the two is."""
-    if below.comparison[0] == above.comparison[0]:
-        return True
-    both_hold_limit = (below.comparison, above.comparison) == ("<=", ">=")
-    return above.limit < below.limit or (above.limit == below.limit and both_hold_limit)
 
 
 def check_parts(assertions: Iterable[Assertion], operations: Iterable[str]) -> None:

@@ -1,15 +1,8 @@
 """What one request of the load is: from words to calls. Pure; chance comes in as an argument.
 
-    read [GLOB]                       a resource of the server's own list, such as `read file:///*.md`
-    list [resources|templates|tools|prompts]      all pages
-    template TEMPLATE ARGUMENTS       a read of a URI that the template makes of the arguments
-    tool NAME [ARGUMENTS]             ARGUMENTS: a JSON object, with placeholders (see below)
-    prompt NAME [ARGUMENTS]
-    complete prompt:NAME|TEMPLATE ARGUMENT VALUE
-    ping
-    subscribe [GLOB]                  ask to be told of a resource's changes, and take that back
-
-Each may have a weight in front, such as `8 read`; see `workload`.
+The words are those that the help of `mcpmux bench` lists: a `read` is of a resource of the server's own
+list, a `list` is all pages, `template` reads a URI that the template makes of the arguments, and `subscribe`
+asks to be told of a resource's changes and takes that back. They may have a weight in front, see `workload`.
 """
 
 from __future__ import annotations
@@ -194,10 +187,9 @@ def _build(operation: Operation, values: Fields) -> Ask:
         uri = expand(subject, values)
         return Ask(operation.name, Kind.ONCE, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
     if verb == "complete":
-        kind, _, prompt = subject.partition(":")
-        ref = {"type": "ref/resource", "uri": subject}
-        if kind == "prompt":
-            ref = {"type": "ref/prompt", "name": prompt}
+        kind, _, name = subject.partition(":")
+        is_prompt = kind == "prompt"
+        ref = {"type": "ref/prompt", "name": name} if is_prompt else {"type": "ref/resource", "uri": subject}
         call = Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {})
     else:
         call = Call(NAMED[verb], {"name": raw(subject), "arguments": raw(values)}, {})

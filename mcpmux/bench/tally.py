@@ -310,7 +310,7 @@ class Tally:
             last = self.row_seconds if last_seconds is None else last_seconds
             return Series(seconds=self.row_seconds, last_seconds=last, **columns)
 
-        connections = self._connections
+        opened, times = self._connections, self._connections.latency.freeze()
         return Results(
             about=about,
             seconds=ended - self.begun,
@@ -321,10 +321,7 @@ class Tally:
             },
             series=series(None),
             connections=Connections(
-                count=connections.count,
-                errors=dict(connections.errors),
-                times=connections.latency.freeze(),
-                lost=self._lost,
+                count=opened.count, errors=dict(opened.errors), times=times, lost=self._lost
             ),
             generator=generator,
             steps=tuple(step.freeze(ended) for step in self._steps),

@@ -256,8 +256,7 @@ def in_turns(old: Runs, new: Runs) -> bool:
     if len(old) != len(new):
         return False
     whens = sorted([(run.about.when, "old") for run in old] + [(run.about.when, "new") for run in new])
-    pairs = [{whens[place][1], whens[place + 1][1]} for place in range(0, len(whens), 2)]
-    return all(len(pair) == 2 for pair in pairs)
+    return all(one[1] != other[1] for one, other in zip(whens[::2], whens[1::2], strict=True))
 
 
 def _change(name: str, part: str | None, samples: Sequence[Sample], random: Random, paired: bool) -> Change:
