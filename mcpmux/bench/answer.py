@@ -88,11 +88,9 @@ def words_of(result: Fields) -> str:
 
 @define(eq=False, repr=False)
 class Checker:
-    """Remembers the first answer for each subject and compares the later ones, unless `mode` is None.
+    """Remembers the first answer for each subject and compares the later ones.
 
-    `mode`: compare `length` or `hash`.
-
-    Of more than MOST_KNOWN subjects the later ones are not compared.
+    `mode`: `length`, `hash` or None. Of more than MOST_KNOWN subjects the later ones are not compared.
     """
 
     _mode: str | None

@@ -184,9 +184,9 @@ class HttpConnection:
             raise MessageTooLarge(f"its answer is larger than {limits.max_message_bytes} bytes")
         if not parser.complete:
             return None
-        good = data.startswith(b"HTTP/1.1 200 ") and parser.keep_alive  # no interim response before it
-        whole = parser.headers.get("content-length") == str(len(data) - end)
-        if good and whole and parser.headers.get("content-type", "").startswith(JSON_TYPE):
+        whole = parser.received_bytes == len(data) and data.startswith(b"HTTP/1.1 200 ")  # not an interim one
+        sized = parser.headers.get("content-length") == str(len(data) - end) and parser.keep_alive
+        if whole and sized and parser.headers.get("content-type", "").startswith(JSON_TYPE):
             if len(heads) >= MOST_HEADS:
                 heads.clear()
             heads[data[:end]] = len(data) - end
@@ -291,19 +291,19 @@ class HttpPool:
         return None
 
     def _read(self, connection: HttpConnection, number: int) -> Fields:
-        body, parser = connection.body, connection.parser
-        status, kind = parser.status, parser.headers.get("content-type", "")
-        if connection.known:
-            status, kind = 200, JSON_TYPE
+        body, known, parser = connection.body, connection.known, connection.parser
+        status = 200 if known else parser.status
+        kind = JSON_TYPE if known else parser.headers.get("content-type", "")
         if status == NO_SESSION and self._client_info is None:
             raise SessionExpired("the server has forgotten the session")
         messages = [body]
         if kind.startswith(EVENT_STREAM):
             decoder = SseDecoder(self.connector.limits.max_message_bytes)
             messages = [event.data for event in decoder.feed(body)]
-        answers = (_answer_in(message, number) for message in messages)
-        answer = next((each for each in answers if each is not None), None)
-        if answer is None:
+        for answer in map(message_in, messages):
+            if isinstance(answer, Reply | ErrorReply) and answer.id in (number, None):
+                break
+        else:
             if status != 200:
                 raise HttpStatusError(status, body)
             raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
@@ -313,12 +313,6 @@ class HttpPool:
             return decode_fields(answer.result) if answer.members is None else answer.members
         except ValueError:
             raise RemoteProtocolError("its result is no object") from None
-
-
-def _answer_in(body: bytes, number: int) -> Reply | ErrorReply | None:
-    """The answer to a request, or to what the server could not read."""
-    message = message_in(body)
-    return message if isinstance(message, Reply | ErrorReply) and message.id in (number, None) else None
 
 
 @asynccontextmanager
