@@ -62,11 +62,6 @@ class Setup:
     tally: Tally
     hear: Callable[[int, Notification], None]
 
-    @property
-    def again(self) -> bool:
-        """Whether a lost session is opened again: a lost subscriber missed changes."""
-        return self.plan.push is None
-
 
 @asynccontextmanager
 async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]]:
@@ -216,6 +211,7 @@ class Session:
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Keep it open until `end`. Raises McpmuxError when it cannot be opened the first time."""
         tally, losses, was_open = self._setup.tally, 0, False
+        again = self._setup.plan.push is None  # a lost subscriber missed changes
         with self._scope:
             while True:
                 began, ready = trio.current_time(), math.inf
@@ -227,7 +223,7 @@ class Session:
                         if not was_open:
                             was_open = True
                             task_status.started()
-                        await self._hold(lost)
+                        await self._hold(lost, again)
                 except* McpmuxError as group:
                     failure = next(error for error in leaves_of(group) if isinstance(error, McpmuxError))
                     self.last_words = str(failure)
@@ -238,13 +234,13 @@ class Session:
                 if self._over:
                     return
                 losses = 1 if trio.current_time() - ready >= STEADY_SECONDS else losses + 1
-                if not self._setup.again or losses > REOPENINGS:
+                if not again or losses > REOPENINGS:
                     self._given_up = True
                     self._decided.set()
                     return
                 await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
 
-    async def _hold(self, lost: trio.Event) -> None:
+    async def _hold(self, lost: trio.Event, again: bool) -> None:
         """Wait until it is lost or over."""
         try:
             with trio.CancelScope() as self._holding:
@@ -254,7 +250,7 @@ class Session:
             if not self._over:
                 self._connection = self._pool = None
                 self._decided = trio.Event()
-                if self._setup.again:
+                if again:
                     self._setup.tally.lost_connection()
 
     @asynccontextmanager
