@@ -345,11 +345,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[1] = 1
 
 
-class _Head(msgspec.Struct):
-    format: Any = None
-    version: Any = None
-
-
 def encode_report(report: Report) -> bytes:
     """The report as JSON on one line."""
     return msgspec.json.encode(report) + b"\n"
@@ -358,12 +353,12 @@ def encode_report(report: Report) -> bytes:
 def decode_report(data: bytes, source: str) -> Report:
     """The report in a file. `source`: how to name it in errors. Raises BadResults."""
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        found = msgspec.json.decode(data, type=dict[str, Any])
     except UNREADABLE as error:
         raise BadResults(f"{source} is not JSON of a benchmark: {error}. {_ADVICE}") from error
-    if head.format != FORMAT:
+    if found.get("format") != FORMAT:
         raise BadResults(f"{source} is JSON, but not of a benchmark of mcpmux. {_ADVICE}")
-    version = head.version
+    version = found.get("version")
     if version != VERSION or isinstance(version, bool | float):
         about = f"{source} has version {version!r} of the format"
         if isinstance(version, int) and version > VERSION:
@@ -371,7 +366,7 @@ def decode_report(data: bytes, source: str) -> Report:
             raise BadResults(f"{about}, and this mcpmux reads version {VERSION}: {advice}")
         raise BadResults(f"{about}, which never was one: it is damaged")
     try:
-        return msgspec.json.decode(data, type=Report)
+        return msgspec.convert(found, Report)
     except UNREADABLE as error:
         raise BadResults(f"{source} is damaged or was changed by hand: {error}") from error
 
