@@ -29,6 +29,8 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.revisions import is_modern
 
+NO_PING = "`ping`: revision 2026-07-28 has none; ask for an older one with --revision"
+
 Sessions = list[Session]
 Uris = tuple[str, ...]
 
@@ -93,7 +95,8 @@ class Run:
         plan = self._plan
         if plan.captured is not None:
             return (), in_turn(plan.captured)
-        wanted = not plan.flows or plan.push is not None or any(flow.needs_uris for flow in plan.flows)
+        asked_for = any(step.needs_uris for flow in plan.flows for step in flow.steps)
+        wanted = not plan.flows or plan.push is not None or asked_for
         offered = session.facts.offers("resources")
         try:
             uris = await session.list_uris() if wanted and offered else ()
@@ -102,14 +105,11 @@ class Run:
             else:
                 flows = plan.flows or default_flows(session.facts, uris)
             if session.modern and any(step.verb == "ping" for flow in flows for step in flow.steps):
-                raise InvalidValue(
-                    "`ping`: revision 2026-07-28 has none; ask for an older one with --revision"
-                )
+                raise InvalidValue(NO_PING)
             mix = bind_mix(flows, uris, plan.zipf, Random(plan.seed))
             return choose_uris(flows, uris, plan.resources) if plan.push is not None else uris, mix
         except InvalidValue as mistake:
-            problem = f"{self.upstream.name}: {mistake}"
-        raise ConfigError([problem])
+            raise ConfigError([f"{self.upstream.name}: {mistake}"]) from None
 
     async def _measure(self, sessions: Sessions, uris: Uris, mix: Turns, tally: Tally) -> Results:
         plan = self._plan

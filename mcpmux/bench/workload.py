@@ -51,11 +51,6 @@ class Flow(NamedTuple):
     steps: tuple[Operation, ...]
     pause: float = 0.0
 
-    @property
-    def needs_uris(self) -> bool:
-        """Whether the server has to be asked for its resources first."""
-        return any(step.needs_uris for step in self.steps)
-
 
 def parse_flow(text: str) -> Flow:
     """A flow of one step: `8 read`; without a number its weight is 1. Raises InvalidValue."""
@@ -197,9 +192,8 @@ def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
             left_out[reason] += 1
             continue
         if is_new:
-            numbers[key] = len(asks)
             asks.append(_ask_of(turn))
-        order.append(numbers[key])
+        order.append(numbers.setdefault(key, len(numbers)))
     return CapturedLoad(asks=tuple(asks), order=order, left_out=left_out)
 
 
