@@ -35,9 +35,8 @@ from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE
 from mcpmux.transports.http.message import ResponseParser, encode_request_head
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.waiting import ReadinessPoller, available
 from mcpmux.transports.sse import SseDecoder
-from mcpmux.transports.waiting import available
+from mcpmux.transports.waiting import ReadinessPoller, available
 
 FIRST_ID = 1_000_000  # ids of one width keep the Content-Length; those of the channel are far below
 LAST_ID = 9_999_999

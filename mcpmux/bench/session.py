@@ -25,7 +25,7 @@ from mcpmux.bench.tally import Tally
 from mcpmux.config import Upstream
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Exchange, Notify
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import Notification, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
@@ -33,6 +33,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
 from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.merger import walk_pages
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
@@ -197,10 +198,13 @@ class Session:
     async def list_uris(self) -> tuple[str, ...]:
         """Every resource that the server lists. Raises McpmuxError."""
         uris: list[str] = []
-        async for _, result in _pages(Call(m.RESOURCES_LIST, {}, {}), self.exchange):
+
+        def note(_call: Call, result: Fields) -> None:
             with suppress(KeyError, ValueError):
                 found = (text_of(item.get("uri")) for item in decode_list(result["resources"]))
                 uris.extend(uri for uri in found if uri is not None)
+
+        await walk_pages(Call(m.RESOURCES_LIST, {}, {}), self.exchange, note)
         return tuple(uris)
 
     def end(self) -> None:
@@ -275,29 +279,18 @@ class Session:
             yield self._expired if isinstance(channel, HttpChannel) else channel.closed
 
 
-async def _pages(call: Call, exchange: Exchange) -> AsyncIterator[tuple[Call, Fields]]:
-    """Ask for every page of a list: the call for each, and its result. Raises McpmuxError."""
-    cursors: set[str] = set()
-    while True:
-        result = await exchange(call, unheard)
-        yield call, result
-        cursor = text_of(result.get("nextCursor"))
-        if cursor is None:
-            return
-        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
-            raise RemoteProtocolError(f"{call.method} never ends")
-        cursors.add(cursor)
-        call = call.with_params({"cursor": result["nextCursor"]})
-
-
 async def _walk(call: Call, connection: Connection) -> Answer:
     """All pages of a list as one request."""
     sent = received = 0
-    async for asked, result in _pages(call, connection.exchange):
+
+    def count(asked: Call, result: Fields) -> None:
+        nonlocal sent, received
         sent += size_of(asked.params)
         received += size_of(result)
         if m.LISTS[call.method].items not in result:
             raise RemoteProtocolError(f"the answer to {call.method} has no list in it")
+
+    await walk_pages(call, connection.exchange, count)
     return Answer(OK, sent, received)
 
 
