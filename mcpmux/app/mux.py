@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -59,36 +58,70 @@ Follower = Callable[[Config], None]
 """Called with each new configuration, right after the mux has taken it. Must not fail."""
 
 
-@dataclass(eq=False)
-class Sessions:
-    """Makes every session with an upstream, and connects it to those who hear from it.
+class Mux:
+    """The running parts. `config` is what they follow now; `followers` are called when it has changed.
 
-    A session keeps the configuration that it was made with; `adjust` replaces what is looked up at each use.
-    `hub` must be set before the first session is made. `held`: why upstreams get no exchange, by name.
+    A session keeps the configuration that it was made with, but for what is looked up at each use.
     """
 
-    config: InitVar[Config]
-    server_info: Raw
-    open_channel: OpenChannel
-    tap: Tap | None
-    trace: Trace | None
-    access: AccessControl
-    store: CacheStore
-    hub: NotificationHub = field(init=False)
-    held: dict[str, str] = field(default_factory=dict, init=False)
-
-    def __post_init__(self, config: Config) -> None:
+    def __init__(
+        self,
+        config: Config,
+        open_channel: OpenChannel,
+        tap: Tap | None,
+        trace: Trace | None,
+        mark: str,
+        generations: Generations | None,
+        poller: ReadinessPoller | None,
+        certificates: TlsContexts,
+    ) -> None:
+        """See `open_mux`."""
+        merging, server_info = config.merging, implementation(config.identity)
+        self.config = config
+        self.followers: list[Follower] = []
+        self.poller = poller
+        self.certificates = certificates
+        self.store = CacheStore(config.caching, generations)
+        self._access = AccessControl(policy_of(config.access))
+        self._open_channel = open_channel
+        self._tap = tap
+        self._trace = trace
+        self._server_info = server_info
+        self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         make_era_session = partial(self._make, capabilities=SHARED_CAPABILITIES, eras=Eras.LEGACY_ONLY)
-        self.registry = UpstreamRegistry(self._make, make_era_session, self._move_interest)
-        self.adopt(config)
+        self.upstreams = registry = UpstreamRegistry(self._make, make_era_session, self._move_interest)
+        self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
+        self._adopt(config)
+        registry.become({name: self.make_shared(name) for name in self._settings})
+        self.tasks = Tasks(self.hub.personal, registry.client, self._access)
+        self.merger = Merger(
+            registry,
+            CursorSeal(_key_of(config)),
+            merging.page_size,
+            self.tasks.hides,
+            self._access,
+            self.store,
+            strict=merging.strict,
+        )
+        self.router = Router(
+            registry,
+            self._namespace,
+            self.merger,
+            self.hub,
+            self.tasks,
+            server_info,
+            config.identity.instructions,
+            self._access,
+        )
+        self.service = MuxService(self.router, self.hub, server_info, tap, StateSeal(_key_of(config)), mark)
 
-    def __repr__(self) -> str:
-        return f"<Sessions {self.registry!r}>"
-
-    def adopt(self, config: Config) -> None:
+    def _adopt(self, config: Config) -> None:
         """Make sessions as this configuration says from now on."""
-        self.settings = config.enabled
-        self.namespace = Namespace(config.prefixes)
+        self._settings = config.enabled
+        self._namespace = Namespace(config.prefixes)
+        self.hub.passes_all = self._namespace.transparent is not None
+
+    # Sessions with upstreams
 
     def make_shared(self, name: str) -> Upstream:
         """A new shared session. It subscribes to what clients listen to already."""
@@ -96,29 +129,11 @@ class Sessions:
         upstream.subscriber.take_over(self.hub.subscriptions.wanted(name))
         return upstream
 
-    def adjust(self, session: Upstream) -> None:
-        """Give a running session those current settings that it looks up at each use."""
-        before, session.config = session.config, self.settings[session.name]
-        if session.config.caching is not before.caching:
-            self.adjust_memory(session)
-        session.space = self.namespace.spaces[session.name]
-
-    def adjust_memory(self, session: Upstream) -> None:
-        """Cache the replies of a session, or do not, as the current configuration says."""
-        session.remember(self.store.cache_of(session.config, session.key))
-
-    def _update(self, key: str, uri: str) -> None:
-        """Clients of a resource hear of a change that mcpmux may have missed."""
-        upstream = self.registry.by_key(key)
-        if upstream is not None and upstream.memory is not None:
-            upstream.memory.updated(uri)
-        self.hub.tell_update(key, uri)
-
     def _make(self, name: str, key: str, capabilities: Raw, eras: Eras) -> Upstream:
-        config, hub, watch = self.settings[name], self.hub, None
-        if self.tap is not None:
+        config, hub, watch = self._settings[name], self.hub, None
+        if self._tap is not None:
             leg = Leg("upstream", key, transport_of(config.target), name)
-            watch = Watch(self.tap, leg, self.trace)
+            watch = Watch(self._tap, leg, self._trace)
         # A client's own session comes and goes with it; nobody else's lists change.
         on_change = hub.upstream_changed if key == name else lambda _name, _capabilities: None
         upstream = Upstream(
@@ -126,9 +141,9 @@ class Sessions:
             key,
             capabilities,
             eras if config.era != "legacy" else Eras.LEGACY_ONLY,
-            self.namespace.spaces[name],
-            self.server_info,
-            self.open_channel,
+            self._namespace.spaces[name],
+            self._server_info,
+            self._open_channel,
             Subscriber(
                 partial(hub.subscriptions.wanted, key),
                 partial(hub.client_listening, key),
@@ -141,104 +156,101 @@ class Sessions:
             watch,
             self.store.generations,
         )
-        self.adjust_memory(upstream)
-        if name in self.held:
-            upstream.hold(self.held[name])
+        self._adjust_memory(upstream)
+        if name in self._held:
+            upstream.hold(self._held[name])
         return upstream
+
+    def _adjust_memory(self, session: Upstream) -> None:
+        """Cache the replies of a session, or do not, as the current configuration says."""
+        session.remember(self.store.cache_of(session.config, session.key))
+
+    def _update(self, key: str, uri: str) -> None:
+        """Clients of a resource hear of a change that mcpmux may have missed."""
+        upstream = self.upstreams.by_key(key)
+        if upstream is not None and upstream.memory is not None:
+            upstream.memory.updated(uri)
+        self.hub.tell_update(key, uri)
 
     async def _find_client(self, key: str, question: Question) -> Client | None:
         client = await self._client_meant(key, question)
-        space = self.registry.space(key)
-        if client is not None and not self.access.sees(client.principal, upstream_of(key)):
+        space = self.upstreams.space(key)
+        if client is not None and not self._access.sees(client.principal, upstream_of(key)):
             return None
         return Addressee(client, space) if client is not None and space is not None else None
 
     async def _client_meant(self, key: str, question: Question) -> Client | None:
         if question.client is not None:
-            return self.registry.client(question.client)
+            return self.upstreams.client(question.client)
         if question.task_id is not None:
             found = self.hub.personal.tasks.find(key, question.task_id)
             if found is not None:
-                return self.registry.client(found[0])
+                return self.upstreams.client(found[0])
         if question.method == m.ROOTS_LIST:  # many servers ask at once when they are started
             with trio.move_on_after(FIRST_CLIENT_SECONDS):
-                return await self.registry.first_client_of(key)
-        return self.registry.client_of(key)
+                return await self.upstreams.first_client_of(key)
+        return self.upstreams.client_of(key)
 
     def _move_interest(self, key: str, name: str) -> None:
         moved = self.hub.move_interest(key, name)
-        if name in self.registry:
-            self.registry[name].subscriber.take_over(moved)
+        if name in self.upstreams:
+            self.upstreams[name].subscriber.take_over(moved)
 
-    def on_wanted(self, key: str) -> None:
+    def _poke(self, key: str) -> None:
         """The subscriptions wanted of a session have changed."""
-        upstream = self.registry.by_key(key)
+        upstream = self.upstreams.by_key(key)
         if upstream is not None:
             upstream.subscriber.poke()
 
-
-@dataclass(eq=False)
-class Mux:
-    """The running parts. `config` is what they follow now; `followers` are called when it has changed."""
-
-    config: Config
-    router: Router
-    service: MuxService
-    hub: NotificationHub
-    upstreams: UpstreamRegistry
-    merger: Merger
-    sessions: Sessions
-    poller: ReadinessPoller | None = None
-    followers: list[Follower] = field(default_factory=list)
-    certificates: TlsContexts = field(default_factory=TlsContexts)
+    # Changes while it runs
 
     def apply(self, config: Config) -> Plan:
         """Become what `config` says. Returns what was done and what was not."""
-        plan = plan_change(self.config, config)
+        before, self.config = self.config, config
+        plan = plan_change(before, config)
         if not plan:
-            self.config = config
             return plan
         merging, server_info = config.merging, implementation(config.identity)
         self.hub.window = merging.change_window
         self.merger.page_size, self.merger.strict = merging.page_size, merging.strict
-        if merging.cursor_key != self.config.merging.cursor_key:
+        if merging.cursor_key != before.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
         self.router.instructions = config.identity.instructions
-        self.router.server_info = self.service.server_info = self.sessions.server_info = server_info
-        self.sessions.store.follow(config.caching)
+        self.router.server_info = self.service.server_info = self._server_info = server_info
+        self.store.follow(config.caching)
         for session in self.upstreams.sessions():
-            if config.caching != self.config.caching:
-                self.sessions.adjust_memory(session)
+            if config.caching != before.caching:
+                self._adjust_memory(session)
             else:  # cached replies are as clients saw them under the old configuration
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
-        if config.access != self.config.access:
+        if config.access != before.access:
             self.router.policy = policy_of(config.access)
-        self.config = config
         for follower in self.followers:
             follower(config)
         return plan
 
     def _change_upstreams(self, config: Config, plan: Plan) -> None:
-        registry, sessions, before = self.upstreams, self.sessions, dict(self.upstreams)
-        prefixes = {name: settings.prefix for name, settings in sessions.settings.items()}
-        sessions.adopt(config)
+        registry, before, old = self.upstreams, dict(self.upstreams), self._settings
+        self._adopt(config)
+        self.router.namespace = self._namespace
         renamed = [
-            name for name, each in sessions.settings.items() if prefixes.get(name, each.prefix) != each.prefix
+            name for name, each in self._settings.items() if name in old and old[name].prefix != each.prefix
         ]
-        self.router.namespace = sessions.namespace
-        self.hub.passes_all = sessions.namespace.transparent is not None
         for name in (*plan.removed, *plan.restarted):
-            sessions.held.pop(name, None)
+            self._held.pop(name, None)
         for name in renamed:
             self.hub.forget(name)
-        stay = [name for name in sessions.settings if name in before and name not in plan.restarted]
+        stay = [name for name in self._settings if name in before and name not in plan.restarted]
         for session in registry.sessions():
             if session.name in stay:
-                sessions.adjust(session)
+                cached, session.config = session.config.caching, self._settings[session.name]
+                if session.config.caching is not cached:
+                    self._adjust_memory(session)
+                session.space = self._namespace.spaces[session.name]
         registry.become(
-            {name: before[name] if name in stay else sessions.make_shared(name) for name in sessions.settings}
+            {name: before[name] if name in stay else self.make_shared(name) for name in self._settings}
         )
         self._tell([before[name] for name in before if name not in stay or name in renamed])
 
@@ -249,22 +261,25 @@ class Mux:
 
     def restart(self, name: str) -> None:
         """Open a new session with an upstream; what is in flight in the old ones is finished there."""
-        self.sessions.held.pop(name, None)
-        self.upstreams.add(name, self.sessions.make_shared(name))
+        self._held.pop(name, None)
+        self.upstreams.add(name, self.make_shared(name))
 
     def drain(self, name: str) -> None:
         """Give an upstream no exchange any more; what is in flight is finished, sessions stay open."""
-        self.sessions.held[name] = DRAINED
+        self._held[name] = DRAINED
         for session in self._sessions_with(name):
             session.hold(DRAINED)
         self._tell([self.upstreams[name]])
 
     def release(self, name: str) -> None:
         """Undo `drain`; nothing happens when there was none."""
-        if self.sessions.held.pop(name, None) is not None:
+        if self._held.pop(name, None) is not None:
             for session in self._sessions_with(name):
                 session.release()
             self._tell([self.upstreams[name]])
+
+    def _sessions_with(self, name: str) -> list[Upstream]:
+        return [session for session in self.upstreams.sessions() if session.name == name]
 
     async def settled(self) -> None:
         """Wait until what was done so far holds for every exchange that begins: here it does at once."""
@@ -274,9 +289,6 @@ class Mux:
         targets = [each.target for each in self.config.upstreams]
         self.certificates.keep([target.tls for target in targets if isinstance(target, Http)])
         return await self.certificates.renew()
-
-    def _sessions_with(self, name: str) -> list[Upstream]:
-        return [session for session in self.upstreams.sessions() if session.name == name]
 
 
 def implementation(identity: Identity) -> Raw:
@@ -309,7 +321,7 @@ async def open_mux(
     """
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller()) if available else None
-        limits, merging, certificates = config.limits, config.merging, TlsContexts()
+        limits, certificates = config.limits, TlsContexts()
         opener = ChannelOpener(
             limits.max_message_bytes,
             limits.max_head_bytes,
@@ -318,31 +330,11 @@ async def open_mux(
             poller=poller,
             certificates=certificates,
         )
-        server_info = implementation(config.identity)
-        access, store = AccessControl(policy_of(config.access)), CacheStore(config.caching, generations)
-        sessions = Sessions(config, server_info, open_channel or opener.open, tap, trace, access, store)
-        registry, namespace = sessions.registry, sessions.namespace
-        hub = sessions.hub = NotificationHub(
-            registry.space, merging.change_window, sessions.on_wanted, access
-        )
-        hub.passes_all = namespace.transparent is not None
-        registry.become({name: sessions.make_shared(name) for name in sessions.settings})
-        tasks = Tasks(hub.personal, registry.client, access)
-        merger = Merger(
-            registry,
-            CursorSeal(_key_of(config)),
-            merging.page_size,
-            tasks.hides,
-            access,
-            store,
-            strict=merging.strict,
-        )
-        instructions = config.identity.instructions
-        router = Router(registry, namespace, merger, hub, tasks, server_info, instructions, access)
-        service = MuxService(router, hub, server_info, tap, StateSeal(_key_of(config)), mark)
+        open_channel = open_channel or opener.open
+        mux = Mux(config, open_channel, tap, trace, mark, generations, poller, certificates)
         nursery = await stack.enter_async_context(trio.open_nursery())
-        nursery.start_soon(hub.run, name="notification")
-        await nursery.start(tasks.waits.run)
-        await nursery.start(registry.run, name="upstreams")
-        yield Mux(config, router, service, hub, registry, merger, sessions, poller, certificates=certificates)
+        nursery.start_soon(mux.hub.run, name="notification")
+        await nursery.start(mux.tasks.waits.run)
+        await nursery.start(mux.upstreams.run, name="upstreams")
+        yield mux
         nursery.cancel_scope.cancel()

@@ -108,7 +108,7 @@ class Inspector:
         """Renders all metrics as text for Prometheus."""
         from mcpmux.traffic.telemetry import prometheus  # not at the top: see there
 
-        gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.sessions.store)
+        gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
         if self.capture is not None:
             gauges += prometheus.capture_gauges(self.capture)
         if self.audit is not None:

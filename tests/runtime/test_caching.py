@@ -111,7 +111,7 @@ async def give_up(client: ScriptedClient) -> None:
 
 
 def counts(world: World, name: str = "docs") -> tuple[int, int, int]:
-    found = world.mux.sessions.store.count(name)
+    found = world.mux.store.count(name)
     return found.hits, found.misses, found.shared
 
 

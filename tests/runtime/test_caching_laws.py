@@ -106,7 +106,7 @@ async def run(seed: int, caching: Caching) -> tuple[list[int], int]:
             for world in worlds:
                 for _ in range(CLIENTS):
                     nursery.start_soon(use, world.client(), state, seen)
-        return seen, sum(world.mux.sessions.store.count("docs").hits for world in worlds)
+        return seen, sum(world.mux.store.count("docs").hits for world in worlds)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -131,7 +131,7 @@ async def test_what_is_served_from_memory_is_counted(autojump_clock: object):
     )
     async with open_world({"docs": server}, caching=Caching(trust_announcements=True)) as world:
         await world.mux.upstreams.settled(legacy=False)
-        client, store = world.client(), world.mux.sessions.store
+        client, store = world.client(), world.mux.store
         for _ in range(3):
             await client.request("resources/list")
         found = parse(rendered(Metrics(), mux_gauges(world.mux.upstreams, world.mux.hub, store)))

@@ -224,7 +224,7 @@ class Worker:
                             mux.hub.tell_list_change(method, upstream)
                     case cc.Act("reconnect", name) if name in mux.upstreams:
                         if mux.upstreams[name].state in ("down", "crash-loop"):
-                            mux.upstreams.add(name, mux.sessions.make_shared(name))
+                            mux.upstreams.add(name, mux.make_shared(name))
                     case cc.Act(action, name) if name in mux.upstreams:
                         {"drain": mux.drain, "release": mux.release, "restart": mux.restart}[action](name)
         log.warning("stopping at once: the supervisor has gone")
