@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from mcpmux.traffic.capture.capture import CaptureSink
     from mcpmux.traffic.capture.message import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
+    from mcpmux.traffic.telemetry.prometheus import Family
     from mcpmux.traffic.telemetry.spans import Spans
 
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
@@ -83,7 +83,7 @@ class Inspector:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
         from mcpmux.traffic.admin.listener import serve_admin
         from mcpmux.traffic.admin.view import LiveView
-        from mcpmux.traffic.telemetry.scraping import metrics_route
+        from mcpmux.traffic.telemetry.prometheus import metrics_route
 
         assert self.ring is not None
         await serve_admin(
@@ -92,7 +92,7 @@ class Inspector:
             self.view(mux),
             stopping,
             announce,
-            [metrics_route(self.renderer(mux))],
+            [metrics_route(self.metrics_of(mux))],
             control,
             mux.certificates,
             task_status=task_status,
@@ -104,16 +104,20 @@ class Inspector:
 
         return UpstreamView(mux.upstreams, mux.hub.subscriptions, self.redactor, lambda: mux.config.upstreams)
 
-    def renderer(self, mux: Mux) -> Callable[[], Awaitable[bytes]]:
-        """Renders all metrics as text for Prometheus."""
-        from mcpmux.traffic.telemetry import prometheus  # not at the top: see there
+    def metrics_of(self, mux: Mux) -> Callable[[], Awaitable[list[Family]]]:
+        """Reads all metrics as they are then."""
+        from mcpmux.traffic.telemetry import prometheus
 
         gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
         if self.capture is not None:
             gauges += prometheus.capture_gauges(self.capture)
         if self.audit is not None:
             gauges += prometheus.audit_gauges(self.audit)
-        return partial(prometheus.render_in_thread, self.metrics, gauges)
+
+        async def read() -> list[Family]:
+            return prometheus.snapshot(self.metrics, gauges)
+
+        return read
 
 
 def new_run() -> Run:

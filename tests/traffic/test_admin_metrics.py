@@ -10,8 +10,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.upstreams import UpstreamView
-from mcpmux.traffic.telemetry.prometheus import mux_gauges, render_in_thread
-from mcpmux.traffic.telemetry.scraping import metrics_route
+from mcpmux.traffic.telemetry.prometheus import Family, metrics_route, mux_gauges, snapshot
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.runtime.scripted import ScriptedServer
@@ -30,7 +29,11 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
         await world.mux.upstreams.settled(legacy=False)
         announced: list[str] = []
         gauges = mux_gauges(world.mux.upstreams, world.mux.hub)
-        route = metrics_route(partial(render_in_thread, play.metrics, gauges))
+
+        async def read() -> list[Family]:
+            return snapshot(play.metrics, gauges)
+
+        route = metrics_route(read)
         upstreams = UpstreamView(world.mux.upstreams, world.mux.hub.subscriptions, traffic.view.redactor)
         admin = Admin(port=0, token=Secret(TOKEN))
         serve = partial(serve_admin, admin, traffic.view, upstreams, trio.Event(), announced.append, [route])

@@ -299,10 +299,9 @@ async def test_with_a_full_backlog_no_exchange_is_begun(autojump_clock):
 
 def gauge_of(audit: Audit) -> float:
     """How many exchanges are held back, as metrics tell it."""
-    [gauge] = audit_gauges(audit)
-    assert gauge.name == "mcpmux_audit_held_back"
-    [(_, value)] = gauge.read()
-    return value
+    [read] = audit_gauges(audit)
+    assert read().name == "mcpmux_audit_held_back"
+    return read().samples[()]
 
 
 async def test_a_cancelled_exchange_leaves_a_record_even_when_the_disk_is_slow(autojump_clock):

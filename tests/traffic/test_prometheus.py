@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpmux import __version__
 from mcpmux.config import Caching
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, Snapshot, mux_gauges, single
+from mcpmux.traffic.telemetry.prometheus import Family, Read, mux_gauges, render, single, snapshot
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play
 
 
-def rendered(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> bytes:
-    return generate_latest(Snapshot(metrics, gauges))
+def rendered(metrics: Metrics, gauges: Iterable[Read] = ()) -> bytes:
+    return render(snapshot(metrics, gauges))
 
 
 def parse(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
@@ -57,9 +57,10 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
     play = Play()
     for seconds in (0.0, 0.003, 0.003, 7.0, 1000.0):
         await play.exchange("tools/call", {}, "docs")
-        play.metrics.durations["tools/call", "docs"].total -= 1
-        play.metrics.durations["tools/call", "docs"].counts[SECONDS.index(1.0)] -= 1
-        play.metrics.durations["tools/call", "docs"].add(seconds)
+        durations = play.metrics.durations["tools/call", "docs"]
+        durations[-1] += seconds - 1
+        durations[SECONDS.index(1.0)] -= 1
+        durations[bisect_left(SECONDS, seconds)] += 1
     found = parse(rendered(play.metrics))
     name = "mcpmux_exchange_duration_seconds"
     buckets = {float(labels[0]): value for labels, value in found[f"{name}_bucket"].items()}
@@ -73,28 +74,28 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
 async def test_what_is_counted_while_the_text_is_made_is_not_in_it():
     play = Play()
     await play.exchange("tools/call", {}, "docs")
-    snapshot = Snapshot(play.metrics, [single("mcpmux_x", "x", lambda: len(play.metrics.exchanges))])
-    before = parse(generate_latest(snapshot))
+    families = snapshot(play.metrics, [single("x", "x", lambda: len(play.metrics.exchanges))])
+    before = parse(render(families))
     await play.exchange("tools/call", {}, "docs")
     await play.exchange("ping", {})
-    assert parse(generate_latest(snapshot)) == before
+    assert parse(render(families)) == before
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_any_label_value_comes_back_as_it_was(text: str):
-    gauge = Gauge("mcpmux_x", 'help with a \\ and a "quote"\nand a line', ("a",), lambda: [((text,), 2)])
-    assert parse(rendered(Metrics(), [gauge]))["mcpmux_x"] == {(text,): 2.0}
+    family = Family("mcpmux_x", 'help with a \\ and a "quote"\nand a line', ("a",), {(text,): 2})
+    assert parse(render([family]))["mcpmux_x"] == {(text,): 2.0}
 
 
 @given(st.floats(allow_nan=False))
 def test_any_number_comes_back_as_it_was(value: float):
-    found = parse(rendered(Metrics(), [single("mcpmux_x", "x", lambda: value)]))
+    found = parse(rendered(Metrics(), [single("x", "x", lambda: value)]))
     assert found["mcpmux_x"] == {(): value}
 
 
 def test_callbacks_are_asked_at_each_rendering():
     dropped = 0
-    gauge = single("mcpmux_capture_dropped_total", "Messages that were not kept.", lambda: dropped)
+    gauge = single("capture_dropped_total", "Messages that were not kept.", lambda: dropped)
     assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 0}
     dropped = 3
     assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 3}

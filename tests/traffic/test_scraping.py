@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.telemetry.metrics import Metrics
-from mcpmux.traffic.telemetry.prometheus import Gauge, single
-from mcpmux.traffic.telemetry.scraping import Totals, add_up
-from tests.traffic.test_prometheus import parse, rendered
+from mcpmux.traffic.telemetry.prometheus import Family, Totals, add_up, render, single, snapshot
+from tests.traffic.test_prometheus import parse
 
 
-def text(answers: int, up: float = 1) -> str:
+def told(answers: int, up: float = 1) -> list[Family]:
     metrics, correlator = Metrics(), Correlator()
     leg = Leg("upstream", 'a "docs" {x}', "http", 'a "docs" {x}')
     for number in range(answers):
@@ -23,53 +22,55 @@ def text(answers: int, up: float = 1) -> str:
             for seen in correlator.settle([(leg, direction, data, at, None, 0, False)]):  # type: ignore[arg-type]
                 metrics.take(seen)
     gauges = [
-        Gauge("mcpmux_upstream_up", "Up.", ("upstream",), lambda: [(("docs",), up)]),
-        Gauge("mcpmux_client_sessions", "Sessions.", (), lambda: [((), answers)]),
+        lambda: Family("mcpmux_upstream_up", "Up.", ("upstream",), {("docs",): up}),
+        single("client_sessions", "Sessions.", lambda: answers),
     ]
-    return rendered(metrics, gauges).decode()
+    return snapshot(metrics, gauges)
 
 
-def value(text: str, beginning: str) -> float:
-    (line,) = [line for line in text.splitlines() if line.startswith(beginning)]
-    return float(line.rpartition(" ")[2])
+def value(families: list[Family], name: str, *labels: str) -> float:
+    """Of the one sample of that name whose first labels are these."""
+    found = parse(render(families))[name]
+    (value,) = [each for values, each in found.items() if values[: len(labels)] == labels]
+    return value
 
 
 def test_the_sum_of_one_is_the_same():
-    assert add_up([text(3)]) == text(3)
+    assert render(add_up([told(3)])) == render(told(3))
 
 
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
 def test_the_sum_of_one_has_every_number_of_it(number: float):
-    alone = rendered(Metrics(), [single("mcpmux_x", "x", lambda: number)])
-    assert parse(add_up([alone.decode()]).encode()) == parse(alone)
+    alone = snapshot(Metrics(), [single("x", "x", lambda: number)])
+    assert parse(render(add_up([alone]))) == parse(render(alone))
 
 
 def test_everything_that_is_counted_is_added_up():
-    assert add_up([text(3), text(4)]) == text(7)
-    assert sorted(add_up([text(0), text(4)]).splitlines()) == sorted(text(4).splitlines())
+    assert add_up([told(3), told(4)]) == told(7)
+    assert parse(render(add_up([told(0), told(4)]))) == parse(render(told(4)))
 
 
 def test_up_is_what_is_so_everywhere():
-    assert value(add_up([text(1, 1), text(1, 0)]), "mcpmux_upstream_up") == 0
-    assert value(add_up([text(1, 1), text(1, 1)]), "mcpmux_upstream_up") == 1
-    assert value(add_up([text(1), text(1)]), "mcpmux_build_info") == 1
+    assert value(add_up([told(1, 1), told(1, 0)]), "mcpmux_upstream_up") == 0
+    assert value(add_up([told(1, 1), told(1, 1)]), "mcpmux_upstream_up") == 1
+    assert value(add_up([told(1), told(1)]), "mcpmux_build_info") == 1
 
 
 def test_no_counter_goes_back_when_a_process_ends():
     totals = Totals()
-    running: dict[object, str] = {(1, 1): text(3), (2, 1): text(4)}
-    assert value(totals.add_up(running, running), 'mcpmux_messages_total{direction="in"') == 7
-    after: dict[object, str] = {(1, 1): text(5), (2, 2): text(1)}
+    running: dict[object, list[Family]] = {(1, 1): told(3), (2, 1): told(4)}
+    assert value(totals.add_up(running, running), "mcpmux_messages_total", "in") == 7
+    after: dict[object, list[Family]] = {(1, 1): told(5), (2, 2): told(1)}
     for _ in range(3):
-        told = totals.add_up(after, after)
-        assert value(told, 'mcpmux_messages_total{direction="in"') == 10
-        assert value(told, "mcpmux_upstream_request_duration_seconds_count") == 10
-        assert value(told, "mcpmux_client_sessions") == 6
+        summed = totals.add_up(after, after)
+        assert value(summed, "mcpmux_messages_total", "in") == 10
+        assert value(summed, "mcpmux_upstream_request_duration_seconds_count") == 10
+        assert value(summed, "mcpmux_client_sessions") == 6
 
 
 def test_one_that_says_nothing_for_once_has_not_ended():
     totals = Totals()
-    everyone: dict[object, str] = {1: text(3), 2: text(4)}
+    everyone: dict[object, list[Family]] = {1: told(3), 2: told(4)}
     totals.add_up(everyone, everyone)
-    totals.add_up({1: text(3)}, everyone)
-    assert value(totals.add_up(everyone, everyone), 'mcpmux_messages_total{direction="in"') == 7
+    totals.add_up({1: told(3)}, everyone)
+    assert value(totals.add_up(everyone, everyone), "mcpmux_messages_total", "in") == 7

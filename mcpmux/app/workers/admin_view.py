@@ -14,16 +14,16 @@ import trio
 from mcpmux.app.control import Control
 from mcpmux.app.listeners import Announce
 from mcpmux.app.observers import new_run
+from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.app.workers.shared_upstream import SharedUpstreams
 from mcpmux.app.workers.traffic_forwarder import TrafficCollector
-from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.config import Config
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
-from mcpmux.traffic.telemetry.scraping import Totals, metrics_route
+from mcpmux.traffic.telemetry.prometheus import Family, Totals, metrics_route
 from mcpmux.transports.tls.context import TlsContexts
 
 
@@ -39,9 +39,6 @@ class AdminView:
         self._ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
         self._totals = Totals()
         self.collector = TrafficCollector(self._ring, pool.count)
-
-    def __repr__(self) -> str:
-        return f"<AdminView {self._ring!r}>"
 
     def follow(self, config: Config) -> None:
         """The configuration has changed."""
@@ -69,11 +66,10 @@ class AdminView:
     async def read_states(self) -> dict[str, str]:
         return merge_states((await self._pool.ask("states")).values())
 
-    async def _metrics(self) -> bytes:
-        texts = await self._pool.ask("metrics")
+    async def _metrics(self) -> list[Family]:
         starts = self._pool.starts
-        named: dict[object, str] = {(number, starts[number]): text.decode() for number, text in texts.items()}
-        return self._totals.add_up(named, starts.items()).encode()
+        told = {(key, starts[key]): found for key, found in (await self._pool.ask("metrics")).items()}
+        return self._totals.add_up(told, starts.items())
 
 
 # The states of the upstreams for all workers together. Pure.

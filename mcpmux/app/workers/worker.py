@@ -47,7 +47,7 @@ Answers = Mapping[str, Callable[[], Awaitable[Any]]]
 """By what is asked; the supervisor puts together what all workers answer.
 
 `states`: the state of each upstream's shared session, by name. `upstreams`: a list of `UpstreamState`.
-`metrics`: text for Prometheus. Anything else, such as `heartbeat`, is answered with None.
+`metrics`: a list of `Family`. Anything else, such as `heartbeat`, is answered with None.
 """
 
 
@@ -137,7 +137,7 @@ class Worker:
                     mux.drain(name)
                 answers: Answers = {}
                 if observers.inspector is not None:
-                    view, metrics = observers.inspector.view(mux), observers.inspector.renderer(mux)
+                    view, metrics = observers.inspector.view(mux), observers.inspector.metrics_of(mux)
                     answers = {"states": view.read_states, "upstreams": view.read_all, "metrics": metrics}
                 everything.start_soon(self._obey, mux, answers, everything, name="control")
                 mux.hub.on_list_change = lambda *changed: self.control.post(cc.ListsChanged((changed,)))

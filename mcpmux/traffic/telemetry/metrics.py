@@ -31,28 +31,14 @@ SEVERAL = "(several)"
 Labels = tuple[str, ...]
 
 
-class Histogram:
-    """How many values were at most each of SECONDS; the last count is of those above all of them."""
+def _new_histogram() -> list[float]:
+    """How many values were at most each of SECONDS, how many were above all of them, and their sum."""
+    return [0] * (len(SECONDS) + 2)
 
-    __slots__ = ("counts", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS) + 1)
-        self.total = 0.0
-
-    def __repr__(self) -> str:
-        return f"<Histogram {sum(self.counts)} values, total {self.total:g}>"
-
-    def copy(self) -> Histogram:
-        """The same values."""
-        other = Histogram()
-        other.counts, other.total = self.counts.copy(), self.total
-        return other
-
-    def add(self, value: float) -> None:
-        """One more value."""
-        self.counts[bisect_left(SECONDS, value)] += 1
-        self.total += value
+def _count(histogram: list[float], seconds: float) -> None:
+    histogram[bisect_left(SECONDS, seconds)] += 1
+    histogram[-1] += seconds
 
 
 class Metrics:
@@ -66,13 +52,10 @@ class Metrics:
         self._tallies: defaultdict[Labels, list[int]] = defaultdict(lambda: [0, 0])
         self.notifications: Counter[Labels] = Counter()
         self.exchanges: Counter[Labels] = Counter()
-        self.durations: defaultdict[Labels, Histogram] = defaultdict(Histogram)
+        self.durations: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.calls: Counter[Labels] = Counter()
-        self.call_durations: defaultdict[Labels, Histogram] = defaultdict(Histogram)
+        self.call_durations: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.in_flight: Counter[Labels] = Counter()
-
-    def __repr__(self) -> str:
-        return f"<Metrics {sum(self.messages.values())} messages, {self.exchanges.total()} exchanges>"
 
     @property
     def messages(self) -> dict[Labels, int]:
@@ -97,7 +80,7 @@ class Metrics:
             outcome = answered if observed.code is None else class_of(observed.code)
             self.calls[leg.upstream, method, outcome] += 1
             if method != m.LISTEN:
-                self.call_durations[leg.upstream, method].add(observed.ms / 1000)
+                _count(self.call_durations[leg.upstream, method], observed.ms / 1000)
 
     async def admit(self, exchange: Exchange) -> None:
         self.in_flight[method_label(exchange.call.method),] += 1
@@ -109,7 +92,7 @@ class Metrics:
         self.in_flight[method,] -= 1
         self.exchanges[method, upstream, outcome_of(exchange.call.method, outcome)] += 1
         if method != m.LISTEN:
-            self.durations[method, upstream].add(seconds)
+            _count(self.durations[method, upstream], seconds)
 
 
 def method_label(method: str | None) -> str:

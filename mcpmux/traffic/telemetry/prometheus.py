@@ -1,120 +1,180 @@
-"""Metrics as text that Prometheus reads (exposition format 0.0.4), written by its client library.
+"""`/metrics` of the admin listener: what is counted, of one process or of several as of one.
 
-The only module that knows `prometheus_client`, which takes a tenth of a second to import and is needed only
-where an admin listener serves metrics.
+Rules for several processes
+  * Values of the same name and labels are added up: counters, histograms, and gauges, which count what is
+    there.
+  * What is 1 or 0 is 1 when it is so everywhere, or anywhere; see `_JOINS`.
+  * Counters of a process that has ended stay in the sum; its gauges do not. So no counter ever goes back,
+    but for what was counted after the last look at a process.
+
+Law: the sum of one process says the same as that process.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from mcpmux import __version__
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import CacheStore
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.traffic.admin.route import NO_STORE, SECURITY, HttpExchange, Route
 from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics
+from mcpmux.transports.http.message import Fields
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
 
-Samples = Iterable[tuple[Labels, float]]
+_FIELDS: Fields = (("Content-Type", "text/plain; version=0.0.4; charset=utf-8"), NO_STORE, *SECURITY)
+
+_JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "mcpmux_upstream_up": min,
+    "mcpmux_capture_paused": max,
+    "mcpmux_build_info": max,
+}
+
+Samples = dict[Labels, Any]
+"""By label values: a number; in a histogram a list, as in `Metrics.durations`."""
 
 
-class Gauge(NamedTuple):
-    """Looked up when metrics are asked for: a state, or a counter, whose name ends with `_total`.
+class Family(NamedTuple):
+    """One metric at one time. `labels`: the names of the labels, in the order of their values.
 
-    `read` gives a value for each set of label values, in the order of `labels`.
+    Its name says its kind: it ends with `_total` for a counter, with `_seconds` for a histogram; any other
+    is a gauge.
     """
 
     name: str
     help: str
     labels: Labels
-    read: Callable[[], Samples]
+    samples: Samples
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it counts what has happened since the start."""
+        return self.name.endswith(("_total", "_seconds"))
+
+
+Read = Callable[[], Family]
+"""Looks a metric up when metrics are asked for."""
 
 _LEG = ("leg", "direction", "transport", "kind")
-_UPSTREAM = ("upstream",)
-_OF_CALLS = (*_UPSTREAM, "method")
+_EXCHANGE = ("method", "upstream")
+_CALL = ("upstream", "method")
+_OUTCOME = ("outcome",)
 
-# Name, label names, and attribute of Metrics, with what it says.
-_COUNTED: tuple[tuple[str, Labels, str, str], ...] = (
+# Label names, attribute of Metrics, name, and what it says.
+_COUNTED: tuple[tuple[Labels, str, str, str], ...] = (
+    (_LEG, "messages", "messages_total", "JSON-RPC messages that passed; direction as mcpmux sees it."),
+    (_LEG, "bytes", "message_bytes_total", "Their length, without the framing of the transport."),
+    ((*_LEG[:2], "method"), "notifications", "notifications_total", "Notifications that passed."),
     (
-        "mcpmux_messages_total",
-        _LEG,
-        "messages",
-        "JSON-RPC messages that passed; direction as mcpmux sees it.",
-    ),
-    ("mcpmux_message_bytes_total", _LEG, "bytes", "Their length, without the framing of the transport."),
-    ("mcpmux_notifications_total", (*_LEG[:2], "method"), "notifications", "Notifications that passed."),
-    (
-        "mcpmux_exchanges_total",
-        ("method", "upstream", "outcome"),
+        _EXCHANGE + _OUTCOME,
         "exchanges",
+        "exchanges_total",
         "Requests of clients that were worked on, by how they went.",
     ),
+    (_CALL + _OUTCOME, "calls", "upstream_requests_total", "Requests that upstreams have answered, by how."),
+    (("method",), "in_flight", "exchanges_in_flight", "Requests of clients that are being worked on."),
+    (_EXCHANGE, "durations", "exchange_duration_seconds", "Time from a client's request to its answer."),
     (
-        "mcpmux_upstream_requests_total",
-        (*_OF_CALLS, "outcome"),
-        "calls",
-        "Requests that upstreams have answered, by how.",
+        _CALL,
+        "call_durations",
+        "upstream_request_duration_seconds",
+        "Time from a request to an upstream to its answer.",
     ),
-    ("mcpmux_exchanges_in_flight", ("method",), "in_flight", "Requests of clients that are being worked on."),
 )
 
 
-class Snapshot(Collector):
+def snapshot(metrics: Metrics, gauges: Iterable[Read] = ()) -> list[Family]:
     """All metrics at one time. Copies values and nothing more, so that it takes little time."""
-
-    def __init__(self, metrics: Metrics, gauges: Iterable[Gauge] = ()) -> None:
-        counted = (
-            Gauge(n, about, labels, getattr(metrics, each).items) for n, labels, each, about in _COUNTED
-        )
-        build = Gauge("mcpmux_build_info", "Version of mcpmux.", ("version",), lambda: [((__version__,), 1)])
-        self._gauges = [(gauge, list(gauge.read())) for gauge in (build, *counted, *gauges)]
-        self._durations = {values: each.copy() for values, each in metrics.durations.items()}
-        self._call_durations = {values: each.copy() for values, each in metrics.call_durations.items()}
-
-    def collect(self) -> Iterator[Metric]:
-        for gauge, samples in self._gauges:
-            make = CounterMetricFamily if gauge.name.endswith("_total") else GaugeMetricFamily
-            family = make(gauge.name, gauge.help, labels=gauge.labels)
-            for labels, value in samples:
-                family.add_metric(labels, value)
-            yield family
-        exchanges = HistogramMetricFamily(
-            "mcpmux_exchange_duration_seconds",
-            "Time from a client's request to its answer.",
-            labels=("method", "upstream"),
-        )
-        calls = HistogramMetricFamily(
-            "mcpmux_upstream_request_duration_seconds",
-            "Time from a request to an upstream to its answer.",
-            labels=_OF_CALLS,
-        )
-        bounds = (*(f"{bound:g}" for bound in SECONDS), "+Inf")
-        for histogram, durations in ((exchanges, self._durations), (calls, self._call_durations)):
-            for labels, each in durations.items():
-                buckets = list(zip(bounds, accumulate(each.counts), strict=True))
-                histogram.add_metric(labels, buckets, each.total)
-            yield histogram
+    build = Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})
+    counted = [
+        Family(f"mcpmux_{name}", about, labels, _copy(getattr(metrics, attribute)))
+        for labels, attribute, name, about in _COUNTED
+    ]
+    return [build, *counted, *(read() for read in gauges)]
 
 
-async def render_in_thread(metrics: Metrics, gauges: Iterable[Gauge]) -> bytes:
-    """Everything that was counted, and the gauges as they are now.
+def _copy(samples: Mapping[Labels, Any]) -> Samples:
+    return {labels: value.copy() if isinstance(value, list) else value for labels, value in samples.items()}
 
-    The text is made in a thread: with many upstreams that takes long.
-    """
-    return await trio.to_thread.run_sync(generate_latest, Snapshot(metrics, gauges))
+
+def add_up(snapshots: Iterable[Iterable[Family]]) -> list[Family]:
+    """Those of several processes as one."""
+    found: dict[str, Family] = {}
+    for family in chain.from_iterable(snapshots):
+        samples = found.setdefault(family.name, family._replace(samples={})).samples
+        join = _JOINS.get(family.name, _add)
+        for labels, value in family.samples.items():
+            samples[labels] = join(samples[labels], value) if labels in samples else value
+    return list(found.values())
+
+
+def _add(one: Any, other: Any) -> Any:
+    return [a + b for a, b in zip(one, other, strict=True)] if isinstance(one, list) else one + other
+
+
+class Totals:
+    """The sum over processes that come and go, each known by a name that no other ever has."""
+
+    def __init__(self) -> None:
+        self._last: dict[object, list[Family]] = {}
+        self._ended: list[Family] = []
+
+    def add_up(self, snapshots: Mapping[Any, list[Family]], running: Iterable[object]) -> list[Family]:
+        """The sum of the processes' present metrics; `running` also has those that did not answer."""
+        self._last.update(snapshots)
+        for gone in self._last.keys() - set(running):
+            counted = filter(lambda family: family.is_counted, self._last.pop(gone))
+            self._ended = add_up([self._ended, counted])
+        return add_up([*snapshots.values(), self._ended])
+
+
+def render(families: Iterable[Family]) -> bytes:
+    """The text that Prometheus reads (exposition format 0.0.4). With many upstreams that takes long."""
+    from prometheus_client import generate_latest  # takes a tenth of a second, and workers need it never
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.registry import Collector
+
+    bounds = (*(f"{bound:g}" for bound in SECONDS), "+Inf")
+
+    def convert(family: Family) -> Metric:
+        name, about, labels, samples = family
+        if name.endswith("_seconds"):
+            histogram = HistogramMetricFamily(name, about, labels=labels)
+            for values, (*counts, total) in samples.items():
+                histogram.add_metric(values, list(zip(bounds, accumulate(counts), strict=True)), total)
+            return histogram
+        make = CounterMetricFamily if family.is_counted else GaugeMetricFamily
+        metric = make(name, about, labels=labels)
+        for values, value in samples.items():
+            metric.add_metric(values, value)
+        return metric
+
+    class Families(Collector):
+        def collect(self) -> Iterator[Metric]:
+            return map(convert, families)
+
+    return generate_latest(Families())
+
+
+def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
+    """A route for `serve_admin`."""
+
+    async def handle(http: HttpExchange) -> None:
+        await http.reply.send(200, _FIELDS, await trio.to_thread.run_sync(render, await read()))
+
+    return Route("/metrics", handle)
 
 
 # Gauges of the running parts: upstreams, clients, cache, capture, audit log.
@@ -122,20 +182,20 @@ async def render_in_thread(metrics: Metrics, gauges: Iterable[Gauge]) -> bytes:
 
 def mux_gauges(
     registry: UpstreamRegistry, hub: NotificationHub, store: CacheStore | None = None
-) -> tuple[Gauge, ...]:
-    """The gauges of upstreams and clients, and of what is kept in `store`."""
+) -> tuple[Read, ...]:
+    """Of upstreams and clients, and of what is kept in `store`."""
 
-    def shared(name: str, read: Callable[[Upstream], float], about: str) -> Gauge:
-        return Gauge(name, about, _UPSTREAM, lambda: [((key,), read(each)) for key, each in registry.items()])
+    def shared(name: str, read: Callable[[Upstream], float], about: str) -> Read:
+        return _by_upstream(name, about, lambda: {key: read(each) for key, each in registry.items()})
 
-    def summed(name: str, read: Callable[[Upstream], int], about: str) -> Gauge:
-        def samples() -> Samples:
+    def summed(name: str, read: Callable[[Upstream], int], about: str) -> Read:
+        def add() -> Mapping[str, float]:
             found = Counter(dict.fromkeys(registry, 0))
             for upstream in registry.connected():
                 found[upstream.name] += read(upstream)
-            return [((key,), count) for key, count in found.items()]
+            return found
 
-        return Gauge(name, about, _UPSTREAM, samples)
+        return _by_upstream(name, about, add)
 
     wanted = hub.subscriptions.wanted
     up = "Whether the upstream's shared session is ready."
@@ -144,50 +204,56 @@ def mux_gauges(
     sessions = "Sessions with the upstream: shared, for legacy clients, and clients' own."
     listened = "Resources of the upstream that any client listens to."
     return (
-        shared("mcpmux_upstream_up", lambda each: float(each.state == "ready"), up),
-        shared("mcpmux_upstream_connects_total", lambda each: each.connects, agreed),
-        shared("mcpmux_upstream_reconnects_total", lambda each: max(0, each.connects - 1), again),
-        summed("mcpmux_upstream_sessions", lambda each: 1, sessions),
-        summed("mcpmux_upstream_subscriptions", lambda each: len(wanted(each.key)), listened),
-        single("mcpmux_client_sessions", "Legacy sessions of clients.", lambda: registry.clients),
-        single("mcpmux_listening_clients", "Clients that may hear of changes.", lambda: hub.listening),
+        shared("upstream_up", lambda each: float(each.state == "ready"), up),
+        shared("upstream_connects_total", lambda each: each.connects, agreed),
+        shared("upstream_reconnects_total", lambda each: max(0, each.connects - 1), again),
+        summed("upstream_sessions", lambda each: 1, sessions),
+        summed("upstream_subscriptions", lambda each: len(wanted(each.key)), listened),
+        single("client_sessions", "Legacy sessions of clients.", lambda: registry.clients),
+        single("listening_clients", "Clients that may hear of changes.", lambda: hub.listening),
         *(cache_gauges(store) if store is not None else ()),
     )
 
 
-def cache_gauges(store: CacheStore) -> tuple[Gauge, ...]:
-    """The gauges of what is served from memory. Whole merged lists have no upstream."""
+def cache_gauges(store: CacheStore) -> tuple[Read, ...]:
+    """Of what is served from memory. Whole merged lists have no upstream."""
 
-    def counted(outcome: str, about: str) -> Gauge:
-        def samples() -> Samples:
-            return [((name,), getattr(counts, outcome)) for name, counts in store.counts.items()]
-
-        return Gauge(f"mcpmux_cache_{outcome}_total", about, _UPSTREAM, samples)
+    def counted(outcome: str, about: str) -> Read:
+        return _by_upstream(
+            f"cache_{outcome}_total",
+            about,
+            lambda: {name: getattr(counts, outcome) for name, counts in store.counts.items()},
+        )
 
     return (
         counted("hits", "Answers from memory."),
         counted("misses", "Reads and pages that were looked for in memory and asked for."),
         counted("shared", "Reads and pages that were another's, asked for at the same time."),
-        single("mcpmux_cache_entries", "Answers in memory.", lambda: len(store.cache)),
-        single("mcpmux_cache_bytes", "What they take, about.", lambda: store.cache.bytes),
+        single("cache_entries", "Answers in memory.", lambda: len(store.cache)),
+        single("cache_bytes", "What they take, about.", lambda: store.cache.bytes),
     )
 
 
-def capture_gauges(capture: CaptureSink) -> tuple[Gauge, ...]:
-    """The gauges of what is kept in files."""
+def capture_gauges(capture: CaptureSink) -> tuple[Read, ...]:
+    """Of what is kept in files."""
     dropped = "Messages that were not captured because the disk was too slow or full."
     return (
-        single("mcpmux_capture_dropped_total", dropped, lambda: capture.dropped),
-        single("mcpmux_capture_paused", "Whether files cannot be written.", lambda: float(capture.paused)),
+        single("capture_dropped_total", dropped, lambda: capture.dropped),
+        single("capture_paused", "Whether files cannot be written.", lambda: float(capture.paused)),
     )
 
 
-def audit_gauges(audit: Audit) -> tuple[Gauge, ...]:
-    """The gauges of the audit log."""
+def audit_gauges(audit: Audit) -> tuple[Read, ...]:
     about = "Exchanges that wait for the disk of the audit log."
-    return (single("mcpmux_audit_held_back", about, lambda: audit.held_back),)
+    return (single("audit_held_back", about, lambda: audit.held_back),)
 
 
-def single(name: str, about: str, read: Callable[[], float]) -> Gauge:
-    """A gauge of one value without labels, such as what a queue holds."""
-    return Gauge(name, about, (), lambda: [((), read())])
+def single(name: str, about: str, read: Callable[[], float]) -> Read:
+    """One value without labels, such as what a queue holds."""
+    return lambda: Family(f"mcpmux_{name}", about, (), {(): read()})
+
+
+def _by_upstream(name: str, about: str, read: Callable[[], Mapping[str, float]]) -> Read:
+    return lambda: Family(
+        f"mcpmux_{name}", about, ("upstream",), {(key,): value for key, value in read().items()}
+    )
