@@ -14,7 +14,7 @@ import trio
 from mcpmux.app.control import Control
 from mcpmux.app.listeners import Announce
 from mcpmux.app.observers import new_run
-from mcpmux.app.workers.worker_pool import WorkerPool
+from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.shared_upstream import SharedUpstreams
 from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.config import Config

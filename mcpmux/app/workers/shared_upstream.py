@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import structlog
@@ -18,7 +19,7 @@ from trio.abc import Stream
 
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.workers.config_split import is_shared, shared_config
-from mcpmux.config import Config, Upstream
+from mcpmux.config import Config
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Notify
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
@@ -49,10 +50,15 @@ class SharedUpstream:
 
     name: str
     path: Path
-    config: Config = field(repr=False)
-    on_ready: Callable[[str], None] = field(repr=False)
+    config: Config
+    on_ready: Callable[[str], None]
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    mux: Mux | None = field(default=None, repr=False)
+    mux: Mux | None = None
+
+    def apply(self, config: Config) -> None:
+        self.config = config
+        if self.mux is not None:
+            self.mux.apply(config)
 
     @property
     def server(self) -> Server | None:
@@ -133,20 +139,15 @@ class _Service:
         self._service.roots_changed()
 
 
-@dataclass(eq=False)
 class SharedUpstreams:
     """All of them. They run in `nursery`; their sockets are in `folder`, which is private."""
 
-    folder: Path
-    on_ready: Callable[[str], None]
-    nursery: trio.Nursery
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path, on_ready: Callable[[str], None], nursery: trio.Nursery) -> None:
+        self._folder = folder
+        self._on_ready = on_ready
+        self._nursery = nursery
         self._upstreams: dict[str, SharedUpstream] = {}
-        self._made = 0
-
-    def __repr__(self) -> str:
-        return f"<SharedUpstreams {list(self._upstreams)}>"
+        self._numbers = count(1)
 
     @property
     def sockets(self) -> dict[str, str]:
@@ -163,32 +164,31 @@ class SharedUpstreams:
 
     async def open(self, config: Config) -> None:
         """Start the shared upstreams of the configuration. Raises TransportError."""
-        for upstream in filter(is_shared, config.upstreams):
-            shared = self._add(config, upstream)
-            await self.nursery.start(shared.run, name=f"shared upstream {shared.name}")
+        for shared in self._follow(config):
+            await self._nursery.start(shared.run, name=f"shared upstream {shared.name}")
 
     def adopt(self, config: Config) -> None:
         """The configuration has changed. Upstreams that it still has change in place."""
+        for shared in self._follow(config):
+            self._nursery.start_soon(shared.run, name=f"shared upstream {shared.name}")
+
+    def _follow(self, config: Config) -> list[SharedUpstream]:
+        """The upstreams that have to be started."""
         wanted = {upstream.name: upstream for upstream in config.upstreams if is_shared(upstream)}
-        for name in [name for name in self._upstreams if name not in wanted]:
+        for name in self._upstreams.keys() - wanted.keys():
             self._upstreams.pop(name).scope.cancel(reason="it is not shared any more")
+        added = []
         for name, upstream in wanted.items():
-            shared = self._upstreams.get(name)
-            if shared is None:
-                self.nursery.start_soon(self._add(config, upstream).run, name=f"shared upstream {name}")
+            settings = shared_config(config, upstream)
+            if name not in self._upstreams:
+                path = self._folder / f"{next(self._numbers)}.sock"
+                self._upstreams[name] = SharedUpstream(name, path, settings, self._on_ready)
+                added.append(self._upstreams[name])
             else:
-                shared.config = shared_config(config, upstream)
-                if shared.mux is not None:
-                    shared.mux.apply(shared.config)
+                self._upstreams[name].apply(settings)
+        return added
 
     def restart(self, name: str) -> None:
         """Replace the process of a server, if it is shared."""
         if name in self._upstreams and (mux := self._upstreams[name].mux) is not None:
             mux.restart(name)
-
-    def _add(self, config: Config, upstream: Upstream) -> SharedUpstream:
-        self._made += 1
-        path = self.folder / f"{self._made}.sock"
-        shared = SharedUpstream(upstream.name, path, shared_config(config, upstream), self.on_ready)
-        self._upstreams[upstream.name] = shared
-        return shared

@@ -13,10 +13,8 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import structlog
 import trio
@@ -25,11 +23,10 @@ from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
-from mcpmux.app.workers import control_channel as cc
 from mcpmux.app.workers.admin_view import AdminView
 from mcpmux.app.workers.config_split import worker_config
+from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.shared_upstream import SharedUpstreams
-from mcpmux.app.workers.worker_pool import WorkerPool
 from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
@@ -100,43 +97,38 @@ async def serve_workers(
         signals.cancel_scope.cancel()
 
 
-@dataclass(eq=False)
 class Supervisor:
     """All workers and shared upstreams, to be controlled like one mux.
 
     `sharing`: for shared upstreams, whose sockets are in `folder`.
     """
 
-    config: Config
-    workers: InitVar[int]
-    folder: Path
-    sharing: InitVar[trio.Nursery]
-    followers: Sequence[Follower]
-
-    def __post_init__(self, workers: int, sharing: trio.Nursery) -> None:
+    def __init__(
+        self, config: Config, workers: int, folder: Path, sharing: trio.Nursery, followers: Sequence[Follower]
+    ) -> None:
+        self.config = config
         self.pool = WorkerPool(workers, self._start_for)
-        self.shared = SharedUpstreams(self.folder, lambda name: self._act("reconnect", name), sharing)
+        self.shared = SharedUpstreams(folder, partial(self._act, "reconnect"), sharing)
         self.admin: AdminView | None = None
-        if self.config.admin.port is not None:
-            self.admin = AdminView(self.config, self.pool, self.shared)
+        if config.admin.port is not None:
+            self.admin = AdminView(config, self.pool, self.shared)
             self.pool.on_traffic = self.admin.collector.take
         self.certificates = TlsContexts()
+        self._folder = folder
+        self._followers = followers
         self._key = Secret(secrets.token_hex(CURSOR_KEY_BYTES))
         self._drained: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"<Supervisor {self.pool!r} {self.shared!r}>"
 
     def _config_of(self, worker: int) -> Config:
         return worker_config(self.config, worker, self.pool.count, self.shared.sockets, self._key)
 
-    def _start_for(self, worker: int) -> cc.Start:
+    def _start_for(self, worker: int) -> tuple[Config, str, tuple[str, ...]]:
         if self.admin is not None:
             self.admin.collector.begin(worker)
-        return cc.Start(self._config_of(worker), str(self.folder), tuple(sorted(self._drained)))
+        return self._config_of(worker), str(self._folder), tuple(sorted(self._drained))
 
-    def _act(self, action: Literal["drain", "release", "restart", "reconnect"], name: str) -> None:
-        self.pool.tell(lambda _: cc.Act(action, name))
+    def _act(self, action: str, name: str) -> None:
+        self.pool.tell("act", action, name)
 
     def apply(self, config: Config) -> Plan:
         plan = plan_change(self.config, config)
@@ -144,10 +136,11 @@ class Supervisor:
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
             self.shared.adopt(config)
-            self.pool.tell(self._config_of)
+            for worker in self.pool.running:
+                worker.control.post("apply", self._config_of(worker.number))
             if self.admin is not None:
                 self.admin.follow(config)
-            for follower in self.followers:
+            for follower in self._followers:
                 follower(config)
         return plan
 
@@ -167,7 +160,7 @@ class Supervisor:
     async def renew(self) -> tuple[str, ...]:
         changed = await self.certificates.renew()
         # Also without a change: one of them may have failed where the others did not.
-        self.pool.tell(lambda _: cc.Word.RENEW_CERTIFICATES)
+        self.pool.tell("renew")
         return changed
 
     async def settled(self) -> None:

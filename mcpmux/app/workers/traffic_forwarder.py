@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -30,26 +30,14 @@ MESSAGE_BYTES = 400  # what a message takes besides its text
 LONG_BYTES = 4 * 2**20  # a longer message is forwarded without its text
 LEGS = 16_384  # conversations that the supervisor remembers; the longest silent is forgotten first
 
-
 _leg_facts = attrgetter("side", "peer", "transport", "upstream", "revision", "session", "name")
 
+TrafficBatch: TypeAlias = list[tuple[tuple[Any, ...], int, tuple[Any, ...]] | int]
+"""In the order in which they were seen: messages, and exchanges that have ended without an answer.
 
-class SeenMessage(NamedTuple):
-    """A message; `seen` has all of an `Observation` but its leg, in order. `size`: of its whole text."""
-
-    leg: tuple[Any, ...]
-    size: int
-    seen: tuple[Any, ...]
-
-
-class CutOff(NamedTuple):
-    """An exchange has ended without an answer."""
-
-    exchange: int
-
-
-TrafficBatch: TypeAlias = list[SeenMessage | CutOff]
-"""In the order in which they were seen. Times are in seconds since 1970."""
+A message is the facts of its leg, the size of its whole text, and its Observation without the leg. Times are
+in seconds since 1970.
+"""
 
 
 class TrafficForwarder:
@@ -61,9 +49,6 @@ class TrafficForwarder:
         self._bytes = 0
         self._missing = 0
 
-    def __repr__(self) -> str:
-        return f"<TrafficForwarder {len(self._waiting)} messages wait, {self._missing} are missing>"
-
     def take(self, seen: Observation) -> None:
         if self._bytes > WAITING_BYTES:
             self._missing += 1
@@ -72,14 +57,14 @@ class TrafficForwarder:
         size = len(data)
         data = data if size <= LONG_BYTES else b""
         self._bytes += len(data) + MESSAGE_BYTES
-        self._waiting.append(SeenMessage(_leg_facts(leg), size, (direction, data, self._wall + at, *rest)))
+        self._waiting.append((_leg_facts(leg), size, (direction, data, self._wall + at, *rest)))
 
     async def admit(self, exchange: Exchange) -> None:
         """See ExchangeObserver."""
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
         if isinstance(outcome, trio.Cancelled):
-            self._waiting.append(CutOff(exchange.number))
+            self._waiting.append(exchange.number)
 
     async def run(self, send: Callable[[TrafficBatch], Awaitable[None]]) -> None:
         """Forward what was seen, until cancelled."""
@@ -104,9 +89,6 @@ class TrafficCollector:
         self._highest = 0
         self._legs: OrderedDict[tuple[int, int, str, str], Leg] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<TrafficCollector {self._ring!r}, {len(self._legs)} legs>"
-
     def begin(self, worker: int) -> None:
         """A new process has that number from now on: its exchanges and clients are new ones."""
         self._highest += self._workers
@@ -115,14 +97,12 @@ class TrafficCollector:
     def take(self, worker: int, batch: TrafficBatch) -> None:
         """What a worker has forwarded."""
         for each in batch:
-            if isinstance(each, CutOff):
-                self._ring.cut_off(self._exchange(worker, each.exchange))
+            if isinstance(each, int):
+                self._ring.cut_off(self._exchange(worker, each))
                 continue
-            leg, (direction, data, at, kind, exchange, *rest) = self._leg(worker, each.leg), each.seen
-            number = self._exchange(worker, exchange)
-            self._ring.take(
-                Observation(leg, direction, data, at - self._wall, kind, number, *rest), each.size
-            )
+            facts, size, (direction, data, at, kind, exchange, *rest) = each
+            leg, number = self._leg(worker, facts), self._exchange(worker, exchange)
+            self._ring.take(Observation(leg, direction, data, at - self._wall, kind, number, *rest), size)
 
     def _exchange(self, worker: int, exchange: int) -> int:
         """A number that no other exchange has had; 0 stays 0."""

@@ -10,11 +10,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import structlog
 import trio
@@ -23,7 +20,7 @@ from mcpmux.app.listeners import HandedConnections, Serving, make_gate, serve_li
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.observers import open_observers
 from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
-from mcpmux.app.workers import control_channel as cc
+from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
@@ -35,20 +32,8 @@ from mcpmux.transports.wall import leaves_of
 
 log = structlog.get_logger()
 
-QUESTIONS = 64  # of administrators that are worked on at a time
-
-Resumed = tuple[trio.SocketStream, Note]
-"""A connection that was served by another worker already."""
-
-Door = tuple[HandedListener, trio.MemorySendChannel[Resumed]]
+Door = tuple[HandedListener, trio.MemorySendChannel[tuple[trio.SocketStream, Note]]]
 """Where a listener gets new connections, and those that other workers have served."""
-
-Answers = Mapping[str, Callable[[], Awaitable[Any]]]
-"""By what is asked; the supervisor puts together what all workers answer.
-
-`states`: the state of each upstream's shared session, by name. `upstreams`: a list of `UpstreamState`.
-`metrics`: a list of `Family`. Anything else, such as `heartbeat`, is answered with None.
-"""
 
 
 def main() -> None:
@@ -60,7 +45,7 @@ def main() -> None:
         signal.signal(ignored, signal.SIG_IGN)
     failed = False
     try:
-        generations = cc.map_counters(counters, number, workers)
+        generations = map_counters(counters, number, workers)
         ends = socket.socket(fileno=control), socket.socket(fileno=connection_channel)
         trio.run(run_worker, number, generations, *ends)
     except* Exception as crash:  # the wall around the process
@@ -75,75 +60,72 @@ async def run_worker(
 ) -> None:
     """Serve until the supervisor says to stop, or has gone. `generations` are shared by all workers."""
     structlog.contextvars.bind_contextvars(worker=number)
-    channel = cc.ControlChannel(control)
+    channel = ControlChannel(control)
     try:
-        start = await channel.receive()
+        _, _, start = await channel.receive()
     except TransportClosed:
         return
-    assert isinstance(start, cc.Start)
-    set_up_logs(start.config)
-    worker = Worker(number, generations, channel, ConnectionChannel(connection_channel), start)
+    worker = Worker(number, generations, channel, ConnectionChannel(connection_channel))
     try:
-        await worker.run()
+        await worker.run(*start)
     except* McpmuxError as group:
         errors = leaves_of(group)
         mistakes = [text for error in errors if isinstance(error, ConfigError) for text in error.problems]
         with trio.move_on_after(DRAIN_SECONDS):
-            await worker.control.send(cc.Failed("; ".join(map(str, errors)), tuple(mistakes)))
+            await channel.send("failed", "; ".join(map(str, errors)), mistakes)
 
 
-@dataclass(eq=False)
 class Worker:
     """This process. `run` is all of its work."""
 
-    number: int
-    generations: Generations
-    control: cc.ControlChannel
-    connection_channel: ConnectionChannel
-    start: cc.Start
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, number: int, generations: Generations, control: ControlChannel, connections: ConnectionChannel
+    ) -> None:
+        self._number = number
+        self._generations = generations
+        self._control = control
+        self._connections = connections
         self._stopping = trio.Event()
         self._receiving = trio.CancelScope()  # the next connection
-        self._asking = trio.CapacityLimiter(QUESTIONS)
 
-    def __repr__(self) -> str:
-        return f"<Worker {self.number}{' stopping' if self._stopping.is_set() else ''}>"
+    async def run(self, config: Config, folder: str, drained: tuple[str, ...]) -> None:
+        """Serve until told to stop; then what runs has DRAIN_SECONDS. Raises McpmuxError, in groups.
 
-    async def run(self) -> None:
-        """Serve until told to stop; then what runs has DRAIN_SECONDS. Raises McpmuxError, in groups."""
-        config = self.start.config
+        `folder` has the sockets of shared upstreams. `drained`: upstreams that get no exchange.
+        """
+        set_up_logs(config)
         gate = await make_gate(config)
         async with trio.open_nursery() as everything:
             everything.start_soon(self._handle_signals, name="signals")
             forwarder = TrafficForwarder()
             if config.admin.port is not None:
-                everything.start_soon(forwarder.run, self.control.send, name="traffic")
+                everything.start_soon(forwarder.run, partial(self._control.send, "traffic"), name="traffic")
             async with (
                 open_observers(config, forwarder) as observers,
                 open_mux(
                     config,
                     tap=observers.tap,
                     trace=observers.trace,
-                    mark=mark_of(self.number),
-                    generations=self.generations,
+                    mark=mark_of(self._number),
+                    generations=self._generations,
                 ) as mux,
                 trio.open_nursery() as clients,
             ):
                 followers = (observers.follow, set_up_logs)
                 # The supervisor has announced its listeners itself.
                 serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers)
-                for name in self.start.drained:
+                for name in drained:
                     mux.drain(name)
-                answers: Answers = {}
+                handlers = self._handlers(mux)
                 if observers.inspector is not None:
                     view, metrics = observers.inspector.view(mux), observers.inspector.metrics_of(mux)
-                    answers = {"states": view.read_states, "upstreams": view.read_all, "metrics": metrics}
-                everything.start_soon(self._obey, mux, answers, everything, name="control")
-                mux.hub.on_list_change = lambda *changed: self.control.post(cc.ListsChanged((changed,)))
-                everything.start_soon(self.control.send_posted, name="list changes")
+                    handlers |= {"states": view.read_states, "upstreams": view.read_all, "metrics": metrics}
+                everything.start_soon(self._obey, handlers, folder, everything, name="control")
+                mux.hub.on_list_change = lambda upstream, method: self._control.post(
+                    "list changed", method, upstream, once=True
+                )
                 await self._open_listeners(config, serving, clients)
-                await self.control.send(cc.Word.READY)
+                await self._control.send("ready")
                 settle_memory()
                 await self._stopping.wait()
                 mux.hub.close()
@@ -155,17 +137,18 @@ class Worker:
     async def _open_listeners(self, config: Config, serving: Serving, clients: trio.Nursery) -> None:
         doors: list[Door] = []
         for number, listener in enumerate(config.listeners.bound):
-            accepting, (resuming, arrivals) = HandedListener(), trio.open_memory_channel[Resumed](0)
+            accepting = HandedListener()
+            resuming, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
             doors.append((accepting, resuming))
-            handing = Handing(number, arrivals, self.connection_channel.send)
-            handed = HandedConnections(accepting, handing, self.number, self.generations.processes)
+            handing = Handing(number, arrivals, self._connections.send)
+            handed = HandedConnections(accepting, handing, self._number, self._generations.processes)
             await clients.start(serve_listener, listener, serving, handed)
         clients.start_soon(self._distribute, doors, name="connections")
 
     async def _distribute(self, doors: list[Door]) -> None:
         """Give each connection to its listener, or back to the supervisor once we stop.
 
-        Returns when we stop and no connection is left: after `Stop` the supervisor sends none.
+        Returns when we stop and no connection is left: after `stop` the supervisor sends none.
         """
         with suppress(TransportClosed):
             while (handed := await self._next_connection()) is not None:
@@ -186,54 +169,54 @@ class Worker:
                         taken = True
                 if not taken:  # another worker has it, or the next with our number if it is for us alone
                     with stream.socket:
-                        await self.connection_channel.send(note, stream.socket.fileno())
+                        await self._connections.send(note, stream.socket.fileno())
 
     async def _next_connection(self) -> Handed | None:
         if not self._stopping.is_set():
             with trio.CancelScope() as self._receiving:
-                return await self.connection_channel.receive()
-        return self.connection_channel.receive_nowait()
+                return await self._connections.receive()
+        return self._connections.receive_nowait()
 
-    # Messages
+    # Orders
 
     async def _handle_signals(self) -> None:
         """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
         with trio.open_signal_receiver(signal.SIGTERM) as received:
             async for _ in received:
-                await self.control.send(cc.Word.LEAVING)
+                await self._control.send("leaving")
 
-    async def _obey(self, mux: Mux, answers: Answers, everything: trio.Nursery) -> None:
-        with suppress(TransportClosed):
-            while True:
-                match await self.control.receive():
-                    case cc.Ask() as question:
-                        everything.start_soon(self._answer, question, answers)
-                    case cc.Word.STOP:
-                        self._stopping.set()
-                        self._receiving.cancel(reason="stopping")
-                    case Config() as config:
-                        mux.apply(config)
-                    case cc.Word.RENEW_CERTIFICATES:
-                        try:  # the supervisor has just done so without trouble
-                            await mux.renew()
-                        except ConfigError as error:
-                            for problem in error.problems:
-                                log.error("certificate not read again, the old one stays", problem=problem)
-                    case cc.ListsChanged(lists):
-                        for upstream, method in lists:
-                            mux.hub.tell_list_change(method, upstream)
-                    case cc.Act("reconnect", name) if name in mux.upstreams:
-                        if mux.upstreams[name].state in ("down", "crash-loop"):
-                            mux.upstreams.add(name, mux.make_shared(name))
-                    case cc.Act(action, name) if name in mux.upstreams:
-                        {"drain": mux.drain, "release": mux.release, "restart": mux.restart}[action](name)
+    def _handlers(self, mux: Mux) -> Handlers:
+        """What the supervisor can have this worker do.
+
+        It asks for the `heartbeat`, and with an admin listener for `states` (of each upstream's shared
+        session, by name), `upstreams` (a list of `UpstreamState`) and `metrics` (a list of `Family`).
+        """
+
+        def stop() -> None:
+            self._stopping.set()
+            self._receiving.cancel(reason="stopping")
+
+        def act(action: str, name: str) -> None:
+            if name not in mux.upstreams:
+                return
+            if action != "reconnect":
+                getattr(mux, action)(name)
+            elif mux.upstreams[name].state in ("down", "crash-loop"):  # it can be connected now
+                mux.upstreams.add(name, mux.make_shared(name))
+
+        async def renew() -> None:
+            try:  # the supervisor has just done so without trouble
+                await mux.renew()
+            except ConfigError as error:
+                for problem in error.problems:
+                    log.error("certificate not read again, the old one stays", problem=problem)
+
+        told = mux.hub.tell_list_change
+        return {"stop": stop, "apply": mux.apply, "act": act, "renew": renew, "list changed": told}
+
+    async def _obey(self, handlers: Handlers, folder: str, everything: trio.Nursery) -> None:
+        await self._control.run(handlers)
         log.warning("stopping at once: the supervisor has gone")
         with trio.move_on_after(DRAIN_SECONDS):
-            await trio.to_thread.run_sync(partial(shutil.rmtree, self.start.folder, ignore_errors=True))
+            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
         everything.cancel_scope.cancel(reason="the supervisor has gone")
-
-    async def _answer(self, question: cc.Ask, answers: Answers) -> None:
-        async with self._asking:
-            answer = answers.get(question.about)
-            value = await answer() if answer is not None else None
-            await self.control.send(cc.Answer(question.number, value))

@@ -9,8 +9,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpmux.app.workers.channel import encode_message
 from mcpmux.app.workers.config_split import divide, is_shared, shared_config, worker_config
-from mcpmux.app.workers.control_channel import encode_message
 from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
 from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 
@@ -106,6 +106,6 @@ def test_a_shared_upstream_passes_its_server_on_untouched_and_asks_nobody_who_th
 
 def test_a_configuration_arrives_as_it_was_sent():
     whole = config(audit=Audit(directory="/log", key=Secret("0123456789abcdef")))
-    data = encode_message(whole)
-    assert pickle.loads(data[8:]) == whole
-    assert pickle.loads(data[8:]).upstreams[0].target.env["A"].reveal() == "b"
+    _, _, (arrived,) = pickle.loads(encode_message((0, "apply", (whole,)))[8:])
+    assert arrived == whole
+    assert arrived.upstreams[0].target.env["A"].reveal() == "b"

@@ -10,27 +10,21 @@ import trio
 import trio.testing
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.control_channel import ControlChannel, ListsChanged, Start, Word
-from mcpmux.app.workers.worker_pool import WorkerPool
-from mcpmux.app.workers.worker_process import WorkerProcess
-from mcpmux.errors import TransportClosed
+from mcpmux.app.workers.channel import ControlChannel
+from mcpmux.app.workers.pool import WorkerPool, WorkerProcess
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
-LISTS = (("docs", "notifications/tools/list_changed"),)
-
-
-def no_start(_number: int) -> Start:
-    raise AssertionError("no worker is started here")
+CHANGED = ("notifications/tools/list_changed", "docs")
 
 
 class Party:
     """Three workers, and what each is told."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.pool = WorkerPool(3, no_start)
+        self.pool = WorkerPool(3, lambda _number: ())
         self._nursery = nursery
         self.controls: dict[int, ControlChannel] = {}
-        self.told: dict[int, list[object]] = {1: [], 2: [], 3: []}
+        self.told: dict[int, list[tuple[str, ...]]] = {1: [], 2: [], 3: []}
         self._connection_channels: list[socket.socket] = []
 
     async def begin(self) -> None:
@@ -41,19 +35,14 @@ class Party:
             worker = WorkerProcess(number, None, ControlChannel(ours), ConnectionChannel(connection_channel))
             self.pool._workers[number] = worker
             self.controls[number] = ControlChannel(theirs)
-            self._nursery.start_soon(worker.run, self.pool._hear)
+            self._nursery.start_soon(self.pool.listen, worker)
             self._nursery.start_soon(self._play, number)
             await worker.ready.wait()
 
     async def _play(self, number: int) -> None:
         control = self.controls[number]
-        await control.send(Word.READY)
-        while True:
-            try:
-                message = await control.receive()
-            except TransportClosed:
-                return
-            self.told[number].append(message)
+        await control.send("ready")
+        await control.run({"list changed": lambda *changed: self.told[number].append(changed)})
 
     def close(self) -> None:
         for number, worker in self.pool._workers.items():
@@ -78,15 +67,15 @@ async def party() -> AsyncIterator[Party]:
 
 async def test_what_one_has_heard_the_others_are_told(autojump_clock: trio.testing.MockClock):
     async with party() as here:
-        await here.controls[1].send(ListsChanged(LISTS))
+        here.controls[1].post("list changed", *CHANGED, once=True)
         await wait_all_tasks_blocked()
-        assert here.told == {1: [], 2: [ListsChanged(LISTS)], 3: [ListsChanged(LISTS)]}
+        assert here.told == {1: [], 2: [CHANGED], 3: [CHANGED]}
 
 
 async def test_one_that_has_gone_holds_up_nobody(autojump_clock: trio.testing.MockClock):
     async with party() as here:
         here.controls[3].close()
         await wait_all_tasks_blocked()
-        await here.controls[1].send(ListsChanged(LISTS))
+        here.controls[1].post("list changed", *CHANGED, once=True)
         await wait_all_tasks_blocked()
-        assert here.told == {1: [], 2: [ListsChanged(LISTS)], 3: []}
+        assert here.told == {1: [], 2: [CHANGED], 3: []}

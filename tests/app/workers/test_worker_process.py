@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.app.workers.control_channel import Answer, Ask, ControlChannel, Word
-from mcpmux.app.workers.worker_process import HUNG_SECONDS, SILENT_SECONDS, WorkerProcess
+from mcpmux.app.workers.channel import ControlChannel
+from mcpmux.app.workers.pool import HUNG_SECONDS, SILENT_SECONDS, WorkerPool, WorkerProcess
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
@@ -27,16 +27,12 @@ class Pair:
         self.recoveries: list[float] = []
 
     async def answer(self) -> None:
-        await self.control.send(Word.READY)
-        try:
-            while True:
-                question = await self.control.receive()
-                assert isinstance(question, Ask)
-                self.asked += 1
-                await trio.sleep(self.delay)
-                await self.control.send(Answer(question.number, None))
-        except TransportClosed:
-            return
+        await self.control.send("ready")
+        await self.control.run({"heartbeat": self._wait, "metrics": self._wait})
+
+    async def _wait(self) -> None:
+        self.asked += 1
+        await trio.sleep(self.delay)
 
     def note_recovery(self) -> None:
         assert self.worker.serves
@@ -51,7 +47,7 @@ class Pair:
 
 async def watched(pair: Pair, nursery: trio.Nursery) -> None:
     nursery.start_soon(pair.answer)
-    nursery.start_soon(pair.worker.run, lambda _worker, _told: None)
+    nursery.start_soon(WorkerPool(1, lambda _number: ()).listen, pair.worker)
     await pair.worker.ready.wait()
 
 
@@ -112,7 +108,7 @@ async def test_who_asks_one_that_goes_hears_so_at_once(autojump_clock: trio.test
 
         nursery.start_soon(leave)
         with pytest.raises(TransportClosed, match="has gone"):
-            await pair.worker.ask("metrics")
+            await pair.worker.control.ask("metrics")
         assert trio.current_time() - began == 1
         nursery.cancel_scope.cancel()
     pair.close()

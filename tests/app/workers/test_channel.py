@@ -8,14 +8,7 @@ import socket
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.control_channel import (
-    Ask,
-    ControlChannel,
-    ListsChanged,
-    Word,
-    map_counters,
-    open_counters,
-)
+from mcpmux.app.workers.channel import ControlChannel, map_counters, open_counters
 from tests.runtime.test_caching import Library, read, ready
 from tests.runtime.world import open_world
 
@@ -24,15 +17,40 @@ TOOLS_CHANGED = "notifications/tools/list_changed"
 
 async def test_what_is_posted_is_sent_in_order_and_each_changed_list_once():
     one, other = map(ControlChannel, socket.socketpair())
-    docs, web = ("docs", TOOLS_CHANGED), ("web", TOOLS_CHANGED)
+    received: list[str] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.send_posted)
+        for name in ("docs", "web", "docs"):
+            one.post("act", "drain", name)
+            one.post("changed", name, once=True)
+        nursery.start_soon(one.run, {})
+        act, changed = (lambda action, name: received.append(name)), received.append
+        nursery.start_soon(other.run, {"act": act, "changed": changed})
         await wait_all_tasks_blocked()
-        for message in (Ask(1, "states"), ListsChanged((docs, web)), Word.STOP, ListsChanged((docs,))):
-            one.post(message)
-        with trio.fail_after(5):
-            received = [await other.receive() for _ in range(3)]
-        assert received == [Ask(1, "states"), Word.STOP, ListsChanged((docs, web))]
+        one.post("changed", "docs", once=True)
+        await wait_all_tasks_blocked()
+        assert received == ["docs", "docs", "web", "web", "docs", "docs"]
+        nursery.cancel_scope.cancel()
+    one.close()
+    other.close()
+
+
+async def test_a_question_is_answered_after_what_was_posted_before_it():
+    one, other = map(ControlChannel, socket.socketpair())
+    done: list[str] = []
+
+    async def renew() -> None:
+        await trio.lowlevel.checkpoint()
+        done.append("renewed")
+
+    async def states() -> list[str]:
+        return done.copy()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run, {})
+        nursery.start_soon(other.run, {"renew": renew, "states": states})
+        one.post("renew")
+        assert await one.ask("states") == ["renewed"]
+        assert await one.ask("nothing of that name") is None
         nursery.cancel_scope.cancel()
     one.close()
     other.close()

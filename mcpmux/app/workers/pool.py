@@ -2,26 +2,36 @@
 
 Connections go to the workers in turn, so even a few lasting ones are spread evenly. A connection that a
 worker hands over goes to the worker that it names, else to any. A worker that ends unasked is logged and
-started again, at first at once, later with a pause. A worker that hangs is killed. One that is asked to end
-gives back the connections that it has not begun with, and none of them is lost.
+started again, at first at once, later with a pause. One that is asked to end gives back the connections that
+it has not begun with, and none of them is lost. No worker outlives its supervisor: it ends when its control
+channel does, and an orphan guard ends one that does not.
+
+| no answer for | what follows |
+| --- | --- |
+| SILENT_SECONDS | the worker gets no connections until it answers again |
+| HUNG_SECONDS | it hangs and is killed |
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
 import trio
 
-from mcpmux.app.workers import control_channel as cc
+from mcpmux.app.workers.channel import ControlChannel, open_counters
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
-from mcpmux.app.workers.worker_process import WorkerProcess, start_process
-from mcpmux.errors import TransportClosed, TransportError
+from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.handing import ConnectionChannel, Note, connection_channel_pair
@@ -34,6 +44,79 @@ FORWARD_SECONDS = 10.0  # for a worker that is started again to take what is for
 FULL_SECONDS = 0.05  # until a worker is tried again that takes nothing more for now
 FORWARDED = 256  # connections handed over that wait for a worker; more are closed
 LAST_SECONDS = 5.0  # for what a worker has handed over when it has ended
+HEARTBEAT_SECONDS = 2.0  # between two questions
+SILENT_SECONDS = 5.0
+HUNG_SECONDS = 30.0
+END_SECONDS = 5.0  # for a worker to end by itself when its control channel is closed
+BOOT = (  # every module is found where the supervisor has found it
+    "import os, sys; sys.path[:] = sys.argv.pop(1).split(os.pathsep); "
+    "from mcpmux.app.workers.worker import main; main()"
+)
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """A worker from its start to its end."""
+
+    number: int
+    process: trio.Process
+    control: ControlChannel
+    connection_channel: ConnectionChannel
+    ready: trio.Event = field(default_factory=trio.Event)
+    failure: Exception | None = None
+    leaving: bool = False
+    silent: bool = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can be given connections."""
+        return self.ready.is_set() and not (self.leaving or self.silent or self.control.gone)
+
+    def fail(self, reason: str, mistakes: list[str]) -> None:
+        """It cannot start. `mistakes`: those in the configuration, if they are the reason."""
+        self.failure = ConfigError(mistakes) if mistakes else McpmuxError(reason)
+
+    def leave(self) -> None:
+        """It was asked to end: it gets no connection after `stop`."""
+        self.leaving = True
+        self.control.post("stop")
+
+    async def watch_heartbeat(self, on_recovery: Callable[[], object]) -> None:
+        """Ask it until it hangs. `on_recovery` is called when it was silent and serves again."""
+        while True:
+            await trio.sleep(HEARTBEAT_SECONDS)
+            if await self._answers(SILENT_SECONDS):
+                continue
+            self.silent = True
+            log.warning("worker does not answer: the others get its connections", worker=self.number)
+            if not await self._answers(HUNG_SECONDS - SILENT_SECONDS):
+                return
+            self.silent = False
+            log.warning("worker answers again", worker=self.number)
+            on_recovery()
+
+    async def _answers(self, seconds: float) -> bool:
+        with suppress(TransportClosed):
+            await self.control.ask("heartbeat", seconds)
+            return True
+        return False
+
+    def kill(self) -> None:
+        """End it at once, with everything that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Close its channels, after which it ends by itself, and wait for that; else kill it."""
+        self.control.close()
+        self.connection_channel.close()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(END_SECONDS):
+                await self.process.wait()
+            if self.process.returncode is None:
+                log.error("worker does not end, killing it", pid=self.process.pid)
+                self.kill()
+                await self.process.wait()
 
 
 class WorkerPool:
@@ -42,8 +125,8 @@ class WorkerPool:
     `on_traffic` is called with a worker's number and what it has seen.
     """
 
-    def __init__(self, count: int, start_for: Callable[[int], cc.Start]) -> None:
-        """`start_for`: what the worker with that number is told first."""
+    def __init__(self, count: int, start_for: Callable[[int], tuple[Any, ...]]) -> None:
+        """`start_for`: what the worker with that number is told first; see `Worker`."""
         self.count = count
         self.starts: dict[int, int] = {}
         self._start_for = start_for
@@ -54,13 +137,14 @@ class WorkerPool:
         self._stopping = False
         self._guard = OrphanGuard()
 
-    def __repr__(self) -> str:
-        return f"<WorkerPool {list(self._workers.values())}>"
+    @property
+    def running(self) -> list[WorkerProcess]:
+        """Those that can be told something, in order."""
+        return [worker for _, worker in sorted(self._workers.items()) if not worker.control.gone]
 
     @property
     def serving(self) -> list[WorkerProcess]:
-        """Those that can be given connections, in order."""
-        return [worker for _, worker in sorted(self._workers.items()) if worker.serves]
+        return [worker for worker in self.running if worker.serves]
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the workers running. Returns when all have ended after `stop`. Cancelling ends them at once.
@@ -68,7 +152,7 @@ class WorkerPool:
         Started when all are ready. Raises what keeps a worker from starting for the first time; a worker that
         ends without a reason gets FIRST_ATTEMPTS.
         """
-        self._counters = cc.open_counters(self.count)
+        self._counters = open_counters(self.count)
         try:
             async with trio.open_nursery() as forwards:
                 async with trio.open_nursery() as nursery:
@@ -108,7 +192,7 @@ class WorkerPool:
                 start(self._watch, worker, name=f"heartbeat {number}")
                 async with trio.open_nursery() as talking:  # which ends when the worker has ended
                     talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {number}")
-                    await worker.run(self._hear)
+                    await self.listen(worker)
                     talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
                 nursery.cancel_scope.cancel(reason="the worker has ended")
         except OSError as error:
@@ -122,23 +206,42 @@ class WorkerPool:
         connection_channel, their_connection_channel = connection_channel_pair()
         with their_control, their_connection_channel:
             fds = (their_control.fileno(), their_connection_channel.fileno(), self._counters)
+            arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
             try:
-                process = await start_process(number, self.count, fds)
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-P", "-c", BOOT, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,  # signals of a terminal must not reach it
+                    pass_fds=fds,
+                )
             except BaseException:
                 control.close()
                 connection_channel.close()
                 raise
-        channel = cc.ControlChannel(control)
+        channel = ControlChannel(control)
         worker = WorkerProcess(number, process, channel, ConnectionChannel(connection_channel))
-        worker.control.post(self._start_for(number))
+        channel.post("start", *self._start_for(number))
         if self._stopping:
-            worker.control.post(cc.Word.STOP)
+            channel.post("stop")
         self._workers[number] = worker
         self.starts[number] = self.starts.get(number, 0) + 1
         try:
             yield worker
         finally:
             await worker.end()
+
+    async def listen(self, worker: WorkerProcess) -> None:
+        """Send a worker what is posted, and do what it says, until it has gone."""
+        await worker.control.run(
+            {
+                "ready": worker.ready.set,
+                "leaving": worker.leave,
+                "failed": worker.fail,
+                "traffic": partial(self.on_traffic, worker.number),
+                "list changed": partial(self._tell_others, worker),
+            }
+        )
 
     async def _watch(self, worker: WorkerProcess) -> None:
         await worker.ready.wait()
@@ -187,39 +290,34 @@ class WorkerPool:
 
     # Messages
 
-    def tell(self, message_for: Callable[[int], cc.Message]) -> None:
+    def tell(self, name: str, *arguments: Any) -> None:
         """Tell every worker that runs. Later ones begin with the configuration of their time."""
-        for number, worker in self._workers.items():
-            if not worker.ended:
-                worker.control.post(message_for(number))
+        for worker in self.running:
+            worker.control.post(name, *arguments)
 
-    def _hear(self, teller: WorkerProcess, told: TrafficBatch | cc.ListsChanged) -> None:
-        if isinstance(told, list):
-            self.on_traffic(teller.number, told)
-            return
-        for worker in self._workers.values():
-            if worker is not teller and not worker.ended:
-                worker.control.post(told)
+    def _tell_others(self, teller: WorkerProcess, method: str, upstream: str) -> None:
+        """The clients of other workers hear of a changed list, too: a server may tell one session alone."""
+        for worker in self.running:
+            if worker is not teller:
+                worker.control.post("list changed", method, upstream, once=True)
 
     def stop(self) -> None:
         """Have all workers finish their work, and start no new ones."""
         self._stopping = True
         for worker in self._workers.values():
-            worker.leaving = True
-        self.tell(lambda _number: cc.Word.STOP)
+            worker.leave()
 
     async def caught_up(self) -> None:
         """Wait until each worker, one that starts too, has done what it was told, or is late."""
-        workers = [each for each in self._workers.values() if not (each.ended or each.silent)]
-        await self.ask("heartbeat", workers)
+        await self.ask("heartbeat", [worker for worker in self.running if not worker.silent])
 
-    async def ask(self, about: str, workers: Iterable[WorkerProcess] | None = None) -> dict[int, Any]:
+    async def ask(self, name: str, workers: Iterable[WorkerProcess] | None = None) -> dict[int, Any]:
         """The answers of `workers`, else of all that serve, by number. Who does not answer is left out."""
         answers: dict[int, Any] = {}
 
         async def ask_one(worker: WorkerProcess) -> None:
             try:
-                answers[worker.number] = await worker.ask(about)
+                answers[worker.number] = await worker.control.ask(name)
             except TransportClosed as error:
                 log.warning("worker left out of an answer", worker=worker.number, reason=str(error))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpmux.app.workers import worker_process
+from mcpmux.app.workers import pool
+from mcpmux.app.workers.pool import FIRST_ATTEMPTS
 from mcpmux.app.workers.supervisor import serve_workers
-from mcpmux.app.workers.worker_pool import FIRST_ATTEMPTS
 from mcpmux.config import Config, HttpListener, Listeners, Unix, Upstream
 from mcpmux.errors import TransportError
 from mcpmux.transports.wall import leaves_of
@@ -28,8 +28,8 @@ if len(lives.read_text()) <= {deaths}:
 
 async def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, deaths: int) -> list[str]:
     """The URLs that are announced when so many workers die first; what has to be served is nothing."""
-    boot = KILLED.format(folder=str(folder), deaths=deaths) + worker_process.BOOT
-    monkeypatch.setattr(worker_process, "BOOT", boot)
+    boot = KILLED.format(folder=str(folder), deaths=deaths) + pool.BOOT
+    monkeypatch.setattr(pool, "BOOT", boot)
     nobody = Upstream(name="nobody", target=Unix(str(folder / "nobody")))
     config = Config(upstreams=(nobody,), listeners=Listeners(http=(HttpListener(port=0),)))
     announced: list[str] = []

@@ -1,0 +1,181 @@
+"""Calls between the supervisor and one worker, over a pair of sockets that only these two have.
+
+A message is a call of what the other side has under a name, or the answer to one: a pickle with its length in
+front, as both are the same program, and nobody else can write there. Calls arrive in the order in which they
+were posted.
+
+What a worker remembers of an upstream is out of date as soon as any worker counts a change in shared memory
+(see `mux/cache`).
+"""
+
+from __future__ import annotations
+
+import copyreg
+import mmap
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from inspect import iscoroutine
+from itertools import count
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+import trio
+
+from mcpmux.config.scalars import read_only
+from mcpmux.errors import TransportClosed
+from mcpmux.mux.cache import ROW_BYTES, Generations
+
+log = structlog.get_logger()
+
+_LENGTH = struct.Struct("!Q")
+RECEIVE_BYTES = 64 * 1024
+SEND_SECONDS = 10.0  # for the other side to take a message; one that does not read for so long hangs
+ANSWER_SECONDS = 10.0
+ANSWER = ""  # in place of a name
+
+Message = tuple[int, str, tuple[Any, ...]]
+"""Number of a question, 0 for a call that needs no answer; the name; arguments, or what the answer is."""
+
+Handlers = dict[str, Callable[..., Any]]
+"""What the other side can call, by name; functions may be async."""
+
+copyreg.pickle(MappingProxyType, lambda mapping: (read_only, (dict(mapping),)))
+
+
+def encode_message(message: Message) -> bytes:
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
+
+
+class ControlChannel:
+    """One end. `sock` belongs to it. `gone`: nothing can be sent any more."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        self._sending = trio.Lock()
+        self._received = bytearray()
+        self._posted: list[Message] = []
+        self._arrival = trio.Event()
+        self._numbers = count(1)
+        self._questions: dict[int, trio.MemorySendChannel[Any]] = {}
+        self.gone = False
+
+    async def run(self, handlers: Handlers) -> None:
+        """Send what is posted, and do what the other side calls, until it has gone.
+
+        Questions are answered side by side; everything else is done one after the other.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_posted)
+            with suppress(TransportClosed):
+                while True:
+                    number, name, arguments = await self.receive()
+                    if name == ANSWER:
+                        if number in self._questions:
+                            self._questions[number].send_nowait(*arguments)
+                    elif number:
+                        nursery.start_soon(self._answer, number, handlers, name)
+                    else:
+                        await _call(handlers, name, arguments)
+            self.gone = True
+            for answered in self._questions.values():
+                answered.close()
+            nursery.cancel_scope.cancel(reason="the other process has gone")
+
+    async def _answer(self, number: int, handlers: Handlers, name: str) -> None:
+        await self._send((number, ANSWER, (await _call(handlers, name, ()),)))
+
+    def post(self, name: str, *arguments: Any, once: bool = False) -> None:
+        """Have `run` send a call after those before it; `once`: unless the same waits. Never waits."""
+        if not (once and (0, name, arguments) in self._posted):
+            self._post((0, name, arguments))
+
+    def _post(self, message: Message) -> None:
+        self._posted.append(message)
+        self._arrival.set()
+
+    async def _send_posted(self) -> None:
+        while True:
+            await self._arrival.wait()
+            posted, self._posted, self._arrival = self._posted, [], trio.Event()
+            for message in posted:
+                await self._send(message)
+
+    async def ask(self, name: str, seconds: float = ANSWER_SECONDS) -> Any:
+        """The answer, None to an unknown name. Raises TransportClosed if there is none in time."""
+        number = next(self._numbers)
+        answered, answer = trio.open_memory_channel[Any](1)
+        self._questions[number] = answered
+        self._post((number, name, ()))
+        try:
+            with trio.move_on_after(0 if self.gone else seconds), suppress(trio.EndOfChannel):
+                return await answer.receive()
+        finally:
+            del self._questions[number]
+        raise TransportClosed("it has gone" if self.gone else "it does not answer")
+
+    async def send(self, name: str, *arguments: Any) -> None:
+        """Call at once. That the other side has gone, or does not read, is noticed where it is heard from."""
+        await self._send((0, name, arguments))
+
+    async def _send(self, message: Message) -> None:
+        """A message that has begun is sent to its end: half a message would break the channel."""
+        data = encode_message(message)
+        async with self._sending:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + SEND_SECONDS) as scope:
+                try:
+                    await self._stream.send_all(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    log.debug("message to another process lost", reason="the other process has gone")
+            if scope.cancelled_caught:
+                log.debug("message to another process lost", reason="the other process does not read")
+                self.close()
+
+    async def receive(self) -> Message:
+        """The next message of the other side. Raises TransportClosed when it has gone."""
+        (length,) = _LENGTH.unpack(await self._read(_LENGTH.size))
+        message: Message = pickle.loads(await self._read(length))  # of our own other process, see above
+        return message
+
+    async def _read(self, size: int) -> bytes:
+        while len(self._received) < size:
+            try:
+                data = await self._stream.receive_some(RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = b""
+            if not data:
+                raise TransportClosed("the other process has gone")
+            self._received += data
+        found = bytes(self._received[:size])
+        del self._received[:size]
+        return found
+
+    def close(self) -> None:
+        """Close this end. May be called again."""
+        self.gone = True
+        self._stream.socket.close()
+
+
+async def _call(handlers: Handlers, name: str, arguments: tuple[Any, ...]) -> Any:
+    handler = handlers.get(name)
+    result = handler(*arguments) if handler is not None else None
+    return await result if iscoroutine(result) else result
+
+
+def open_counters(workers: int) -> int:
+    """The file descriptor of the counters of all workers, which are in memory only. Raises OSError."""
+    descriptor = os.memfd_create("mcpmux-generations")
+    os.ftruncate(descriptor, workers * ROW_BYTES)
+    return descriptor
+
+
+def map_counters(descriptor: int, number: int, workers: int) -> Generations:
+    """The generations of the worker with that number, from 1. The descriptor is closed."""
+    counters = mmap.mmap(descriptor, workers * ROW_BYTES)
+    os.close(descriptor)
+    return Generations(memoryview(counters), number - 1, workers)
