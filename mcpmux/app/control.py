@@ -48,9 +48,6 @@ class ConfigFile:
         self._last: Look | None = None
         self._read = read
 
-    def __repr__(self) -> str:
-        return f"ConfigFile({self.path!r})"
-
     def see(self, look: Look | None) -> bool:
         """Take one more look (None: no file). Returns whether the file is to be read."""
         settled, self._last = look == self._last, look
@@ -109,9 +106,6 @@ class Control:
         self._started = self._filed = mux.config
         self._by_hand: dict[str, bool] = {}
         self._lock = trio.Lock()
-
-    def __repr__(self) -> str:
-        return f"<Control of {self._file!r}, by hand: {self._by_hand}>"
 
     @property
     def pending(self) -> tuple[str, ...]:

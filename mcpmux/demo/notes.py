@@ -113,9 +113,6 @@ class Notes:
     def __init__(self) -> None:
         self._texts = {"welcome": WELCOME, **GLOSSARY}
 
-    def __repr__(self) -> str:
-        return f"<Notes {len(self._texts)}>"
-
     def resources(self) -> list[Json]:
         """Every note as a resource, the oldest first."""
         return [self._describe(name) for name in self._texts]

@@ -79,9 +79,6 @@ class DemoServer:
         self._lists |= {m.RESOURCES_LIST: self._resources, m.TOOLS_LIST: self._list_tools}
         self._answers |= {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call}
 
-    def __repr__(self) -> str:
-        return f"<DemoServer {self.name}>"
-
     async def serve(self, messages: MessageStream) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
         async with open_duplex_channel(

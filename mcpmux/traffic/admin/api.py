@@ -79,9 +79,6 @@ class Api:
             Route("/health/ready", self._ready, open=True),
         )
 
-    def __repr__(self) -> str:
-        return f"<Api {self._view!r}>"
-
     def _view_for(self, http: HttpExchange) -> LiveView:
         return self._view.own if http.query.get("own") == "true" else self._view
 

@@ -152,9 +152,6 @@ class AccessCheck:
         self.key = hmac.new(run_secret, b"key" + self._token.encode(), hashlib.sha256).hexdigest()
         self._secure = "; Secure" if https else ""
 
-    def __repr__(self) -> str:
-        return f"<AccessCheck {self._name} {self._policy!r}>"
-
     def refusal(self, path: str, query: str, headers: dict[str, str], *, changes: bool) -> Refusal | None:
         """None for a request that may go on. `changes`: it is one that changes something."""
         problem = self._foreign(headers)

@@ -72,9 +72,6 @@ class Row(msgspec.Struct, gc=False):
     shown: tuple[str | None, str | None] | None = None
     redacted: bool = False
 
-    def __repr__(self) -> str:
-        return f"<Row {self.number} {self.first.method} {self.status} {len(self.messages)} messages>"
-
     @property
     def count(self) -> int:
         """How many messages it has had."""
@@ -135,9 +132,6 @@ class LiveRing:
         self.first = 1  # number of the oldest row; above `last` when there is none
         self.last = 0  # number of the newest row
         self.seq = 0  # number of the newest message
-
-    def __repr__(self) -> str:
-        return f"<LiveRing {len(self._rows)} rows, {self._bytes} bytes, {self.seq} messages seen>"
 
     def take(self, observed: Observation, size: int | None = None) -> None:
         """See MessageObserver. `size`: of a message whose text is not all there."""

@@ -77,9 +77,6 @@ class Routes:
         patterns = ((_ARGUMENT.sub(r"(?P<\1>[^/]*)", re.escape(route.path)), route) for route in routes)
         self._routes = [(re.compile(pattern), route) for pattern, route in patterns]
 
-    def __repr__(self) -> str:
-        return f"<Routes {[route.path for _, route in self._routes]}>"
-
     def find(self, path: str) -> list[tuple[Route, dict[str, str]]]:
         """The routes for a path, one for each method, with the arguments in the path."""
         return [

@@ -88,9 +88,6 @@ class UpstreamView:
         self._subscriptions = subscriptions
         self._redactor = redactor
 
-    def __repr__(self) -> str:
-        return f"<UpstreamView {self._registry!r}>"
-
     async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`."""
         return self.show()

@@ -49,9 +49,6 @@ class LiveView:
         self._run = run
         self.own = LiveView(ring.own, redactor, run) if ring.own is not None else self
 
-    def __repr__(self) -> str:
-        return f"<LiveView {self.ring!r}>"
-
     def when(self, clock: float) -> float:
         """A reading of the recorder's clock as milliseconds since 1970."""
         return round((self._run.wall + clock - self._run.clock) * 1000, 3)

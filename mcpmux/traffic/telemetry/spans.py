@@ -112,9 +112,6 @@ class Spans:
             for side in ("server", "client")
         )
 
-    def __repr__(self) -> str:
-        return f"<Spans {len(self._open)} open>"
-
     def know(self, servers: Mapping[str, Attributes]) -> None:
         """The set of upstreams has changed."""
         self._servers = servers
@@ -320,9 +317,6 @@ class Names:
         self._failed = failed
         self._known: set[str | int] = set()
         self._doubtful: set[str | int] = set()
-
-    def __repr__(self) -> str:
-        return f"<Names {len(self._known)} known, {len(self._doubtful)} doubtful>"
 
     def allow(self, name: str | int, error: str | None) -> bool:
         """Whether the metric of a call that ended so may have the name."""
