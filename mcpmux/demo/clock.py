@@ -1,6 +1,6 @@
 """A clock that knows one old revision. mcpmux makes it usable for clients of any revision.
 
-Run by `python -m mcpmux.demo.clock`. It only speaks 2025-11-25, whatever the client asks for.
+Run by `python -m mcpmux.demo.clock`.
 """
 
 from __future__ import annotations
@@ -9,45 +9,9 @@ import json
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from mcpmux.demo.server import (
-    DemoServer,
-    Json,
-    Report,
-    Tool,
-    listed_tool,
-    run_server,
-    text_block,
-    tool_failure,
-)
-from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.demo.server import DemoServer, Json, Report, describe, run_server, text_block, tool_failure
 
 URI = "clock:///utc"
-
-RESOURCE = {
-    "uri": URI,
-    "name": "utc",
-    "title": "The time now",
-    "description": "In UTC, as ISO 8601 says it",
-    "mimeType": "text/plain",
-}
-NOW = {
-    **listed_tool(
-        "now",
-        "What time is it?",
-        "The time in a time zone.",
-        {"properties": {"zone": {"type": "string", "description": "Such as Europe/Paris", "default": "UTC"}}},
-        readOnlyHint=True,
-    ),
-    "outputSchema": {
-        "type": "object",
-        "properties": {
-            "time": {"type": "string", "format": "date-time"},
-            "zone": {"type": "string"},
-            "weekday": {"type": "string"},
-        },
-        "required": ["time", "zone", "weekday"],
-    },
-}
 
 
 def read(uri: str) -> list[Json] | None:
@@ -83,14 +47,7 @@ def _find_zone(name: object) -> tzinfo | None:
 
 def make_server() -> DemoServer:
     """The server; it keeps nothing between requests."""
-    return DemoServer(
-        "clock",
-        "Ask the tool `now` for the time.",
-        lambda: [RESOURCE],
-        read,
-        [Tool(NOW, tell_time)],
-        revision=V_2025_11_25,
-    )
+    return DemoServer("clock", describe("clock"), read, {"now": tell_time})
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """The framework of the bundled servers: lists and responses, served on standard input and output.
 
 It serves modern clients (2026-07-28) and legacy ones alike, unless it is to know one old revision only. It
-lists in pages, and refuses unknown methods. What a server is about is in the tables that it is built from.
+lists in pages, and refuses unknown methods. What a server is about is in a file of TOML next to its module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import resources
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
 
 import trio
-from attrs import define, field
 
 from mcpmux import __version__
 from mcpmux.errors import RpcError
@@ -29,7 +32,7 @@ from mcpmux.protocol.call import (
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request, decode_any, raw
 from mcpmux.protocol.era import downgrade_error, downgrade_result
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.inline import in_task
@@ -48,36 +51,38 @@ Answer = Callable[[Json, Report], Awaitable[Json]]
 """Takes the params of a request or the arguments of a tool; returns the result or raises RpcError."""
 
 
-class Tool(NamedTuple):
-    """`listed`: as clients see it. `call` is given its arguments."""
-
-    listed: Json
-    call: Answer
+def describe(name: str) -> Json:
+    """What the file says that a bundled server has next to its module."""
+    return tomllib.loads(resources.files("mcpmux.demo").joinpath(f"{name}.toml").read_text("utf-8"))
 
 
-@define(eq=False, repr=False)
 class DemoServer:
-    """One server. `resources`: lists them. `read`: the contents at a URI, None when there are none.
+    """One server. `about`: what the file next to its module says.
 
-    `lists`: further list methods -> their items. `answers`: further methods -> their results. `revision`: the
-    only one that it speaks, a legacy one; None for all.
+    Members of `about`: `instructions`; lists under their names in results, such as `tools`; how long a page
+    is; `revision`: the only one that the server speaks, a legacy one; without it, all.
     """
 
-    name: str
-    _instructions: str
-    _resources: Callable[[], list[Json]]
-    _contents: Callable[[str], list[Json] | None] = field(alias="read")
-    _tools: Sequence[Tool]
-    _lists: dict[str, Callable[[], list[Json]]] = field(factory=dict)
-    _answers: dict[str, Answer] = field(factory=dict)
-    _page_size: int = 100
-    _revision: str | None = None
-    _info: Raw = field(init=False)
+    def __init__(
+        self,
+        name: str,
+        about: Json,
+        read: Callable[[str], list[Json] | None],
+        tools: Mapping[str, Answer],
+        answers: Mapping[str, Answer] = MappingProxyType({}),
+    ) -> None:
+        """`read`: the contents at a URI, None when there are none. `tools`: what they do, by name.
 
-    def __attrs_post_init__(self) -> None:
-        self._info = raw({"name": f"mcpmux-demo-{self.name}", "version": __version__})
-        self._lists |= {m.RESOURCES_LIST: self._resources, m.TOOLS_LIST: self._list_tools}
-        self._answers |= {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call}
+        `answers`: further methods -> their results.
+        """
+        self._info = raw({"name": f"mcpmux-demo-{name}", "version": __version__})
+        self._instructions = about.get("instructions", "")
+        self._page_size = about.get("page_size", 100)
+        self._revision = about.get("revision")
+        self._contents = read
+        self._tools = tools
+        self._answers = {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call, **answers}
+        self._lists = {method: about[each.items] for method, each in m.LISTS.items() if each.items in about}
 
     async def serve(self, messages: MessageStream) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
@@ -136,9 +141,6 @@ class DemoServer:
         fields[META] = raw({SERVER_INFO: self._info})
         return upgrade_result(call.method, fields)
 
-    def _list_tools(self) -> list[Json]:
-        return [tool.listed for tool in self._tools]
-
     async def _read(self, params: Json, _report: Report) -> Json:
         uri = required_text(params, "uri")
         contents = self._contents(uri)
@@ -148,16 +150,14 @@ class DemoServer:
 
     async def _call(self, params: Json, report: Report) -> Json:
         name, arguments = required_text(params, "name"), object_at(params, "arguments")
-        for tool in self._tools:
-            if tool.listed["name"] == name:
-                return await tool.call(arguments, report)
-        raise unknown("Tool", "name", name)
+        if name not in self._tools:
+            raise unknown("Tool", "name", name)
+        return await self._tools[name](arguments, report)
 
     def _page(self, method: str, params: Json) -> Json:
-        items = self._lists[method]()
-        start = _read_cursor(params.get("cursor"))
+        items, start = self._lists[method], _read_cursor(params.get("cursor"))
         end = start + self._page_size
-        result: Json = {m.LISTS[method].items: items[start:end]}
+        result: Json = {m.LISTS[method].items: list(islice(items, start, end))}
         if end < len(items):
             result["nextCursor"] = str(end)
         return result
@@ -200,17 +200,6 @@ def object_at(params: Json, key: str) -> Json:
 def unknown(kind: str, key: str, value: str) -> RpcError:
     """The error for something that does not exist: `unknown("Resource", "uri", "book:///x")`."""
     return RpcError(INVALID_PARAMS, f"{kind} not found: {value}", {key: value})
-
-
-def listed_tool(name: str, title: str, description: str, arguments: Json, **hints: bool) -> Json:
-    """A tool as it is listed. `arguments`: their schema. `hints`: its annotations."""
-    return {
-        "name": name,
-        "title": title,
-        "description": description,
-        "inputSchema": {"type": "object", **arguments},
-        "annotations": {**hints, "openWorldHint": False},
-    }
 
 
 def text_block(text: str) -> Json:

@@ -69,10 +69,10 @@ from mcpmux.demo import clock, server
 
 class Endless(server.DemoServer):
     def _page(self, method, params):
-        return {"tools": [clock.NOW], "nextCursor": "again"}
+        return {"tools": about["tools"], "nextCursor": "again"}
 
-tools = [server.Tool(clock.NOW, clock.tell_time)]
-server.run_server(Endless("endless", "", list, clock.read, tools, revision="2025-11-25"))
+about = server.describe("clock")
+server.run_server(Endless("endless", about, clock.read, {"now": clock.tell_time}))
 """
     program.write_text(endless)
     result = invoke("ls", shlex.join([sys.executable, str(program)]), "tools")

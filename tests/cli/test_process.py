@@ -15,15 +15,11 @@ from tests.cli.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_a
 from tests.traffic.made import record, write
 
 HOSTILE = """
-from mcpmux.demo import clock, server
-server.run_server(server.DemoServer(
-    "hostile",
-    "",
-    lambda: [{**clock.RESOURCE, "title": "\\x1b]0;owned\\x07[bold]not bold[/bold]"}],
-    lambda uri: [{"uri": uri, "text": "one\\r\\n\\ttwo\\x1b[2Jthree"}],
-    [],
-    revision="2025-11-25",
-))
+from mcpmux.demo import server
+about = server.describe("clock")
+about["resources"][0]["title"] = "\\x1b]0;owned\\x07[bold]not bold[/bold]"
+read = lambda uri: [{"uri": uri, "text": "one\\r\\n\\ttwo\\x1b[2Jthree"}]
+server.run_server(server.DemoServer("hostile", about, read, {}))
 """
 
 
