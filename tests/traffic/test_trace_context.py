@@ -6,7 +6,7 @@ import pytest
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.traffic.telemetry.tracing import (
+from mcpmux.traffic.telemetry.spans import (
     BAGGAGE_LIMIT,
     baggage_to_pass,
     context_headers,

@@ -21,7 +21,6 @@ from mcpmux.config import Http, Secret, Stdio, Tcp, Tracing, Unix, Upstream, Web
 from mcpmux.errors import ConfigError
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry import otlp as telemetry
 from mcpmux.traffic.telemetry import tracing
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.http.message import HttpRequest
@@ -146,7 +145,7 @@ async def test_a_collector_that_says_nothing_holds_up_neither_calls_nor_the_stop
 
 
 async def test_a_collector_that_is_not_there_is_told_in_the_log(monkeypatch):
-    monkeypatch.setattr(telemetry, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(tracing, "SEND_SECONDS", 0.2)
     monkeypatch.setattr(tracing, "FLUSH_SECONDS", 60.0)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
@@ -176,7 +175,6 @@ async def test_the_missing_extra_is_told_with_its_cure(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "mcpmux.traffic.telemetry.spans")
-    monkeypatch.delitem(sys.modules, "mcpmux.traffic.telemetry.otlp", raising=False)
     with pytest.raises(ConfigError) as caught:
         async with open_tracing(Tracing(enabled=True), Redactor(), ()):
             pass

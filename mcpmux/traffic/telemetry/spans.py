@@ -15,6 +15,7 @@ Source: "Semantic conventions for Model Context Protocol (MCP)" of open-telemetr
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
@@ -40,6 +41,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
@@ -48,15 +50,9 @@ from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
-from mcpmux.traffic.telemetry.tracing import (
-    Attributes,
-    Context,
-    baggage_to_pass,
-    context_headers,
-    context_in_headers,
-    context_in_meta,
-    with_context,
-)
+
+Attributes = dict[str, str | int]
+"""Of a span."""
 
 ARRIVED_LIMIT = 4096  # ids of requests that are not admitted yet; far more than wait at any time
 
@@ -343,3 +339,55 @@ def measured(attributes: Attributes, error: str | None, names: Names) -> Attribu
     if error is not None:
         found["error.type"] = error
     return found
+
+
+# Trace context of a request: where it stands in `_meta` and HTTP headers, and putting it there.
+#
+# | key | meaning |
+# | --- | --- |
+# | `traceparent` | trace id, id of the caller's span, flags (W3C Trace Context) |
+# | `tracestate` | what makers of tracing systems add to it (W3C Trace Context) |
+# | `baggage` | names and values that go along with the work (W3C Baggage) |
+#
+# Source: "OpenTelemetry trace context" in the Base Protocol overview, 2026-07-28.
+
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+BAGGAGE = "baggage"
+KEYS = (TRACEPARENT, TRACESTATE, BAGGAGE)
+
+BAGGAGE_LIMIT = 8192  # characters that have to be passed on (W3C Baggage, limits); more is not
+
+Context = dict[str, str]
+"""What is there of the keys."""
+
+_HEADER_SAFE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+
+
+def context_in_meta(meta: Fields) -> Context:
+    """The context in a request's `_meta`."""
+    if TRACEPARENT not in meta and BAGGAGE not in meta:
+        return {}
+    return {key: text for key in KEYS if (text := text_of(meta.get(key))) is not None}
+
+
+def context_in_headers(headers: Mapping[str, str]) -> Context:
+    """The context in HTTP headers, whose names are in lower case."""
+    return {key: headers[key] for key in KEYS if key in headers}
+
+
+def with_context(call: Call, context: Mapping[str, str]) -> Call:
+    """The call with that context in `_meta` in place of its own."""
+    meta = {key: value for key, value in call.meta.items() if key not in KEYS}
+    return call.with_meta({**meta, **{key: raw(text) for key, text in context.items()}})
+
+
+def context_headers(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The same as HTTP headers, without what a header cannot hold."""
+    return tuple((key, text) for key, text in context.items() if _HEADER_SAFE.fullmatch(text))
+
+
+def baggage_to_pass(context: Mapping[str, str]) -> Context:
+    """The baggage, for another leg."""
+    text = context.get(BAGGAGE)
+    return {BAGGAGE: text} if text and len(text) <= BAGGAGE_LIMIT else {}

@@ -1,12 +1,15 @@
-"""Tracing, when it is switched on: what makes spans, and what sends them when mcpmux stops.
+"""Tracing, when it is switched on: what makes spans, and OpenTelemetry's SDK, which sends them.
 
-Imports OpenTelemetry only then; it is the extra `otel`.
+The SDK sends by OTLP over HTTP from threads of its own. Promises: no global state of OpenTelemetry is
+touched; queues are bounded; what the SDK has to say comes out as events of our log. OpenTelemetry, the extra
+`otel`, is imported only when tracing is on.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,22 +17,23 @@ from urllib.parse import urlsplit
 import structlog
 import trio
 
+from mcpmux import __version__
 from mcpmux.config import Http, Tcp, Tracing, Unix, Upstream, WebSocket
 from mcpmux.errors import ConfigError
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import raw, text_of
-from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.redaction.redactor import Redactor
 
 if TYPE_CHECKING:
-    from mcpmux.traffic.telemetry.spans import Spans
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Tracer
+
+    from mcpmux.traffic.telemetry.spans import Attributes, Spans
 
 log = structlog.get_logger()
 
-Attributes = dict[str, str | int]
-"""Of a span."""
-
 FLUSH_SECONDS = 3.0  # for sending what waits when we stop; a collector that is down must not hold that up
+BATCH_SPANS = 512  # sent at once
+SEND_SECONDS = 5.0  # for one attempt to send; the collector is meant to be near
+SCOPE = "mcpmux"
 
 MISSING = (
     "tracing: OpenTelemetry is not installed ({module} is missing); "
@@ -46,11 +50,11 @@ async def open_tracing(
     Leaving sends what waits, within FLUSH_SECONDS. Raises ConfigError when the extra is missing.
     """
     try:
-        from mcpmux.traffic.telemetry.otlp import start_telemetry
         from mcpmux.traffic.telemetry.spans import Spans
+
+        tracer, meter, shutdown = _start_sdk(config)
     except ModuleNotFoundError as error:
         raise ConfigError([MISSING.format(module=error.name)]) from None
-    tracer, meter, shutdown = start_telemetry(config)
     spans = Spans(
         tracer, meter, redactor, servers_of(upstreams), trio.current_time, propagate=config.propagate
     )
@@ -80,55 +84,66 @@ def servers_of(upstreams: Iterable[Upstream]) -> Mapping[str, Attributes]:
     return found
 
 
-# Trace context of a request: where it stands in `_meta` and HTTP headers, and putting it there.
-#
-# Pure, and without OpenTelemetry: what stands there is only text here.
-#
-# | key | meaning |
-# | --- | --- |
-# | `traceparent` | trace id, id of the caller's span, flags (W3C Trace Context) |
-# | `tracestate` | what makers of tracing systems add to it (W3C Trace Context) |
-# | `baggage` | names and values that go along with the work (W3C Baggage) |
-#
-# Source: "OpenTelemetry trace context" in the Base Protocol overview, 2026-07-28.
+def _start_sdk(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
+    """Start the threads that send. The function sends what waits and ends them; it blocks for seconds."""
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.metrics import NoOpMeterProvider
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-TRACEPARENT = "traceparent"
-TRACESTATE = "tracestate"
-BAGGAGE = "baggage"
-KEYS = (TRACEPARENT, TRACESTATE, BAGGAGE)
+    warnings = _SdkWarnings()
+    sdk = logging.getLogger("opentelemetry")
+    sdk.addHandler(warnings)
+    sdk.propagate = False
+    resource = Resource.create(
+        {
+            "service.name": config.service,
+            "service.version": __version__,
+            "service.instance.id": str(uuid.uuid4()),
+        }
+    )
+    headers = {name: value.reveal() for name, value in config.headers.items()} or None
 
-BAGGAGE_LIMIT = 8192  # characters that have to be passed on (W3C Baggage, limits); more is not
+    def url(path: str) -> str | None:  # None leaves it to the SDK's environment variables and default
+        return f"{config.endpoint.rstrip('/')}/{path}" if config.endpoint is not None else None
 
-Context = dict[str, str]
-"""What is there of the keys."""
+    sampler = ParentBased(TraceIdRatioBased(config.sample))
+    traces = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
+    span_exporter = OTLPSpanExporter(url("v1/traces"), headers=headers, timeout=SEND_SECONDS)
+    batch, queue = min(BATCH_SPANS, config.queue_spans), config.queue_spans
+    traces.add_span_processor(
+        BatchSpanProcessor(span_exporter, max_queue_size=queue, max_export_batch_size=batch)
+    )
+    meters = None
+    if config.metrics:
+        exporter = OTLPMetricExporter(url("v1/metrics"), headers=headers, timeout=SEND_SECONDS)
+        reader = PeriodicExportingMetricReader(exporter, export_interval_millis=config.interval * 1000)
+        meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
 
-_HEADER_SAFE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+    def shutdown() -> None:
+        traces.shutdown()
+        if meters is not None:
+            meters.shutdown()
+        sdk.removeHandler(warnings)
 
-
-def context_in_meta(meta: Fields) -> Context:
-    """The context in a request's `_meta`."""
-    if TRACEPARENT not in meta and BAGGAGE not in meta:
-        return {}
-    return {key: text for key in KEYS if (text := text_of(meta.get(key))) is not None}
-
-
-def context_in_headers(headers: Mapping[str, str]) -> Context:
-    """The context in HTTP headers, whose names are in lower case."""
-    return {key: headers[key] for key in KEYS if key in headers}
-
-
-def with_context(call: Call, context: Mapping[str, str]) -> Call:
-    """The call with that context in `_meta` in place of its own."""
-    meta = {key: value for key, value in call.meta.items() if key not in KEYS}
-    return call.with_meta({**meta, **{key: raw(text) for key, text in context.items()}})
-
-
-def context_headers(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The same as HTTP headers, without what a header cannot hold."""
-    return tuple((key, text) for key, text in context.items() if _HEADER_SAFE.fullmatch(text))
+    meter = (meters or NoOpMeterProvider()).get_meter(SCOPE, __version__)
+    return traces.get_tracer(SCOPE, __version__), meter, shutdown
 
 
-def baggage_to_pass(context: Mapping[str, str]) -> Context:
-    """The baggage, for another leg."""
-    text = context.get(BAGGAGE)
-    return {BAGGAGE: text} if text and len(text) <= BAGGAGE_LIMIT else {}
+class _SdkWarnings(logging.Handler):
+    """The SDK's warnings as events of our log. Called from its threads, too."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell the 1st, 2nd, 4th, 8th …: a collector that is down must not flood the log."""
+        self._count += 1
+        if self._count.bit_count() == 1:
+            log.warning("traces cannot be sent", reason=record.getMessage(), so_far=self._count)
