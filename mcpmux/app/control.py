@@ -23,7 +23,7 @@ from mcpmux.config import Config, Upstream
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.config.report import closest
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.admin.upstreams import NoSuchUpstream, NotPossible
+from mcpmux.traffic.admin.route import BadRequest
 
 log = structlog.get_logger()
 
@@ -139,18 +139,18 @@ class Control:
                 log.error("configuration not reloaded, everything stays as it was", problem=problem)
 
     async def act(self, action: str, name: str) -> None:
-        """Do one of `ACTIONS`. Raises NoSuchUpstream, NotPossible."""
+        """Do one of `ACTIONS`. Raises BadRequest."""
         async with self._lock:
             known = {upstream.name: upstream for upstream in self._mux.config.upstreams}
             upstream = known.get(name)
             if upstream is None:
                 close = closest(name.lower(), known)
                 hint = f"there are {', '.join(known)}" if close is None else f"did you mean {close}?"
-                raise NoSuchUpstream(f"there is no upstream {name}; {hint}")
+                raise BadRequest(f"there is no upstream {name}; {hint}", 404)
             if action in ("enable", "disable"):
                 self._choose(upstream, action == "enable")
             elif not upstream.enabled:
-                raise NotPossible(f"{name} is disabled; enable it first")
+                raise BadRequest(f"{name} is disabled; enable it first", 409)
             else:
                 {"drain": self._mux.drain, "restart": self._mux.restart}[action](name)
             await self._mux.settled()
@@ -164,7 +164,7 @@ class Control:
             except ConfigError as error:
                 self._by_hand = before
                 what = "enabled" if enabled else "disabled"
-                raise NotPossible(f"{upstream.name} cannot be {what}: {error}") from None
+                raise BadRequest(f"{upstream.name} cannot be {what}: {error}", 409) from None
         if enabled:
             self._mux.release(upstream.name)
 

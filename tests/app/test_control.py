@@ -22,7 +22,7 @@ from mcpmux.config import (
     Upstream,
 )
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.admin.upstreams import NoSuchUpstream, NotPossible
+from mcpmux.traffic.admin.route import BadRequest
 from tests.app.test_applying import uris
 from tests.runtime.test_flows import docs
 from tests.runtime.world import World, open_world, upstream
@@ -163,19 +163,19 @@ async def test_enabling_is_the_end_of_draining(autojump_clock):
 async def test_an_unknown_upstream_is_told_with_what_there_is(name, hint, autojump_clock):
     async with open_world({"docs": docs(), "more": docs()}) as world:
         control, _ = control_of(world)
-        with pytest.raises(NoSuchUpstream) as caught:
+        with pytest.raises(BadRequest) as caught:
             await control.act("restart", name)
-        assert hint in str(caught.value)
+        assert hint in str(caught.value) and caught.value.status == 404
 
 
 async def test_what_makes_no_sense_is_refused_and_changes_nothing(autojump_clock):
     async with open_world({"docs": docs(), "more": docs()}) as world:
         control, _ = control_of(world)
         await control.act("disable", "more")
-        with pytest.raises(NotPossible, match="at least one upstream"):
+        with pytest.raises(BadRequest, match="at least one upstream"):
             await control.act("disable", "docs")
         for action in ("drain", "restart"):
-            with pytest.raises(NotPossible, match="more is disabled"):
+            with pytest.raises(BadRequest, match="more is disabled"):
                 await control.act(action, "more")
         await control.act("enable", "more")
         assert len(await uris(world.client())) == 4  # what was refused is forgotten

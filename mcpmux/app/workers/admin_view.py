@@ -20,7 +20,7 @@ from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.config import Config
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
+from mcpmux.traffic.admin.upstreams import DISABLED, SessionState, UpstreamState
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals, metrics_route
@@ -64,7 +64,8 @@ class AdminView:
         return merge_upstreams(await self._pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
-        return merge_states((await self._pool.ask("states")).values())
+        states = merge_upstreams(await self._pool.ask("upstreams"), {})  # a shared one as the workers see it
+        return {each.name: each.state for each in states if each.state != DISABLED}
 
     async def _metrics(self) -> list[Family]:
         starts = self._pool.starts
@@ -96,14 +97,6 @@ def merge_upstreams(said: Said, shared: Mapping[str, UpstreamState]) -> list[Ups
         for state in states:
             found.setdefault(state.name, {})[worker] = state
     return [_merge(states, shared.get(name)) for name, states in found.items()]
-
-
-def merge_states(said: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    for states in said:
-        for name, state in states.items():
-            found.setdefault(name, []).append(state)
-    return {name: worst(states) for name, states in found.items()}
 
 
 def worst(states: Iterable[str]) -> str:

@@ -119,7 +119,7 @@ class Worker:
                 handlers = self._handlers(mux)
                 if observers.inspector is not None:
                     view, metrics = observers.inspector.view(mux), observers.inspector.metrics_of(mux)
-                    handlers |= {"states": view.read_states, "upstreams": view.read_all, "metrics": metrics}
+                    handlers |= {"upstreams": view.read_all, "metrics": metrics}
                 everything.start_soon(self._obey, handlers, folder, everything, name="control")
                 mux.hub.on_list_change = lambda upstream, method: self._control.post(
                     "list changed", method, upstream, once=True
@@ -188,8 +188,8 @@ class Worker:
     def _handlers(self, mux: Mux) -> Handlers:
         """What the supervisor can have this worker do.
 
-        It asks for the `heartbeat`, and with an admin listener for `states` (of each upstream's shared
-        session, by name), `upstreams` (a list of `UpstreamState`) and `metrics` (a list of `Family`).
+        It asks for the `heartbeat`, and with an admin listener for `upstreams` (a list of `UpstreamState`)
+        and `metrics` (a list of `Family`).
         """
 
         def stop() -> None:

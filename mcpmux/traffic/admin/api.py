@@ -35,7 +35,7 @@ from mcpmux.protocol.envelope import decode_fields
 from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
 from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
-from mcpmux.traffic.admin.upstreams import ACTIONS, Control, NoSuchUpstream, NotPossible, Upstreams
+from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
 from mcpmux.traffic.reading.filters import Filter, FilterError, parse_filter
 from mcpmux.traffic.record import encode_record
@@ -275,10 +275,7 @@ def control_routes(control: Control, key: str) -> tuple[Route, ...]:
         name, action = http.path["name"], http.path["action"]
         if action not in ACTIONS:
             raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
-        try:
-            await control.act(action, name)
-        except (NoSuchUpstream, NotPossible) as error:
-            raise BadRequest(str(error), 404 if isinstance(error, NoSuchUpstream) else 409) from None
+        await control.act(action, name)
         await http.send({"upstream": name, "action": action})
 
     return (

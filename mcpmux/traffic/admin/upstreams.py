@@ -179,14 +179,6 @@ ACTIONS = ("enable", "disable", "drain", "restart")
 """What can be done to one upstream."""
 
 
-class NoSuchUpstream(LookupError):
-    """The text lists the upstreams there are."""
-
-
-class NotPossible(Exception):
-    """It makes no sense in the present state; the text says why."""
-
-
 class Control(Protocol):
     """Takes one of ACTIONS for an upstream, and reads the configuration again."""
 
@@ -195,7 +187,7 @@ class Control(Protocol):
         """Settings in the file that take effect when mcpmux is started again."""
 
     async def act(self, action: str, name: str) -> None:
-        """Raises NoSuchUpstream, NotPossible."""
+        """Raises BadRequest, with 404 for no such upstream, 409 for what makes no sense in its state."""
 
     async def reload(self) -> Mapping[str, Any]:
         """What has changed. Raises ConfigError, and nothing has changed then."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.app.workers.admin_view import merge_states, merge_upstreams, worst
+from mcpmux.app.workers.admin_view import merge_upstreams, worst
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 
 
@@ -61,7 +61,8 @@ def test_numbers_are_added_up_and_sessions_stand_side_by_side():
 )
 def test_an_upstream_is_as_good_as_for_whom_it_is_worst(states: list[str], told: str):
     assert worst(states) == worst(reversed(states)) == told
-    assert merge_states({"docs": each} for each in states) == {"docs": told}
+    said = {number: [state(state=each)] for number, each in enumerate(states, 1)}
+    assert [each.state for each in merge_upstreams(said, {})] == [told]
 
 
 def test_trouble_of_one_worker_says_whose_it_is():
