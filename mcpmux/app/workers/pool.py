@@ -120,17 +120,22 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """`run` has to run. `starts`: how often each worker was started.
+    """`run` has to run. `starts`: how often each worker was started."""
 
-    `on_traffic` is called with a worker's number and what it has seen.
-    """
+    def __init__(
+        self,
+        count: int,
+        start_for: Callable[[int], tuple[Any, ...]],
+        on_traffic: Callable[[int, TrafficBatch], None],
+    ) -> None:
+        """`start_for`: what the worker with that number is told first; see `Worker.run`.
 
-    def __init__(self, count: int, start_for: Callable[[int], tuple[Any, ...]]) -> None:
-        """`start_for`: what the worker with that number is told first; see `Worker`."""
+        `on_traffic` is called with a worker's number and what it has seen.
+        """
         self.count = count
         self.starts: dict[int, int] = {}
         self._start_for = start_for
-        self.on_traffic: Callable[[int, TrafficBatch], None] = lambda _worker, _batch: None
+        self._on_traffic = on_traffic
         self._workers: dict[int, WorkerProcess] = {}
         self._changed = trio.lowlevel.ParkingLot()
         self._turn = 0
@@ -238,7 +243,7 @@ class WorkerPool:
                 "ready": worker.ready.set,
                 "leaving": worker.leave,
                 "failed": worker.fail,
-                "traffic": partial(self.on_traffic, worker.number),
+                "traffic": partial(self._on_traffic, worker.number),
                 "list changed": partial(self._tell_others, worker),
             }
         )

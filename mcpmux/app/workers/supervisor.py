@@ -11,25 +11,34 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import structlog
 import trio
 
 from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
+from mcpmux.app.observers import new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
-from mcpmux.app.workers.admin_view import AdminView
 from mcpmux.app.workers.config_split import worker_config
 from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.shared_upstream import SharedUpstreams
+from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
+from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.ring import LiveRing
+from mcpmux.traffic.admin.upstreams import DISABLED, SessionState, UpstreamState
+from mcpmux.traffic.admin.view import LiveView
+from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
+from mcpmux.traffic.telemetry.prometheus import Family, Totals, metrics_route
 from mcpmux.transports.handing import Note, can_hand
 from mcpmux.transports.tls.context import TlsContexts
 
@@ -85,10 +94,8 @@ async def serve_workers(
                         for each in sockets:
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
                         announce(url)
-                    if supervisor.admin is not None:
-                        await serving.start(
-                            supervisor.admin.serve, control, stopping, announce, supervisor.certificates
-                        )
+                    if config.admin.port is not None:
+                        await serving.start(supervisor.serve_admin, control, stopping, announce)
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
                 pool.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS
@@ -107,12 +114,12 @@ class Supervisor:
         self, config: Config, workers: int, folder: Path, sharing: trio.Nursery, followers: Sequence[Follower]
     ) -> None:
         self.config = config
-        self.pool = WorkerPool(workers, self._start_for)
+        self._redactor = ReplaceableRedactor(config.redaction)
+        self._ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
+        self._collector = TrafficCollector(self._ring, workers)
+        self._totals = Totals()
+        self.pool = WorkerPool(workers, self._start_for, self._collector.take)
         self.shared = SharedUpstreams(folder, partial(self._act, "reconnect"), sharing)
-        self.admin: AdminView | None = None
-        if config.admin.port is not None:
-            self.admin = AdminView(config, self.pool, self.shared)
-            self.pool.on_traffic = self.admin.collector.take
         self.certificates = TlsContexts()
         self._folder = folder
         self._followers = followers
@@ -123,8 +130,7 @@ class Supervisor:
         return worker_config(self.config, worker, self.pool.count, self.shared.sockets, self._key)
 
     def _start_for(self, worker: int) -> tuple[Config, str, tuple[str, ...]]:
-        if self.admin is not None:
-            self.admin.collector.begin(worker)
+        self._collector.begin(worker)
         return self._config_of(worker), str(self._folder), tuple(sorted(self._drained))
 
     def _act(self, action: str, name: str) -> None:
@@ -138,8 +144,7 @@ class Supervisor:
             self.shared.adopt(config)
             for worker in self.pool.running:
                 worker.control.post("apply", self._config_of(worker.number))
-            if self.admin is not None:
-                self.admin.follow(config)
+            self._redactor.adopt(config.redaction)
             for follower in self._followers:
                 follower(config)
         return plan
@@ -167,6 +172,41 @@ class Supervisor:
         """A worker that does not answer is logged."""
         await self.pool.caught_up()
 
+    # The admin listener, which shows all workers as one. A worker that does not answer is left out.
+
+    async def serve_admin(
+        self,
+        control: Control,
+        stopping: trio.Event,
+        announce: Announce,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
+        await serve_admin(
+            self.config.admin,
+            LiveView(self._ring, self._redactor, new_run()),
+            self,
+            stopping,
+            announce,
+            [metrics_route(self._metrics)],
+            control,
+            self.certificates,
+            task_status=task_status,
+        )
+
+    async def read_all(self) -> list[UpstreamState]:
+        shared = self.shared.states(self._redactor)
+        return merge_upstreams(await self.pool.ask("upstreams"), shared)
+
+    async def read_states(self) -> dict[str, str]:
+        states = merge_upstreams(await self.pool.ask("upstreams"), {})  # a shared one as the workers see it
+        return {each.name: each.state for each in states if each.state != DISABLED}
+
+    async def _metrics(self) -> list[Family]:
+        starts = self.pool.starts
+        told = {(key, starts[key]): found for key, found in (await self.pool.ask("metrics")).items()}
+        return self._totals.add_up(told, starts.items())
+
 
 @asynccontextmanager
 async def _open_folder() -> AsyncIterator[Path]:
@@ -189,3 +229,90 @@ async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket],
             continue
         with socket.socket(fileno=accepted.detach()) as connection:
             await give(connection)
+
+
+# The states of the upstreams for all workers together. Pure.
+#
+# Rules
+#   * The state of an upstream is the worst that it has at any worker, and the trouble says at which. Numbers
+#     are added up; sessions are listed side by side, and their `key` names the worker, as in `2/docs`.
+#   * A shared upstream has one state, unless an administrator has drained it, which the workers do. Its
+#     sessions are its own, with the listeners of all workers.
+
+_BEST_FIRST = ("ready", "drained", "draining", "connecting", "failing", "crash-loop", "down")
+_RANKS = {state: rank for rank, state in enumerate(_BEST_FIRST)}
+_SUMMED = ("restarts", "in_flight", "unasked_logs", "more_sessions")
+_HELD = frozenset({"draining", "drained"})
+
+Said = Mapping[int, Sequence[UpstreamState]]
+"""What each worker says of every upstream, by the worker's number."""
+
+
+def merge_upstreams(said: Said, shared: Mapping[str, UpstreamState]) -> list[UpstreamState]:
+    """One state for each upstream, in the order in which the workers have them."""
+    found: dict[str, dict[int, UpstreamState]] = {}
+    for worker, states in said.items():
+        for state in states:
+            found.setdefault(state.name, {})[worker] = state
+    return [_merge(states, shared.get(name)) for name, states in found.items()]
+
+
+def worst(states: Iterable[str]) -> str:
+    """The worst of the states."""
+    return max(states, key=lambda state: _RANKS.get(state, len(_RANKS)))
+
+
+def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) -> UpstreamState:
+    several = list(states.values())
+    state = worst(each.state for each in several)
+    example = next(each for each in several if each.state == state)
+    merged = msgspec.structs.replace(
+        example,
+        trouble=_trouble(states, state),
+        cache=_cache(several),
+        sessions=[
+            msgspec.structs.replace(each, key=f"{worker}/{each.key}")
+            for worker, of in states.items()
+            for each in of.sessions
+        ],
+        **{name: sum(getattr(each, name) for each in several) for name in _SUMMED},
+    )
+    return merged if shared is None else _merge_shared(merged, several, shared)
+
+
+def _trouble(states: Mapping[int, UpstreamState], state: str) -> str | None:
+    there = {worker: each.trouble for worker, each in states.items() if each.state == state}
+    trouble = next((text for text in there.values() if text), None)
+    if trouble is None or len(there) == len(states):
+        return trouble
+    return f"{trouble} (worker {', '.join(map(str, there))} of {len(states)})"
+
+
+def _cache(states: Sequence[UpstreamState]) -> dict[str, int] | None:
+    counts = [each.cache for each in states if each.cache is not None]
+    return {name: sum(each.get(name, 0) for each in counts) for name in counts[0]} if counts else None
+
+
+def _merge_shared(
+    merged: UpstreamState, several: Sequence[UpstreamState], shared: UpstreamState
+) -> UpstreamState:
+    held = merged.state if all(each.state in _HELD for each in several) else None
+    listeners: Counter[str] = Counter()
+    for told in (told for each in several for session in each.sessions for told in session.subscriptions):
+        listeners[told["uri"]] += told["listeners"]
+
+    def heard(session: SessionState) -> SessionState:
+        told = [
+            {**each, "listeners": listeners.get(each["uri"], each["listeners"])}
+            for each in session.subscriptions
+        ]
+        return msgspec.structs.replace(session, subscriptions=told)
+
+    return msgspec.structs.replace(
+        shared,
+        prefix=merged.prefix,
+        state=held or shared.state,
+        since=merged.since if held else shared.since,
+        cache=merged.cache,
+        sessions=[heard(each) for each in shared.sessions],
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.app.workers.admin_view import merge_upstreams, worst
+from mcpmux.app.workers.supervisor import merge_upstreams, worst
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 
 

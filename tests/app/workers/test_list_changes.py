@@ -21,7 +21,7 @@ class Party:
     """Three workers, and what each is told."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.pool = WorkerPool(3, lambda _number: ())
+        self.pool = WorkerPool(3, lambda _number: (), lambda _number, _batch: None)
         self._nursery = nursery
         self.controls: dict[int, ControlChannel] = {}
         self.told: dict[int, list[tuple[str, ...]]] = {1: [], 2: [], 3: []}
