@@ -14,7 +14,7 @@ from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin.listener import serve_admin
-from mcpmux.traffic.admin.route import BadRequest, Route, Routes, whole_number
+from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
 from mcpmux.transports.sse import SseDecoder
 from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Traffic, listening
@@ -521,22 +521,14 @@ def test_the_network_gets_no_listener_without_a_token_of_the_users_own():
         assert Admin(host=host, port=1).token is None
 
 
-def test_routes_are_found_by_their_pattern():
+def test_a_route_is_found_by_its_pattern():
     async def nothing(http):
         del http
 
-    routes = Routes(
-        [
-            Route("/a", nothing),
-            Route("/a", nothing, "POST"),
-            Route("/a/{x}/b", nothing),
-            Route("/a/c", nothing),
-        ]
-    )
-    assert [route.method for route, _ in routes.find("/a")] == ["GET", "POST"]
-    assert [arguments for _, arguments in routes.find("/a/1%2F2/b")] == [{"x": "1/2"}]
-    assert [arguments for _, arguments in routes.find("/a/c")] == [{}]
-    assert routes.find("/a/1") == []
+    route = Route("/a.b/{x}/c", nothing)
+    assert route.match("/a.b/1%2F2/c") == {"x": "1/2"}
+    assert Route("/a/c", nothing).match("/a/c") == {}
+    assert [route.match(path) for path in ("/a.b/1", "/a.b/1/2/c", "/axb/1/c")] == [None] * 3
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "11", "1.0", "٣", "9" * 40])

@@ -21,7 +21,7 @@ from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.traffic.admin.api import Api, control_routes
-from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, Routes, read_query
+from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, read_query
 from mcpmux.traffic.admin.upstreams import Control, Upstreams
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
@@ -35,14 +35,16 @@ BODY_BYTES = 64 * 2**10  # of a request
 TOKEN_BYTES = 32
 
 
-async def handle(access: AccessCheck, routes: Routes, request: HttpRequest, reply: HttpReply) -> None:
+async def handle(
+    access: AccessCheck, routes: Sequence[Route], request: HttpRequest, reply: HttpReply
+) -> None:
     """Answer one request."""
-    found = routes.find(request.path)
+    found = [(each, match) for each in routes if (match := each.match(request.path)) is not None]
     method = "GET" if request.method == "HEAD" else request.method
     route, arguments = next((each for each in found if each[0].method == method), (None, {}))
     if route is None or not route.open:
         changes = route is not None and route.method != "GET"
-        refusal = access.refusal(request.path, request.query, request.headers, changes=changes)
+        refusal = access.refusal(request, changes=changes)
         if refusal is not None:
             await _say(reply, *refusal)
             return
@@ -103,12 +105,11 @@ async def serve_admin(
         raise TransportError(f"admin: {cannot_listen(config.host, config.port or 0, error)}") from None
     port = listeners[0].socket.getsockname()[1]
     token = config.token or Secret(secrets.token_urlsafe(TOKEN_BYTES))
-    policy = OriginPolicy(config.host, config.allowed_hosts, None)
-    access = AccessCheck(policy, token, secrets.token_bytes(TOKEN_BYTES), port, https=tls is not None)
+    access = AccessCheck(config, token, port)
     api = Api(view, upstreams, stopping, config.ready)
     actions = control_routes(control, access.key) if control is not None else ()
     pages = await trio.to_thread.run_sync(page_routes)
-    answer = partial(handle, access, Routes((*api.routes, *actions, *more, *pages)))
+    answer = partial(handle, access, (*api.routes, *actions, *more, *pages))
     limits = HttpLimits(body_bytes=BODY_BYTES, connections=CONNECTIONS)
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
@@ -141,19 +142,21 @@ Refusal = tuple[int, str, Fields]
 class AccessCheck:
     """Decides who may use one admin listener. Stateless."""
 
-    def __init__(
-        self, policy: OriginPolicy, token: Secret, run_secret: bytes, port: int, *, https: bool
-    ) -> None:
-        """`run_secret`: random, of this run. `port`: for the cookie's name, as cookies know no ports."""
-        self._policy = policy
+    def __init__(self, config: Admin, token: Secret, port: int) -> None:
+        """`port`: for the cookie's name, as cookies know no ports."""
+        self._policy = OriginPolicy(config.host, config.allowed_hosts, None)
         self._token = token.reveal()
         self._name = f"{COOKIE}-{port}"
-        self._pass = hmac.new(run_secret, self._token.encode(), hashlib.sha256).hexdigest()
-        self.key = hmac.new(run_secret, b"key" + self._token.encode(), hashlib.sha256).hexdigest()
-        self._secure = "; Secure" if https else ""
+        secret = secrets.token_bytes(TOKEN_BYTES)  # of this run
+        self._pass, self.key = (
+            hmac.new(secret, what + self._token.encode(), hashlib.sha256).hexdigest()
+            for what in (b"", b"key")
+        )
+        self._secure = "; Secure" if config.tls is not None else ""
 
-    def refusal(self, path: str, query: str, headers: dict[str, str], *, changes: bool) -> Refusal | None:
+    def refusal(self, request: HttpRequest, *, changes: bool) -> Refusal | None:
         """None for a request that may go on. `changes`: it is one that changes something."""
+        headers = request.headers
         problem = self._foreign(headers)
         if problem is not None:
             return 403, problem, ()
@@ -162,7 +165,7 @@ class AccessCheck:
             return None
         cookies = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
         has_pass = any(name == self._name and _is_same(value, self._pass) for name, _, value in cookies)
-        token = read_query(query).get("token") if path == "/" else None
+        token = read_query(request.query).get("token") if request.path == "/" else None
         if token is not None and (has_pass or _is_same(token, self._token)):
             # It gets the cookie, and a URL without the token.
             cookie = f"{self._name}={self._pass}; Path=/; HttpOnly; SameSite=Strict{self._secure}"

@@ -7,7 +7,7 @@ path of a request      "/api/exchanges/17"        arguments {"row": "17"}
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -60,6 +60,11 @@ class Route:
     method: str = "GET"
     open: bool = False
 
+    def match(self, path: str) -> dict[str, str] | None:
+        """The arguments in a path of this route; None for any other path."""
+        found = re.fullmatch(_ARGUMENT.sub(r"(?P<\1>[^/]*)", re.escape(self.path)), path)
+        return {name: unquote(value) for name, value in found.groupdict().items()} if found else None
+
 
 class BadRequest(ValueError):
     """A request that cannot be answered. The text says why; `status` is that of the answer."""
@@ -67,23 +72,6 @@ class BadRequest(ValueError):
     def __init__(self, problem: str, status: int = 400) -> None:
         super().__init__(problem)
         self.status = status
-
-
-class Routes:
-    """Finds the route for a path."""
-
-    def __init__(self, routes: Iterable[Route]) -> None:
-        """Where several fit, the first one comes first."""
-        patterns = ((_ARGUMENT.sub(r"(?P<\1>[^/]*)", re.escape(route.path)), route) for route in routes)
-        self._routes = [(re.compile(pattern), route) for pattern, route in patterns]
-
-    def find(self, path: str) -> list[tuple[Route, dict[str, str]]]:
-        """The routes for a path, one for each method, with the arguments in the path."""
-        return [
-            (route, {name: unquote(value) for name, value in match.groupdict().items()})
-            for pattern, route in self._routes
-            if (match := pattern.fullmatch(path)) is not None
-        ]
 
 
 def read_query(query: str) -> dict[str, str]:
