@@ -67,23 +67,30 @@ class Mux:
     def __init__(
         self,
         config: Config,
-        open_channel: OpenChannel,
+        open_channel: OpenChannel | None,
         tap: Tap | None,
         trace: Trace | None,
         mark: str,
         generations: Generations | None,
         poller: ReadinessPoller | None,
-        certificates: TlsContexts,
     ) -> None:
         """See `open_mux`."""
-        merging, server_info = config.merging, implementation(config.identity)
+        limits, merging, server_info = config.limits, config.merging, implementation(config.identity)
         self.config = config
         self.followers: list[Follower] = []
         self.poller = poller
-        self.certificates = certificates
+        self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
         self._access = AccessControl(policy_of(config.access))
-        self._open_channel = open_channel
+        opener = ChannelOpener(
+            limits.max_message_bytes,
+            limits.max_head_bytes,
+            STOP_LADDER,
+            head_fields=limits.max_header_fields,
+            poller=poller,
+            certificates=self.certificates,
+        )
+        self._open_channel = open_channel or opener.open
         self._tap = tap
         self._trace = trace
         self._server_info = server_info
@@ -321,17 +328,7 @@ async def open_mux(
     """
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller()) if available else None
-        limits, certificates = config.limits, TlsContexts()
-        opener = ChannelOpener(
-            limits.max_message_bytes,
-            limits.max_head_bytes,
-            STOP_LADDER,
-            head_fields=limits.max_header_fields,
-            poller=poller,
-            certificates=certificates,
-        )
-        open_channel = open_channel or opener.open
-        mux = Mux(config, open_channel, tap, trace, mark, generations, poller, certificates)
+        mux = Mux(config, open_channel, tap, trace, mark, generations, poller)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(mux.hub.run, name="notification")
         await nursery.start(mux.tasks.waits.run)

@@ -119,23 +119,20 @@ class WorkerProcess:
                 await self.process.wait()
 
 
+@dataclass(eq=False)
 class WorkerPool:
-    """`run` has to run. `starts`: how often each worker was started."""
+    """`run` has to run. `starts`: how often each worker was started.
 
-    def __init__(
-        self,
-        count: int,
-        start_for: Callable[[int], tuple[Any, ...]],
-        on_traffic: Callable[[int, TrafficBatch], None],
-    ) -> None:
-        """`start_for`: what the worker with that number is told first; see `Worker.run`.
+    `start_for`: what the worker with that number is told first; see `Worker.run`. `on_traffic` is called with
+    a worker's number and what it has seen.
+    """
 
-        `on_traffic` is called with a worker's number and what it has seen.
-        """
-        self.count = count
+    count: int
+    _start_for: Callable[[int], tuple[Any, ...]]
+    _on_traffic: Callable[[int, TrafficBatch], None]
+
+    def __post_init__(self) -> None:
         self.starts: dict[int, int] = {}
-        self._start_for = start_for
-        self._on_traffic = on_traffic
         self._workers: dict[int, WorkerProcess] = {}
         self._changed = trio.lowlevel.ParkingLot()
         self._turn = 0

@@ -7,7 +7,7 @@ something during several calls is therefore refused, as stateless clients would 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -139,15 +139,15 @@ class _Service:
         self._service.roots_changed()
 
 
+@dataclass(eq=False)
 class SharedUpstreams:
     """All of them. They run in `nursery`; their sockets are in `folder`, which is private."""
 
-    def __init__(self, folder: Path, on_ready: Callable[[str], None], nursery: trio.Nursery) -> None:
-        self._folder = folder
-        self._on_ready = on_ready
-        self._nursery = nursery
-        self._upstreams: dict[str, SharedUpstream] = {}
-        self._numbers = count(1)
+    _folder: Path
+    _on_ready: Callable[[str], None]
+    _nursery: trio.Nursery
+    _upstreams: dict[str, SharedUpstream] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def sockets(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -75,18 +76,16 @@ async def run_worker(
             await channel.send("failed", "; ".join(map(str, errors)), mistakes)
 
 
+@dataclass(eq=False)
 class Worker:
     """This process. `run` is all of its work."""
 
-    def __init__(
-        self, number: int, generations: Generations, control: ControlChannel, connections: ConnectionChannel
-    ) -> None:
-        self._number = number
-        self._generations = generations
-        self._control = control
-        self._connections = connections
-        self._stopping = trio.Event()
-        self._receiving = trio.CancelScope()  # the next connection
+    _number: int
+    _generations: Generations
+    _control: ControlChannel
+    _connections: ConnectionChannel
+    _stopping: trio.Event = field(default_factory=trio.Event)
+    _receiving: trio.CancelScope = field(default_factory=trio.CancelScope)  # the next connection
 
     async def run(self, config: Config, folder: str, drained: tuple[str, ...]) -> None:
         """Serve until told to stop; then what runs has DRAIN_SECONDS. Raises McpmuxError, in groups.

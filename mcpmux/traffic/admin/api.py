@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
@@ -57,16 +58,18 @@ BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
 
 
+@dataclass(eq=False)
 class Api:
-    """Answers the inspector."""
+    """Answers the inspector. `ready_when`: see `Admin.ready`."""
 
-    def __init__(self, view: LiveView, upstreams: Upstreams, stopping: trio.Event, ready: str) -> None:
-        """`ready`: see `Admin.ready`."""
-        self._view = view
-        self._upstreams = upstreams
-        self._stopping = stopping
-        self._ready_when = ready
-        self.routes: tuple[Route, ...] = (
+    _view: LiveView
+    _upstreams: Upstreams
+    _stopping: trio.Event
+    _ready_when: str
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return (
             Route("/api/exchanges", self._exchanges),
             Route("/api/exchanges/stream", self._stream_exchanges),
             Route("/api/exchanges/{row}", self._exchange),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
@@ -71,22 +72,18 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     more_sessions: int = 0
 
 
+@dataclass(eq=False)
 class UpstreamView:
-    """Reads the registry for people."""
+    """Reads the registry for people.
 
-    def __init__(
-        self,
-        registry: UpstreamRegistry,
-        subscriptions: Subscriptions[ClientOutbox],
-        redactor: Redactor,
-        configured: Callable[[], Sequence[UpstreamConfig]] = tuple,
-    ) -> None:
-        """`configured`: all upstreams of the present configuration, the disabled ones, too."""
-        self._configured = configured
-        self._epoch = time.time() - trio.current_time()
-        self._registry = registry
-        self._subscriptions = subscriptions
-        self._redactor = redactor
+    `configured`: all upstreams of the present configuration, the disabled ones, too.
+    """
+
+    _registry: UpstreamRegistry
+    _subscriptions: Subscriptions[ClientOutbox]
+    _redactor: Redactor
+    _configured: Callable[[], Sequence[UpstreamConfig]] = tuple
+    _epoch: float = field(default_factory=lambda: time.time() - trio.current_time())
 
     async def read_all(self) -> list[UpstreamState]:
         """See `Upstreams`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,14 +41,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     gone: bool = False
 
 
+@dataclass(eq=False)
 class LiveView:
     """Reads a ring for the inspector. `own`: the view of what mcpmux has asked by itself."""
 
-    def __init__(self, ring: LiveRing, redactor: Redactor, run: Run) -> None:
-        self.ring = ring
-        self.redactor = redactor
-        self._run = run
-        self.own = LiveView(ring.own, redactor, run) if ring.own is not None else self
+    ring: LiveRing
+    redactor: Redactor
+    _run: Run
+
+    def __post_init__(self) -> None:
+        self.own = LiveView(self.ring.own, self.redactor, self._run) if self.ring.own is not None else self
 
     def when(self, clock: float) -> float:
         """A reading of the recorder's clock as milliseconds since 1970."""

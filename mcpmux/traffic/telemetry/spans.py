@@ -19,6 +19,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
@@ -74,32 +75,26 @@ _UPSTREAM_CALL: ContextVar[tuple[Span, str] | None] = ContextVar("asked", defaul
 """What a task is asking an upstream: the span of it, and the method."""
 
 
+@dataclass(eq=False)
 class Spans:
     """A MessageObserver and an ExchangeObserver; `trace` is a runtime.tap.Trace. `clock` gives seconds.
 
     `propagate`: whether the trace context is sent to upstreams.
     """
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        meter: Meter,
-        redactor: Redactor,
-        servers: Mapping[str, Attributes],
-        clock: Callable[[], float],
-        *,
-        propagate: bool = True,
-    ) -> None:
-        self._tracer = tracer
-        self._redactor = redactor
-        self._servers = servers
-        self._clock = clock
-        self._propagate = propagate
+    _tracer: Tracer
+    _meter: Meter
+    _redactor: Redactor
+    _servers: Mapping[str, Attributes]
+    _clock: Callable[[], float]
+    propagate: bool = True
+
+    def __post_init__(self) -> None:
         self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
         self._server_names, self._client_names = Names(), Names()
         self._server_duration, self._client_duration = (
-            meter.create_histogram(
+            self._meter.create_histogram(
                 f"mcp.{side}.operation.duration",
                 unit="s",
                 description=f"Duration of MCP requests as seen by the {side}.",
@@ -164,7 +159,7 @@ class Spans:
         )
         asked = _UPSTREAM_CALL.set((span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
-        if self._propagate:
+        if self.propagate:
             context: Context = {}
             _W3C.inject(context, set_span_in_context(span, OtelContext()))
             context |= above.baggage
@@ -301,6 +296,7 @@ _MEASURED = frozenset(
 )
 
 
+@dataclass(eq=False)
 class Names:
     """Names of tools and prompts that have metrics of their own: a bounded number.
 
@@ -308,21 +304,20 @@ class Names:
     likes. Names that have only ever failed have less room.
     """
 
-    def __init__(self, most: int = NAMES_MOST, failed: int = NAMES_FAILED) -> None:
-        self._most = most
-        self._failed = failed
-        self._known: set[str | int] = set()
-        self._doubtful: set[str | int] = set()
+    most: int = NAMES_MOST
+    failed: int = NAMES_FAILED
+    _known: set[str | int] = field(default_factory=set)
+    _doubtful: set[str | int] = field(default_factory=set)
 
     def allow(self, name: str | int, error: str | None) -> bool:
         """Whether the metric of a call that ended so may have the name."""
         if name in self._known:
             return True
-        if error is None and len(self._known) < self._most:
+        if error is None and len(self._known) < self.most:
             self._known.add(name)
             self._doubtful.discard(name)
             return True
-        if error == TOOL_ERROR and len(self._doubtful) < self._failed:
+        if error == TOOL_ERROR and len(self._doubtful) < self.failed:
             self._doubtful.add(name)
         return name in self._doubtful
 
