@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpmux import __version__
 from mcpmux.config import Caching
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
-from mcpmux.traffic.telemetry.prometheus import Family, Read, mux_gauges, render, single, snapshot
+from mcpmux.traffic.telemetry.prometheus import Family, Gauge, mux_gauges, render, snapshot
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play
 
 
-def rendered(metrics: Metrics, gauges: Iterable[Read] = ()) -> bytes:
+def rendered(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> bytes:
     return render(snapshot(metrics, gauges))
 
 
@@ -74,7 +74,7 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
 async def test_what_is_counted_while_the_text_is_made_is_not_in_it():
     play = Play()
     await play.exchange("tools/call", {}, "docs")
-    families = snapshot(play.metrics, [single("x", "x", lambda: len(play.metrics.exchanges))])
+    families = snapshot(play.metrics, [("x", "x", lambda: len(play.metrics.exchanges))])
     before = parse(render(families))
     await play.exchange("tools/call", {}, "docs")
     await play.exchange("ping", {})
@@ -89,13 +89,13 @@ def test_any_label_value_comes_back_as_it_was(text: str):
 
 @given(st.floats(allow_nan=False))
 def test_any_number_comes_back_as_it_was(value: float):
-    found = parse(rendered(Metrics(), [single("x", "x", lambda: value)]))
+    found = parse(rendered(Metrics(), [("x", "x", lambda: value)]))
     assert found["mcpmux_x"] == {(): value}
 
 
 def test_callbacks_are_asked_at_each_rendering():
     dropped = 0
-    gauge = single("capture_dropped_total", "Messages that were not kept.", lambda: dropped)
+    gauge: Gauge = ("capture_dropped_total", "Messages that were not kept.", lambda: dropped)
     assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 0}
     dropped = 3
     assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 3}

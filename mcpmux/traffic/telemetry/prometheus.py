@@ -64,8 +64,8 @@ class Family(NamedTuple):
         return self.name.endswith(("_total", "_seconds"))
 
 
-Read = Callable[[], Family]
-"""Looks a metric up when metrics are asked for."""
+Gauge = tuple[str, str, Callable[[], float | Mapping[str, float]]]
+"""What is looked up when metrics are asked for: name, what it says, and a number, or numbers by upstream."""
 
 _LEG = ("leg", "direction", "transport", "kind")
 _EXCHANGE = ("method", "upstream")
@@ -95,14 +95,22 @@ _COUNTED: tuple[tuple[Labels, str, str, str], ...] = (
 )
 
 
-def snapshot(metrics: Metrics, gauges: Iterable[Read] = ()) -> list[Family]:
+def snapshot(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> list[Family]:
     """All metrics at one time. Copies values and nothing more, so that it takes little time."""
     build = Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})
     counted = [
         Family(f"mcpmux_{name}", about, labels, _copy(getattr(metrics, attribute)))
         for labels, attribute, name, about in _COUNTED
     ]
-    return [build, *counted, *(read() for read in gauges)]
+    return [build, *counted, *(_read(*gauge) for gauge in gauges)]
+
+
+def _read(name: str, about: str, read: Callable[[], float | Mapping[str, float]]) -> Family:
+    found = read()
+    if isinstance(found, Mapping):
+        samples: Samples = {(upstream,): value for upstream, value in found.items()}
+        return Family(f"mcpmux_{name}", about, ("upstream",), samples)
+    return Family(f"mcpmux_{name}", about, (), {(): found})
 
 
 def _copy(samples: Mapping[Labels, Any]) -> Samples:
@@ -182,20 +190,20 @@ def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
 
 def mux_gauges(
     registry: UpstreamRegistry, hub: NotificationHub, store: CacheStore | None = None
-) -> tuple[Read, ...]:
+) -> list[Gauge]:
     """Of upstreams and clients, and of what is kept in `store`."""
 
-    def shared(name: str, read: Callable[[Upstream], float], about: str) -> Read:
-        return _by_upstream(name, about, lambda: {key: read(each) for key, each in registry.items()})
+    def shared(read: Callable[[Upstream], float]) -> Callable[[], Mapping[str, float]]:
+        return lambda: {key: read(each) for key, each in registry.items()}
 
-    def summed(name: str, read: Callable[[Upstream], int], about: str) -> Read:
+    def summed(read: Callable[[Upstream], int]) -> Callable[[], Mapping[str, float]]:
         def add() -> Mapping[str, float]:
             found = Counter(dict.fromkeys(registry, 0))
             for upstream in registry.connected():
                 found[upstream.name] += read(upstream)
             return found
 
-        return _by_upstream(name, about, add)
+        return add
 
     wanted = hub.subscriptions.wanted
     up = "Whether the upstream's shared session is ready."
@@ -203,57 +211,43 @@ def mux_gauges(
     again = "Those among them that followed a loss."
     sessions = "Sessions with the upstream: shared, for legacy clients, and clients' own."
     listened = "Resources of the upstream that any client listens to."
-    return (
-        shared("upstream_up", lambda each: float(each.state == "ready"), up),
-        shared("upstream_connects_total", lambda each: each.connects, agreed),
-        shared("upstream_reconnects_total", lambda each: max(0, each.connects - 1), again),
-        summed("upstream_sessions", lambda each: 1, sessions),
-        summed("upstream_subscriptions", lambda each: len(wanted(each.key)), listened),
-        single("client_sessions", "Legacy sessions of clients.", lambda: registry.clients),
-        single("listening_clients", "Clients that may hear of changes.", lambda: hub.listening),
+    return [
+        ("upstream_up", up, shared(lambda each: float(each.state == "ready"))),
+        ("upstream_connects_total", agreed, shared(lambda each: each.connects)),
+        ("upstream_reconnects_total", again, shared(lambda each: max(0, each.connects - 1))),
+        ("upstream_sessions", sessions, summed(lambda each: 1)),
+        ("upstream_subscriptions", listened, summed(lambda each: len(wanted(each.key)))),
+        ("client_sessions", "Legacy sessions of clients.", lambda: registry.clients),
+        ("listening_clients", "Clients that may hear of changes.", lambda: hub.listening),
         *(cache_gauges(store) if store is not None else ()),
-    )
+    ]
 
 
-def cache_gauges(store: CacheStore) -> tuple[Read, ...]:
+def cache_gauges(store: CacheStore) -> list[Gauge]:
     """Of what is served from memory. Whole merged lists have no upstream."""
 
-    def counted(outcome: str, about: str) -> Read:
-        return _by_upstream(
-            f"cache_{outcome}_total",
-            about,
-            lambda: {name: getattr(counts, outcome) for name, counts in store.counts.items()},
-        )
+    def counted(outcome: str) -> Callable[[], Mapping[str, float]]:
+        return lambda: {name: getattr(counts, outcome) for name, counts in store.counts.items()}
 
-    return (
-        counted("hits", "Answers from memory."),
-        counted("misses", "Reads and pages that were looked for in memory and asked for."),
-        counted("shared", "Reads and pages that were another's, asked for at the same time."),
-        single("cache_entries", "Answers in memory.", lambda: len(store.cache)),
-        single("cache_bytes", "What they take, about.", lambda: store.cache.bytes),
-    )
+    misses = "Reads and pages that were looked for in memory and asked for."
+    shared = "Reads and pages that were another's, asked for at the same time."
+    return [
+        ("cache_hits_total", "Answers from memory.", counted("hits")),
+        ("cache_misses_total", misses, counted("misses")),
+        ("cache_shared_total", shared, counted("shared")),
+        ("cache_entries", "Answers in memory.", lambda: len(store.cache)),
+        ("cache_bytes", "What they take, about.", lambda: store.cache.bytes),
+    ]
 
 
-def capture_gauges(capture: CaptureSink) -> tuple[Read, ...]:
-    """Of what is kept in files."""
+def capture_gauges(capture: CaptureSink) -> list[Gauge]:
     dropped = "Messages that were not captured because the disk was too slow or full."
-    return (
-        single("capture_dropped_total", dropped, lambda: capture.dropped),
-        single("capture_paused", "Whether files cannot be written.", lambda: float(capture.paused)),
-    )
+    return [
+        ("capture_dropped_total", dropped, lambda: capture.dropped),
+        ("capture_paused", "Whether files cannot be written.", lambda: float(capture.paused)),
+    ]
 
 
-def audit_gauges(audit: Audit) -> tuple[Read, ...]:
+def audit_gauges(audit: Audit) -> list[Gauge]:
     about = "Exchanges that wait for the disk of the audit log."
-    return (single("audit_held_back", about, lambda: audit.held_back),)
-
-
-def single(name: str, about: str, read: Callable[[], float]) -> Read:
-    """One value without labels, such as what a queue holds."""
-    return lambda: Family(f"mcpmux_{name}", about, (), {(): read()})
-
-
-def _by_upstream(name: str, about: str, read: Callable[[], Mapping[str, float]]) -> Read:
-    return lambda: Family(
-        f"mcpmux_{name}", about, ("upstream",), {(key,): value for key, value in read().items()}
-    )
+    return [("audit_held_back", about, lambda: audit.held_back)]
