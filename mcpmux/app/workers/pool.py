@@ -284,7 +284,6 @@ class WorkerPool:
                     sock.close()
 
     async def _forward_later(self, note: Note, sock: socket.socket) -> None:
-        """Try again while its worker is busy or being started again."""
         with sock, trio.move_on_after(FORWARD_SECONDS) as scope:
             await self.give(note, sock)
         if scope.cancelled_caught:

@@ -7,10 +7,9 @@ something during several calls is therefore refused, as stateless clients would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import structlog
@@ -18,7 +17,6 @@ import trio
 from trio.abc import Stream
 
 from mcpmux.app.mux import Mux, open_mux
-from mcpmux.app.workers.config_split import is_shared, shared_config
 from mcpmux.config import Config
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Notify
@@ -30,8 +28,6 @@ from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
 from mcpmux.runtime.tap import Tap
 from mcpmux.runtime.upstreams.upstream import Upstream as Server
-from mcpmux.traffic.admin.upstreams import UpstreamState, UpstreamView
-from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.stream import open_unix_listener, serve_streams
 
 log = structlog.get_logger()
@@ -59,6 +55,11 @@ class SharedUpstream:
         self.config = config
         if self.mux is not None:
             self.mux.apply(config)
+
+    def restart(self) -> None:
+        """Replace the process of the server."""
+        if self.mux is not None:
+            self.mux.restart(self.name)
 
     @property
     def server(self) -> Server | None:
@@ -137,58 +138,3 @@ class _Service:
 
     def roots_changed(self) -> None:
         self._service.roots_changed()
-
-
-@dataclass(eq=False)
-class SharedUpstreams:
-    """All of them. They run in `nursery`; their sockets are in `folder`, which is private."""
-
-    _folder: Path
-    _on_ready: Callable[[str], None]
-    _nursery: trio.Nursery
-    _upstreams: dict[str, SharedUpstream] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=count)
-
-    @property
-    def sockets(self) -> dict[str, str]:
-        """Where each upstream can be reached, by name."""
-        return {name: str(shared.path) for name, shared in self._upstreams.items()}
-
-    def states(self, redactor: Redactor) -> dict[str, UpstreamState]:
-        """The state of each server, by name."""
-        return {
-            name: UpstreamView(mux.upstreams, mux.hub.subscriptions, redactor).show()[0]
-            for name, shared in self._upstreams.items()
-            if (mux := shared.mux) is not None
-        }
-
-    async def open(self, config: Config) -> None:
-        """Start the shared upstreams of the configuration. Raises TransportError."""
-        for shared in self._follow(config):
-            await self._nursery.start(shared.run, name=f"shared upstream {shared.name}")
-
-    def adopt(self, config: Config) -> None:
-        """The configuration has changed. Upstreams that it still has change in place."""
-        for shared in self._follow(config):
-            self._nursery.start_soon(shared.run, name=f"shared upstream {shared.name}")
-
-    def _follow(self, config: Config) -> list[SharedUpstream]:
-        """The upstreams that have to be started."""
-        wanted = {upstream.name: upstream for upstream in config.upstreams if is_shared(upstream)}
-        for name in self._upstreams.keys() - wanted.keys():
-            self._upstreams.pop(name).scope.cancel(reason="it is not shared any more")
-        added = []
-        for name, upstream in wanted.items():
-            settings = shared_config(config, upstream)
-            if name not in self._upstreams:
-                path = self._folder / f"{next(self._numbers)}.sock"
-                self._upstreams[name] = SharedUpstream(name, path, settings, self._on_ready)
-                added.append(self._upstreams[name])
-            else:
-                self._upstreams[name].apply(settings)
-        return added
-
-    def restart(self, name: str) -> None:
-        """Replace the process of a server, if it is shared."""
-        if name in self._upstreams and (mux := self._upstreams[name].mux) is not None:
-            mux.restart(name)

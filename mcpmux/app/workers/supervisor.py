@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -26,16 +27,16 @@ from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
 from mcpmux.app.observers import new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
-from mcpmux.app.workers.config_split import worker_config
+from mcpmux.app.workers.config_split import is_shared, shared_config, worker_config
 from mcpmux.app.workers.pool import WorkerPool
-from mcpmux.app.workers.shared_upstream import SharedUpstreams
+from mcpmux.app.workers.shared_upstream import SharedUpstream
 from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.admin.upstreams import DISABLED, SessionState, UpstreamState
+from mcpmux.traffic.admin.upstreams import DISABLED, SessionState, UpstreamState, UpstreamView
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals, metrics_route
@@ -76,7 +77,8 @@ async def serve_workers(
             supervisor = Supervisor(config, workers, folder, sharing, followers)
             for listener in config.listeners.bound:  # what the workers show, to know when it changes
                 await tls_of(listener, supervisor.certificates)
-            await supervisor.shared.open(config)
+            for shared in supervisor.share():
+                await sharing.start(shared.run, name=f"shared upstream {shared.name}")
             async with trio.open_nursery() as pool:
                 async with AsyncExitStack() as stack:
                     addresses = []
@@ -119,7 +121,9 @@ class Supervisor:
         self._collector = TrafficCollector(self._ring, workers)
         self._totals = Totals()
         self.pool = WorkerPool(workers, self._start_for, self._collector.take)
-        self.shared = SharedUpstreams(folder, partial(self._act, "reconnect"), sharing)
+        self._shared: dict[str, SharedUpstream] = {}
+        self._sharing = sharing
+        self._sockets = count(1)
         self.certificates = TlsContexts()
         self._folder = folder
         self._followers = followers
@@ -127,7 +131,8 @@ class Supervisor:
         self._drained: set[str] = set()
 
     def _config_of(self, worker: int) -> Config:
-        return worker_config(self.config, worker, self.pool.count, self.shared.sockets, self._key)
+        sockets = {name: str(shared.path) for name, shared in self._shared.items()}
+        return worker_config(self.config, worker, self.pool.count, sockets, self._key)
 
     def _start_for(self, worker: int) -> tuple[Config, str, tuple[str, ...]]:
         self._collector.begin(worker)
@@ -136,12 +141,30 @@ class Supervisor:
     def _act(self, action: str, name: str) -> None:
         self.pool.tell("act", action, name)
 
+    def share(self) -> list[SharedUpstream]:
+        """Have the shared upstreams of the configuration. Returns those to start."""
+        wanted = {upstream.name: upstream for upstream in self.config.upstreams if is_shared(upstream)}
+        for name in self._shared.keys() - wanted.keys():
+            self._shared.pop(name).scope.cancel(reason="it is not shared any more")
+        added = []
+        for name, upstream in wanted.items():
+            config = shared_config(self.config, upstream)
+            if name in self._shared:
+                self._shared[name].apply(config)
+            else:
+                path = self._folder / f"{next(self._sockets)}.sock"
+                on_ready = partial(self._act, "reconnect")
+                self._shared[name] = SharedUpstream(name, path, config, on_ready)
+                added.append(self._shared[name])
+        return added
+
     def apply(self, config: Config) -> Plan:
         plan = plan_change(self.config, config)
         self.config = config
         if plan:
             self._drained -= {*plan.removed, *plan.restarted}
-            self.shared.adopt(config)
+            for shared in self.share():
+                self._sharing.start_soon(shared.run, name=f"shared upstream {shared.name}")
             for worker in self.pool.running:
                 worker.control.post("apply", self._config_of(worker.number))
             self._redactor.adopt(config.redaction)
@@ -151,7 +174,8 @@ class Supervisor:
 
     def restart(self, name: str) -> None:
         self._drained.discard(name)
-        self.shared.restart(name)
+        if name in self._shared:
+            self._shared[name].restart()
         self._act("restart", name)
 
     def drain(self, name: str) -> None:
@@ -195,7 +219,11 @@ class Supervisor:
         )
 
     async def read_all(self) -> list[UpstreamState]:
-        shared = self.shared.states(self._redactor)
+        shared = {
+            name: UpstreamView(mux.upstreams, mux.hub.subscriptions, self._redactor).show()[0]
+            for name, each in self._shared.items()
+            if (mux := each.mux) is not None
+        }
         return merge_upstreams(await self.pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
@@ -258,7 +286,6 @@ def merge_upstreams(said: Said, shared: Mapping[str, UpstreamState]) -> list[Ups
 
 
 def worst(states: Iterable[str]) -> str:
-    """The worst of the states."""
     return max(states, key=lambda state: _RANKS.get(state, len(_RANKS)))
 
 
