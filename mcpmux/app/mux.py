@@ -169,7 +169,6 @@ class Mux:
         return upstream
 
     def _adjust_memory(self, session: Upstream) -> None:
-        """Cache the replies of a session, or do not, as the current configuration says."""
         session.remember(self.store.cache_of(session.config, session.key))
 
     def _update(self, key: str, uri: str) -> None:
@@ -204,7 +203,6 @@ class Mux:
             self.upstreams[name].subscriber.take_over(moved)
 
     def _poke(self, key: str) -> None:
-        """The subscriptions wanted of a session have changed."""
         upstream = self.upstreams.by_key(key)
         if upstream is not None:
             upstream.subscriber.poke()

@@ -38,7 +38,6 @@ TOKEN_BYTES = 32
 async def handle(
     access: AccessCheck, routes: Sequence[Route], request: HttpRequest, reply: HttpReply
 ) -> None:
-    """Answer one request."""
     found = [(each, match) for each in routes if (match := each.match(request.path)) is not None]
     method = "GET" if request.method == "HEAD" else request.method
     route, arguments = next((each for each in found if each[0].method == method), (None, {}))

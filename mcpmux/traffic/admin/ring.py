@@ -198,7 +198,6 @@ class LiveRing:
         return list(islice(reversed(self._recent), self.seq - begin))[::-1], begin
 
     def _row_of(self, observed: Observation) -> Row:
-        """The row that a message belongs to, a new one if need be."""
         leg, direction, request_id = observed.leg, observed.direction, observed.id
         if observed.exchange:
             return self._growing.get(observed.exchange) or self._new_row(observed, observed.exchange)
@@ -274,7 +273,6 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
 
 
 def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:
-    """Without any calls the durations are None."""
     ordered = sorted(each.ms for each in members)
     return {
         "count": len(members),

@@ -88,7 +88,6 @@ class LiveView:
         return {name: value for name, value in members.items() if value is not None}
 
     def _shown(self, row: Row) -> tuple[str | None, str | None]:
-        """Method and target; read from the redacted message when it had a secret, which may be in them."""
         first = row.first
         if len(first.data) > LARGE:
             return self.redactor.redact_name(first.method), None

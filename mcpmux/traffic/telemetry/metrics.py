@@ -96,7 +96,6 @@ class Metrics:
 
 
 def method_label(method: str | None) -> str:
-    """The method as a label."""
     return method if method is not None and method in METHODS else OTHER
 
 
@@ -146,7 +145,6 @@ def outcome_of(method: str, outcome: Fields | BaseException) -> str:
 
 
 def class_of(code: int) -> str:
-    """The word for a JSON-RPC error code."""
     return _CLASSES.get(code, "error")
 
 

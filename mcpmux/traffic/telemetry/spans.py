@@ -213,7 +213,6 @@ class Spans:
         return f"{call.method} {self._text(target, NAME_LIMIT)}" if target else call.method
 
     def _attributes(self, leg: Leg, call: Call) -> Attributes:
-        """Of a request on a leg."""
         found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
         found |= _TRANSPORTS.get(leg.transport, {})
         found |= self._of_session(leg)
@@ -237,7 +236,6 @@ class Spans:
         return found
 
     def _text(self, text: str, limit: int) -> str:
-        """A text from outside, redacted and cut."""
         if text in _OURS:
             return text
         return cut(self._redactor.redact_text(text)[0].encode("utf-8", "replace").decode(), limit)
