@@ -308,10 +308,6 @@ class WorkerPool:
         for worker in self._workers.values():
             worker.leave()
 
-    async def caught_up(self) -> None:
-        """Wait until each worker, one that starts too, has done what it was told, or is late."""
-        await self.ask("heartbeat", [worker for worker in self.running if not worker.silent])
-
     async def ask(self, name: str, workers: Iterable[WorkerProcess] | None = None) -> dict[int, Any]:
         """The answers of `workers`, else of all that serve, by number. Who does not answer is left out."""
         answers: dict[int, Any] = {}

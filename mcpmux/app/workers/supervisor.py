@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import errno
 import secrets
-import shutil
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -71,10 +70,12 @@ async def serve_workers(
         with suppress(OSError):
             await trio.Path(config.audit.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     stopping = trio.Event()
-    async with trio.open_nursery() as signals:
+    async with AsyncExitStack() as ends, trio.open_nursery() as signals:
+        folder = tempfile.TemporaryDirectory(prefix="mcpmux-", ignore_cleanup_errors=True)
+        ends.enter_context(folder)
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
-        async with _open_folder() as folder, trio.open_nursery() as sharing:
-            supervisor = Supervisor(config, workers, folder, sharing, followers)
+        async with trio.open_nursery() as sharing:
+            supervisor = Supervisor(config, workers, Path(folder.name), sharing, followers)
             for listener in config.listeners.bound:  # what the workers show, to know when it changes
                 await tls_of(listener, supervisor.certificates)
             for shared in supervisor.share():
@@ -193,8 +194,8 @@ class Supervisor:
         return changed
 
     async def settled(self) -> None:
-        """A worker that does not answer is logged."""
-        await self.pool.caught_up()
+        """Wait until each worker, one that starts too, has done what it was told; a late one is logged."""
+        await self.pool.ask("heartbeat", [worker for worker in self.pool.running if not worker.silent])
 
     # The admin listener, which shows all workers as one. A worker that does not answer is left out.
 
@@ -234,16 +235,6 @@ class Supervisor:
         starts = self.pool.starts
         told = {(key, starts[key]): found for key, found in (await self.pool.ask("metrics")).items()}
         return self._totals.add_up(told, starts.items())
-
-
-@asynccontextmanager
-async def _open_folder() -> AsyncIterator[Path]:
-    folder = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="mcpmux-")))
-    try:
-        yield folder
-    finally:
-        with trio.move_on_after(OVERTIME_SECONDS, shield=True):
-            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 async def _accept(listener: trio.SocketListener, give: Callable[[socket.socket], Awaitable[None]]) -> None:
