@@ -62,9 +62,10 @@ class SharedUpstream:
             self.mux.restart(self.name)
 
     @property
-    def server(self) -> Server | None:
-        """The session with the server, once there is one."""
-        return self.mux.upstreams.get(self.name) if self.mux is not None else None
+    def server(self) -> Server:
+        """The session with the server, while `mux` is there."""
+        assert self.mux is not None
+        return self.mux.upstreams[self.name]
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
@@ -82,7 +83,7 @@ class SharedUpstream:
     async def _tell_when_ready(self) -> None:
         told = None
         while True:
-            connection = self.server.connection if self.server is not None else None
+            connection = self.server.connection
             if connection is not None and connection is not told:
                 told = connection
                 self.on_ready(self.name)
@@ -91,8 +92,7 @@ class SharedUpstream:
 
     async def _serve(self, stream: Stream, crowded: bool) -> None:
         mux, server = self.mux, self.server
-        if mux is None or server is None:
-            return
+        assert mux is not None
         await server.settled()
         limits = self.config.limits
         bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
