@@ -24,6 +24,7 @@ from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.tls.context import TlsContexts
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import World, open_world
 
@@ -151,7 +152,9 @@ async def listening(
             upstreams,
             stopping,
             announced.append,
-            control=Control(world.mux, file),
+            [],
+            Control(world.mux, file),
+            TlsContexts(),
         )
         await nursery.start(serve)
         here = Listening(traffic, world, announced[0])

@@ -16,6 +16,7 @@ from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
 from mcpmux.transports.sse import SseDecoder
+from mcpmux.transports.tls.context import TlsContexts
 from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Traffic, listening
 
@@ -503,13 +504,15 @@ async def test_it_is_served_inside_tls(certificates):
         await trio.aclose_forcefully(stream)
     with pytest.raises(ConfigError, match=r"admin: .*missing\.pem"):
         tls = ServerTls(certificate=certificates.missing)
-        await serve_admin(Admin(port=0, tls=tls), Traffic().view, None, trio.Event(), print)
+        more = (None, trio.Event(), print, [], None, TlsContexts())
+        await serve_admin(Admin(port=0, tls=tls), Traffic().view, *more)
 
 
 async def test_an_address_that_is_taken_is_named():
     async with listening() as here:
         with pytest.raises(TransportError, match=rf"admin: cannot listen on 127.0.0.1:{here.port}: .*port"):
-            await serve_admin(Admin(port=here.port), here.traffic.view, None, trio.Event(), print)
+            more = (None, trio.Event(), print, [], None, TlsContexts())
+            await serve_admin(Admin(port=here.port), here.traffic.view, *more)
 
 
 def test_the_network_gets_no_listener_without_a_token_of_the_users_own():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import trio
 
+from mcpmux.app.control import Control
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.traffic.admin.listener import serve_admin
@@ -13,6 +12,7 @@ from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.telemetry.prometheus import Family, metrics_route, mux_gauges, snapshot
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.tls.context import TlsContexts
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.admin_world import Traffic
@@ -36,8 +36,8 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
         route = metrics_route(read)
         upstreams = UpstreamView(world.mux.upstreams, world.mux.hub.subscriptions, traffic.view.redactor)
         admin = Admin(port=0, token=Secret(TOKEN))
-        serve = partial(serve_admin, admin, traffic.view, upstreams, trio.Event(), announced.append, [route])
-        await nursery.start(serve)
+        more = (announced.append, [route], Control(world.mux, None), TlsContexts())
+        await nursery.start(serve_admin, admin, traffic.view, upstreams, trio.Event(), *more)
         port = int(announced[0].rstrip("/").rpartition(":")[2])
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool, trio.fail_after(60):
             token = (("Authorization", f"Bearer {TOKEN}"),)

@@ -1,4 +1,4 @@
-"""What the inspector asks for.
+"""What the inspector asks for, and what administrators can do.
 
 | path | answer |
 | --- | --- |
@@ -11,9 +11,13 @@
 | `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says |
+| `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start |
+| `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
+| `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
 
 Exchanges and traffic take `own=true`: then exchanges are those that mcpmux asks by itself (to connect, to see
-who lives), and traffic has these, too.
+who lives), and traffic has these, too. A POST carries a JSON object without members as `application/json`,
+which no form of a foreign page can send, and the token or the key in a header (see `listener`).
 """
 
 from __future__ import annotations
@@ -60,12 +64,17 @@ COMMENT = b":\n\n"
 
 @dataclass(eq=False)
 class Api:
-    """Answers the inspector. `ready_when`: see `Admin.ready`."""
+    """Answers the inspector and administrators.
+
+    `ready_when`: see `Admin.ready`. `key`: see `AccessCheck.key`.
+    """
 
     _view: LiveView
     _upstreams: Upstreams
+    _control: Control
     _stopping: trio.Event
     _ready_when: str
+    _key: str
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -80,6 +89,9 @@ class Api:
             Route("/upstreams", self._show_upstreams),  # beside /health/…, for scripts
             Route("/health/live", self._live, open=True),
             Route("/health/ready", self._ready, open=True),
+            Route("/api/control", self._show_control),
+            Route("/api/reload", self._reload, method="POST"),
+            Route("/api/upstreams/{name}/{action}", self._act, method="POST"),
         )
 
     def _view_for(self, http: HttpExchange) -> LiveView:
@@ -220,6 +232,29 @@ class Api:
         ready = not self._stopping.is_set() and is_ready(self._ready_when, states.values())
         await http.send({"ready": ready}, 200 if ready else 503)
 
+    # What administrators can do
+
+    async def _show_control(self, http: HttpExchange) -> None:
+        pending = list(self._control.pending)
+        await http.send({"key": self._key, "actions": list(ACTIONS), "pending": pending})
+
+    async def _reload(self, http: HttpExchange) -> None:
+        _check_body(http)
+        try:
+            changed = await self._control.reload()
+        except ConfigError as error:
+            await http.send({"error": "the configuration is as it was", "problems": error.problems}, 422)
+        else:
+            await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
+
+    async def _act(self, http: HttpExchange) -> None:
+        _check_body(http)
+        name, action = http.path["name"], http.path["action"]
+        if action not in ACTIONS:
+            raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
+        await self._control.act(action, name)
+        await http.send({"upstream": name, "action": action})
+
 
 def _filter(http: HttpExchange) -> Filter:
     try:
@@ -244,48 +279,6 @@ def _rows_event(
     counts = {"first": ring.first, "last": ring.last, "messages": ring.seq}
     data = {"rows": rows, "gone": gone, "skipped": skipped, **counts}
     return encode_event(msgspec.json.encode(data), event="rows")
-
-
-# What administrators can do:
-#
-# | request | answer |
-# | --- | --- |
-# | `GET /api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start |
-# | `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
-# | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
-#
-# A POST carries a JSON object without members as `application/json`, which no form of a foreign page can
-# send, and the token or the key in a header (see `listener`).
-
-
-def control_routes(control: Control, key: str) -> tuple[Route, ...]:
-    """The routes of the table. `key`: see `AccessCheck.key`."""
-
-    async def show(http: HttpExchange) -> None:
-        await http.send({"key": key, "actions": list(ACTIONS), "pending": list(control.pending)})
-
-    async def reload(http: HttpExchange) -> None:
-        _check_body(http)
-        try:
-            changed = await control.reload()
-        except ConfigError as error:
-            await http.send({"error": "the configuration is as it was", "problems": error.problems}, 422)
-        else:
-            await http.send({"changed": dict(changed), "pending": list(control.pending)})
-
-    async def act(http: HttpExchange) -> None:
-        _check_body(http)
-        name, action = http.path["name"], http.path["action"]
-        if action not in ACTIONS:
-            raise BadRequest(f"{action} is none of {', '.join(ACTIONS)}", 404)
-        await control.act(action, name)
-        await http.send({"upstream": name, "action": action})
-
-    return (
-        Route("/api/control", show),
-        Route("/api/reload", reload, method="POST"),
-        Route("/api/upstreams/{name}/{action}", act, method="POST"),
-    )
 
 
 def _check_body(http: HttpExchange) -> None:

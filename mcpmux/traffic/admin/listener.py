@@ -20,7 +20,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import OriginPolicy
-from mcpmux.traffic.admin.api import Api, control_routes
+from mcpmux.traffic.admin.api import Api
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, read_query
 from mcpmux.traffic.admin.upstreams import Control, Upstreams
 from mcpmux.traffic.admin.view import LiveView
@@ -82,22 +82,20 @@ async def serve_admin(
     upstreams: Upstreams,
     stopping: trio.Event,
     announce: Callable[[str], None],
-    more: Sequence[Route] = (),
-    control: Control | None = None,
-    certificates: TlsContexts | None = None,
+    more: Sequence[Route],
+    control: Control,
+    certificates: TlsContexts,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the admin listener until `stopping` is set.
 
-    `more`: routes besides those of the inspector. `control`: carries out changes; None for none.
-    `certificates`: renews that of this listener.
+    `more`: routes besides those of `Api`. `control`: carries out changes. `certificates`: renews that of this
+    listener.
 
     `announce` gets the URL; the token is in it when it was made here. Raises TransportError when the address
     cannot be listened on, ConfigError when the certificate cannot be used. Cancelling closes all connections.
     """
-    tls = None
-    if config.tls is not None:
-        tls = await (certificates or TlsContexts()).open("admin", config.tls)
+    tls = await certificates.open("admin", config.tls) if config.tls is not None else None
     try:
         listeners = await trio.open_tcp_listeners(config.port or 0, host=config.host)
     except OSError as error:
@@ -105,10 +103,9 @@ async def serve_admin(
     port = listeners[0].socket.getsockname()[1]
     token = config.token or Secret(secrets.token_urlsafe(TOKEN_BYTES))
     access = AccessCheck(config, token, port)
-    api = Api(view, upstreams, stopping, config.ready)
-    actions = control_routes(control, access.key) if control is not None else ()
+    api = Api(view, upstreams, control, stopping, config.ready, access.key)
     pages = await trio.to_thread.run_sync(page_routes)
-    answer = partial(handle, access, (*api.routes, *actions, *more, *pages))
+    answer = partial(handle, access, (*api.routes, *more, *pages))
     limits = HttpLimits(body_bytes=BODY_BYTES, connections=CONNECTIONS)
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
