@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -150,7 +151,7 @@ class Totals:
 
 def render(families: Iterable[Family]) -> bytes:
     """The text that Prometheus reads (exposition format 0.0.4). With many upstreams that takes long."""
-    from prometheus_client import generate_latest  # takes a tenth of a second, and workers need it never
+    from prometheus_client import generate_latest  # not at the top: workers do not need it
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector
 
@@ -178,6 +179,7 @@ def render(families: Iterable[Family]) -> bytes:
 
 def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
     """A route for `serve_admin`."""
+    import_module("prometheus_client")  # takes a tenth of a second, which nobody who asks should wait for
 
     async def handle(http: HttpExchange) -> None:
         await http.reply.send(200, _FIELDS, await trio.to_thread.run_sync(render, await read()))
