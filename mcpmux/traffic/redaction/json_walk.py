@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -84,17 +85,14 @@ class JsonWalk:
         self._clean = clean
         self._frames: list[_Frame] = []
         self._spans: list[tuple[int, int, bytes]] = []  # start, end, and what comes there
-        self._skipped: tuple[int, int, str] | None = None  # start, open brackets, label
+        self._all_tokens = _TOKEN.finditer(data)
+        self._tokens = islice(self._all_tokens, TOKEN_LIMIT)
 
     def run(self) -> tuple[bytes, int]:
         """The data without secrets, and how many were replaced. Raises TooLong."""
-        for number, match in enumerate(_TOKEN.finditer(self._data)):
-            if number > TOKEN_LIMIT:
-                raise TooLong
+        for match in self._tokens:
             token = match[0]
-            if self._skipped is not None:
-                self._skip_inside(token, match.end())
-            elif token in b"{[":
+            if token in b"{[":
                 self._open(token == b"{", match.start())
             elif token in b"]}":
                 self._close()
@@ -102,8 +100,8 @@ class JsonWalk:
                 self._next()
             else:
                 self._value(token, match.start(), match.end())
-        if self._skipped is not None:  # cut inside of it
-            self._replace(self._skipped[0], len(self._data), marker(self._skipped[2]))
+        if next(self._all_tokens, None) is not None:
+            raise TooLong
         while self._frames:
             self._close()
         parts, at = [], 0
@@ -122,14 +120,14 @@ class JsonWalk:
         if count:
             self._replace(start, end, clean, count)
 
-    def _skip_inside(self, token: bytes, end: int) -> None:
-        """Inside of something that is replaced as a whole."""
-        assert self._skipped is not None
-        start, depth, label = self._skipped
-        depth += (token in b"{[") - (token in b"]}")
-        self._skipped = (start, depth, label) if depth else None
-        if not depth:
-            self._replace(start, end, marker(label))
+    def _skip_inside(self) -> int:
+        """Where the object or array that was opened last ends, or the data that were cut inside of it."""
+        depth = 1
+        for match in self._tokens:
+            depth += (match[0] in b"{[") - (match[0] in b"]}")
+            if not depth:
+                return match.end()
+        return len(self._data)
 
     def _open(self, is_object: bool, start: int) -> None:
         at = None if is_object else 0
@@ -145,7 +143,7 @@ class JsonWalk:
             elif frame.strict is None or not self._is_schema_word(frame):
                 label = frame.label
         if label is not None:
-            self._skipped = (start, 1, label)
+            self._replace(start, self._skip_inside(), marker(label))
         else:
             self._frames.append(_Frame(is_object, at, schema, strict))
 
@@ -219,18 +217,13 @@ class JsonWalk:
 
 def path_matches(steps: Sequence[Step], places: Sequence[str | int | None]) -> bool:
     """Whether the steps lead exactly to the place. Steps after DEEP are looked for from every depth on."""
-    step = place = 0
-    back_step, back_place = -1, 0
-    while place < len(places):
-        if step < len(steps) and steps[step] is DEEP:
-            step += 1
-            back_step, back_place = step, place
-        elif step < len(steps) and (steps[step] is ONE or steps[step] == places[place]):
-            step += 1
-            place += 1
-        elif back_step >= 0:
-            back_place += 1
-            step, place = back_step, back_place
-        else:
-            return False
-    return step == len(steps)
+    reached = {0}  # steps that may be next
+    for place in places:
+        before, reached = reached, set()
+        for step in before - {len(steps)}:
+            if steps[step] is DEEP:
+                reached.add(step)
+                step += 1
+            if steps[step] in (ONE, place):
+                reached.add(step + 1)
+    return len(steps) in reached
