@@ -21,7 +21,7 @@ from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
 from mcpmux.traffic.record import Run
-from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Observers:
     tap: Tap | None = None
     trace: Trace | None = None
     inspector: Inspector | None = None
-    redactor: ReplaceableRedactor = field(default_factory=ReplaceableRedactor)
+    redactor: Redactor = field(default_factory=Redactor)
     levels: Levels | None = None
     spans: Spans | None = None
 
@@ -126,7 +126,7 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
 
     Raises CaptureUnusable and AuditUnusable if traffic that must be kept cannot be kept.
     """
-    redactor, run = ReplaceableRedactor(config.redaction), new_run()
+    redactor, run = Redactor(config.redaction), new_run()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         spans = capture = audit = inspector = tap = None

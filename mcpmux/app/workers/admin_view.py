@@ -22,7 +22,7 @@ from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import SessionState, UpstreamState
 from mcpmux.traffic.admin.view import LiveView
-from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.scraping import Totals, metrics_route
 from mcpmux.transports.tls.context import TlsContexts
 
@@ -35,7 +35,7 @@ class AdminView:
         self._config = config.admin
         self._pool = pool
         self._shared = shared
-        self._redactor = ReplaceableRedactor(config.redaction)
+        self._redactor = Redactor(config.redaction)
         self._ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
         self._totals = Totals()
         self.collector = TrafficCollector(self._ring, pool.count)

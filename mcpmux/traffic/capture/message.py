@@ -19,7 +19,7 @@ from mcpmux.protocol.raw_json import Id, Raw
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import ANSWERS, MICROS, VERSION, Body, Record, Run, micros_of
-from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 FINGERPRINT_BYTES = 8
 SESSIONS_CACHED = 1024
@@ -69,13 +69,13 @@ def to_record(
         redacted=count or None,
         message=message,
         text=text,
-        **leg_members(observed, method, redactor),
+        **leg_members(observed, method, redactor.current),
     )
 
 
-def leg_members(observed: Observation, method: str | None, redactor: Redactor) -> dict[str, Any]:
+def leg_members(observed: Observation, method: str | None, rules: RuleSet) -> dict[str, Any]:
     """What many records of a leg have in common. `method`: that of the redacted message."""
-    leg, redact = observed.leg, redactor.redact_name
+    leg, redact = observed.leg, rules.redact_name
     return {
         "leg": leg.side,
         "direction": observed.direction,

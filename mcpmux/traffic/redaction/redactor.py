@@ -15,9 +15,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from functools import cached_property, lru_cache, partial
 
 import msgspec
 
@@ -28,7 +27,6 @@ from mcpmux.traffic.redaction.secret_patterns import (
     HINTS,
     MASK,
     SHORTEST,
-    Label,
     Scan,
     Shape,
     hint_of,
@@ -37,9 +35,6 @@ from mcpmux.traffic.redaction.secret_patterns import (
     scan_for,
     shapes,
 )
-
-if TYPE_CHECKING:
-    import regex
 
 PATTERN_SECONDS = 0.05  # of a user's pattern on one text; text that takes longer is taken for secret
 NESTING = 3  # JSON in text in JSON in text …; below that the text is looked at for the looks of secrets only
@@ -59,15 +54,10 @@ _CUT_URL = re.compile(rb"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\
 _CUT_MARK = rb"\g<kept>" + marker("url-userinfo").encode()
 
 
-class Redactor:
-    """Made once, used for all messages.
+class RuleSet:
+    """Rules made ready for all messages."""
 
-    `current`: the redactor with the present rules; another one once they have been replaced.
-    """
-
-    def __init__(self, rules: Redaction | None = None) -> None:
-        self.current = self
-        rules = rules or Redaction()
+    def __init__(self, rules: Redaction) -> None:
         labels = [label for label in BUILT_IN if label not in rules.skip]
         self._label = make_label(labels, rules.keys)
         self._hides_userinfo = "url-userinfo" in labels
@@ -84,11 +74,6 @@ class Redactor:
         self._is_severable = not any('"' in hint[:-1] for hint in self._hints)
         self._names = lru_cache(NAMES_CACHED)(self.redact_text)
 
-    def __repr__(self) -> str:
-        return (
-            f"<Redactor {len(self._shapes)} shapes, {len(self._paths)} paths, {len(self._patterns)} patterns>"
-        )
-
     def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
         """The message without secrets, and how many were replaced; the same bytes when there were none.
 
@@ -100,8 +85,7 @@ class Redactor:
         possible = self._possible_shapes(whole)
         if possible is None:
             return whole, cut
-        rules = _MessageRules(self._label, self._paths, possible, self._patterns)
-        clean, count = rules.redact(method, whole)
+        clean, count = self._redact(method, whole, self._paths, possible)
         return clean, count + cut
 
     def leaves_unchanged(self, messages: Sequence[bytes], joined: bytes) -> bool:
@@ -125,7 +109,7 @@ class Redactor:
         possible = self._possible_shapes(text.encode("utf-8", "surrogatepass"))
         if possible is None:
             return text, 0
-        return _MessageRules(self._label, (), possible, self._patterns).clean(text)
+        return self._redact_inside(text, possible)
 
     def redact_name(self, name: str | None) -> str | None:
         """The same for a short text that comes again and again; remembers a bounded number of them."""
@@ -150,46 +134,39 @@ class Redactor:
         possible = tuple(shape for shape in self._shapes if not found.isdisjoint(shape.hints))
         return possible if possible or self._patterns or not found.isdisjoint(self._name_hints) else None
 
-
-class _MessageRules(NamedTuple):
-    """The rules for one message, or for a text in it."""
-
-    label: Label
-    paths: Paths
-    shapes: tuple[Shape, ...]
-    patterns: Sequence[tuple[str, regex.Pattern[str]]]
-    nesting: int = 0
-
-    def redact(self, method: str | None, data: bytes) -> tuple[bytes, int]:
-        """See Redactor.redact."""
+    def _redact(
+        self, method: str | None, data: bytes, paths: Paths, possible: Sequence[Shape], nesting: int = 0
+    ) -> tuple[bytes, int]:
+        """`redact` with these paths and shapes; `nesting`: how many texts are around the data."""
         sound = _is_json(data)
         total = 0
         if sound or data.lstrip()[:1] in (b"{", b"["):
+            clean = partial(self._redact_inside, possible=possible, nesting=nesting)
             try:
-                data, total = JsonWalk(data, method, self.paths, self.label, self.clean).run()
+                data, total = JsonWalk(data, method, paths, self._label, clean).run()
             except TooLong:
                 return json.dumps(TOO_LONG).encode(), 1
         if sound:
             return data, total
-        text, count = self._redact_plain(data.replace(b"\x00", b"").decode("utf-8", "replace"))
+        text, count = self._redact_plain(data.replace(b"\x00", b"").decode("utf-8", "replace"), possible)
         return (text.encode("utf-8", "replace") if count else data), total + count
 
-    def clean(self, text: str) -> tuple[str, int]:
+    def _redact_inside(self, text: str, possible: Sequence[Shape], nesting: int = 0) -> tuple[str, int]:
         """See `json_walk.Clean`. JSON in the text is looked through like a message."""
-        if self.nesting < NESTING and text.lstrip()[:1] in ("{", "["):
+        if nesting < NESTING and text.lstrip()[:1] in ("{", "["):
             data = text.encode("utf-8", "surrogatepass")
             if _is_json(data):
-                found, count = self._replace(paths=(), nesting=self.nesting + 1).redact(None, data)
+                found, count = self._redact(None, data, (), possible, nesting + 1)
                 return (found.decode("utf-8", "surrogatepass"), count) if count else (text, 0)
-        return self._redact_plain(text)
+        return self._redact_plain(text, possible)
 
-    def _redact_plain(self, text: str) -> tuple[str, int]:
+    def _redact_plain(self, text: str, possible: Sequence[Shape]) -> tuple[str, int]:
         count = 0
-        if self.shapes and len(text) >= SHORTEST and not (len(text) >= LONG_BYTES and _is_base64(text)):
-            for shape in self.shapes:
+        if possible and len(text) >= SHORTEST and not (len(text) >= LONG_BYTES and _is_base64(text)):
+            for shape in possible:
                 text, found = shape.replace_in(text)
                 count += found
-        for name, pattern in self.patterns:
+        for name, pattern in self._patterns:
             try:
                 text, found = pattern.subn(marker(name), text, timeout=PATTERN_SECONDS)
             except TimeoutError:
@@ -219,33 +196,23 @@ def _is_json(data: bytes) -> bool:
     return True
 
 
-def _handed_on(name: str) -> Callable[..., Any]:
-    def method(self: ReplaceableRedactor, *arguments: Any) -> Any:
-        """See Redactor."""
-        return getattr(self.current, name)(*arguments)
+class Redactor:
+    """Used for all messages, by any thread; one message meets one set of rules.
 
-    return method
-
-
-class ReplaceableRedactor(Redactor):
-    """Its rules can be replaced while threads use it; a message meets one set of rules."""
+    `current`: the present rules. `redact` and all that is here besides are methods of these.
+    """
 
     def __init__(self, rules: Redaction | None = None) -> None:
-        self._rules = rules or Redaction()
-        self.current = Redactor(self._rules)
-
-    def __repr__(self) -> str:
-        return repr(self.current)
+        self._rules: Redaction | None = None
+        self.adopt(rules or Redaction())
 
     def adopt(self, rules: Redaction) -> None:
         """Use these rules from the next message on."""
-        if rules != self._rules:
-            self._rules, self.current = rules, Redactor(rules)
-
-    # All that is public in Redactor: a method of its own would look for rules that this one does not have.
-    redact: Any = _handed_on("redact")
-    leaves_unchanged: Any = _handed_on("leaves_unchanged")
-    leaves_text_unchanged: Any = _handed_on("leaves_text_unchanged")
-    redact_text: Any = _handed_on("redact_text")
-    redact_name: Any = _handed_on("redact_name")
-    clean: Any = _handed_on("clean")
+        if rules == self._rules:
+            return
+        self._rules = rules
+        self.current = current = RuleSet(rules)
+        self.redact = current.redact
+        self.redact_text = current.redact_text
+        self.redact_name = current.redact_name
+        self.clean = current.clean
