@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
@@ -20,59 +19,38 @@ from mcpmux.cli.options import Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import format_ms, show_place
 from mcpmux.errors import ConfigError
-from mcpmux.mux.pattern import Glob, casefold, matches
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.chain import KeyNeeded, chains_in
 from mcpmux.traffic.audit.check import read_head, read_records, verify
 from mcpmux.traffic.audit.record import AuditRecord
-from mcpmux.traffic.reading.filter_language import (
-    ORDERED,
-    SORTS,
-    TIME_LENGTH,
-    FilterError,
-    Placed,
-    Unreadable,
-    split_terms,
-)
+from mcpmux.traffic.reading.filter_language import TIME_LENGTH, FilterError, Key
+from mcpmux.traffic.reading.filters import parse_filter
 from mcpmux.traffic.record import reason_of
 
-# Filters for records: the filter language of `mcpmux traffic`, with the members of records as keys. `status`
-# is the outcome of an exchange as `show` prints it. A member that is a list fits if one of its items does.
+# The keys of filters for records: their members. `status` is the outcome as `show` prints it. A member that
+# is a list fits if one of its items does.
 
-Fields: TypeAlias = Mapping[str, Any]
-Test: TypeAlias = Callable[[Fields], bool]
-
-ALIASES = {
-    **dict.fromkeys(("upstream", "server"), "upstreams"),
-    **dict.fromkeys(("duration", "latency"), "ms"),
-    **dict.fromkeys(("uri", "name", "tool"), "target"),
-    **dict.fromkeys(("who", "user"), "principal"),
+_ALIASES = {
+    "upstreams": ("upstream", "server"),
+    "ms": ("duration", "latency"),
+    "target": ("uri", "name", "tool"),
+    "principal": ("who", "user"),
 }
-FLAGS = frozenset({"failed", "keyed"})
-NAMES = frozenset({"v", "seq", "prev", "hash", *AuditRecord.__struct_fields__, *ALIASES, "status", "until"})
-# What has an order, and the sort of its values.
 _SORTS = {
-    **dict.fromkeys(
-        ["seq", "exchange", "code", "torn", "refused", "late", "lost", "file", "v", "more_targets"], "number"
-    ),
+    **dict.fromkeys(("seq", "exchange", "code", "torn", "refused", "late", "lost"), "number"),
+    **dict.fromkeys(("file", "v", "more_targets"), "number"),
+    **dict.fromkeys(("failed", "keyed"), "flag"),
+    **dict.fromkeys(("asked", "answered"), "size"),
+    **dict.fromkeys(("since", "until"), "since"),
     "ms": "duration",
-    "asked": "size",
-    "answered": "size",
     "time": "time",
 }
-_LIMITS = {"since": ">=", "until": "<"}
-_NOTHING: Glob = ("",)
+_TIMES = ("since", "until", "time")
 
 
-def parse_filter(text: str, now: datetime) -> Test:
-    """A test for records. `since=10m` counts from `now`, which has a time zone. Raises FilterError."""
-    tests = [_test_of(placed, text, now) for placed in split_terms(text)]
-    return lambda record: all(test(record) for test in tests)
-
-
-def status_of(record: Fields) -> str | None:
+def status_of(record: Mapping[str, Any]) -> str | None:
     """The outcome of an exchange in one word; None for a record of anything else."""
     if record.get("kind") != "exchange":
         return None
@@ -85,80 +63,27 @@ def status_of(record: Fields) -> str | None:
     return "tool-error" if record.get("failed") else str(record.get("result") or "ok")
 
 
-def _test_of(placed: Placed, text: str, now: datetime) -> Test:
-    term = placed.term
-    start = placed.start + term.opposite
-    name = ALIASES.get(term.key.lower(), term.key.lower())
-    if name not in NAMES:
-        close = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"expected one of {', '.join(sorted(NAMES))}"
-        problem = f"no record has `{term.key}`; {hint}"
-        if term.operator is None:
-            problem += '; a filter is key=value, and blanks in a value need "quotes"'
-        raise FilterError(problem, text, start, start + len(term.key))
-    if term.operator is None:
-        if name not in FLAGS:
-            raise FilterError(f"expected a value: {term.key}=…", text, start, placed.end)
-        term = term._replace(operator="=", values=(("true",),))
-    try:
-        test = _comparison(name, str(term.operator), term.values, now)
-    except Unreadable as error:
-        raise FilterError(str(error), text, placed.values, placed.end) from None
-    return (lambda record: not test(record)) if term.opposite else test
-
-
-def _comparison(name: str, sign: str, wanted: Sequence[Glob], now: datetime) -> Test:
-    if name in _LIMITS:
-        if sign != "=":
-            raise Unreadable(f"{name} knows =; time has >, >=, < and <=")
-        name, sign = "time", _LIMITS[name]
-    read = SORTS[_SORTS[name]].read if name in _SORTS else None
-    globs = [glob for glob in wanted if glob != _NOTHING]
-    nothing = len(globs) < len(wanted)
-    fits: Callable[[Any], bool]
-    if sign in ORDERED:
-        if read is None:
-            raise Unreadable(f"{name} has no order; expected = or ~")
-        if len(wanted) != 1:
-            raise Unreadable("expected one value here")
-        compare, limit, nothing = ORDERED[sign], read("*".join(wanted[0]), now), False
-        length = TIME_LENGTH if name == "time" else None
-
-        def fits(value: Any) -> bool:
-            return bool(compare(value[:length] if length else value, limit))
-
-    elif name == "ms" and read is not None:
-        fits = {read("*".join(glob), now) for glob in globs}.__contains__
-    else:
-        fold = "~" in sign
-        if fold:
-            globs = [casefold(glob if len(glob) > 1 else ("", *glob, "")) for glob in globs]
-
-        def fits(value: Any) -> bool:
-            text = _text(value).casefold() if fold else _text(value)
-            return any(matches(glob, text) for glob in globs)
-
-    if sign in ("!=", "!~"):
-        return lambda record: bool(found := _values(record, name)) and (nothing or not any(map(fits, found)))
-    return lambda record: any(map(fits, found)) if (found := _values(record, name)) else nothing
-
-
-def _values(record: Fields, name: str) -> Sequence[Any]:
-    """The values that a record has under a name."""
+def _value(name: str, record: Mapping[str, Any]) -> Any:
+    """See `Key.get`."""
     if name == "status":
-        found = status_of(record)
-    elif name == "target":
-        found = record.get("target") or record.get("targets")
-    else:
-        found = record.get(name)
-    if found is None:
-        return ()
-    return found if isinstance(found, list) else (found,)
+        return status_of(record)
+    if name in _TIMES:
+        return str(record.get("time"))[:TIME_LENGTH]
+    found = record.get(name)
+    if name == "target" and not found:
+        found = record.get("targets")
+    if name in _SORTS or found is None:
+        return found
+    values = found if isinstance(found, list) else [found]
+    return tuple(each if isinstance(each, str) else bytes(raw(each)).decode() for each in values)
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else bytes(raw(value)).decode()
-
+KEYS = {
+    alias: Key(name, aliases, _SORTS.get(name, "text"), "", partial(_value, name))
+    for name in ("v", "seq", "prev", "hash", *AuditRecord.__struct_fields__, "status", "until")
+    for aliases in [_ALIASES.get(name, ())]
+    for alias in (name, *aliases)
+}
 
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -271,7 +196,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
       mcpmux audit show /var/log/mcpmux/audit failed --json
     """
     try:
-        wanted = parse_filter(" ".join(conditions), datetime.now(UTC))
+        is_wanted: Callable[[Any], bool] = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS).matches
     except FilterError as error:
         raise Mistake(show_place(error)) from None
     unreadable = 0
@@ -279,7 +204,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
         if record is None:
             unreadable += 1
             tell(f"{where}: no record")
-        elif wanted(record):
+        elif is_wanted(record):
             if as_json:
                 show_json(Raw(line))
             else:

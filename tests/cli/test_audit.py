@@ -153,10 +153,10 @@ CANNOT = {
     "empty key file": (["verify", "none", "--key-file", "empty.key"], "empty.key is empty"),
     "head of nothing": (["head", "none"], "no such file or folder"),
     "show of nothing": (["show", "none"], "no such file or folder"),
-    "no condition": (["show", "none", "tools/call"], "a filter is key=value"),
-    "no order": (["show", "none", "client>x"], "client has no order"),
+    "no condition": (["show", "none", "tools/call"], "expected key=value; blanks"),
+    "no order": (["show", "none", "client>x"], "`client` knows =  !=  ~  !~"),
     "half a hash": (["verify", "none", "--head", "3b1f"], "--head: expected a hash"),
-    "no such key": (["show", "none", "methd=x"], "no record has `methd`; did you mean `method`?"),
+    "no such key": (["show", "none", "methd=x"], "no such key; did you mean `method`?"),
 }
 
 
@@ -199,6 +199,7 @@ CONDITIONS = {
     "text": (["method=tools/call"], [3, 4, 5, 7]),
     "both": (["method=tools/call", "decision=refused"], [4]),
     "truth": (["failed=true"], [3]),
+    "untruth": (["failed=false kind=exchange"], [2, 4, 5, 6, 7]),
     "number": (["code=-32602"], [5]),
     "in a list": (["upstreams=docs", "outcome=timeout"], [6]),
     "nothing": (["trace=x"], []),

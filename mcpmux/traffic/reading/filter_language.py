@@ -160,7 +160,7 @@ class Key(NamedTuple):
     aliases: tuple[str, ...]
     sort: str
     about: str
-    get: Callable[[Subject], Any]
+    get: Callable[[Any], Any]
     words: tuple[str, ...] = ()
 
 

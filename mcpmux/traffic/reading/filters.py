@@ -10,7 +10,7 @@ undone; of an exchange it holds when it holds for one of its messages.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
@@ -61,15 +61,15 @@ class Filter:
         return all(test(subject) for test in self._tests)
 
 
-def parse_filter(text: str, now: datetime) -> Filter:
+def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> Filter:
     """The filter that the text describes; `now`, with a zone, is what `since=10m` counts from.
 
-    Raises FilterError.
+    `names`: keys by all their names, for subjects of another kind. Raises FilterError.
     """
     tests: list[Test] = []
     body_tests: list[Test] = []
     for placed in split_terms(text):
-        key = _key_of(placed)
+        key = _key_of(placed, names)
         placed = placed._replace(term=_plain_flag(key, placed.term))
         _check(key, placed)
         if key.sort == "body":
@@ -90,23 +90,24 @@ def _passes_body_test(test: Test, subject: Subject) -> bool:
     return test in subject.passed_tests if isinstance(subject, ExchangeSummary) else test(subject)
 
 
-def _key_of(placed: Placed) -> Key:
+def _key_of(placed: Placed, names: Mapping[str, Key]) -> Key:
     name = placed.term.key
-    key = NAMES.get(name.lower())
+    key = names.get(name.lower())
     if key is not None:
         return key
-    close = difflib.get_close_matches(name.lower(), NAMES, n=1)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
     if placed.term.operator is None:
         if (meant := hint_for(name)) is not None:
             problem = f"this is no key=value; {meant}"
         elif close:
-            problem = f"no such flag; did you mean `{_example(NAMES[close[0]], close[0])}`?"
+            problem = f"no such flag; did you mean `{_example(names[close[0]], close[0])}`?"
         else:
-            find = f'to find the word anywhere: text~{name}; blanks in a value need "quotes"'
-            problem = f"no such flag; expected key=value; {find}"
+            find = f"to find the word anywhere: text~{name}; " if "text" in names else ""
+            problem = f'no such flag; expected key=value; {find}blanks in a value need "quotes"'
     else:
-        close = [OTHER_NAMES[name.lower()]] if name.lower() in OTHER_NAMES else close
-        hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(NAMES))
+        other = OTHER_NAMES.get(name.lower())
+        close = [other] if other in names else close
+        hint = f"did you mean `{close[0]}`?" if close else "there are " + ", ".join(sorted(names))
         problem = f"no such key; {hint}"
     raise placed.error(problem, end=placed.key + len(name))
 
