@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcpmux.traffic.admin.upstreams import Control, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
-    from mcpmux.traffic.capture.message import Levels
+    from mcpmux.traffic.capture.level import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.spans import Spans
 

@@ -26,8 +26,8 @@ from mcpmux.config.traffic import Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep, unwritten
+from mcpmux.traffic.capture.level import OFF, Levels
 from mcpmux.traffic.capture.line import LineEncoder, data_of
-from mcpmux.traffic.capture.message import OFF, Levels
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
 from mcpmux.traffic.record import Run, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor

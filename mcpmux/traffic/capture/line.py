@@ -1,8 +1,6 @@
 """Messages as lines of a capture file, many at a time.
 
-Promises the same records as `to_record`, encoded at a fraction of the cost: one scan of many messages shows
-that nothing is to be redacted, and what lines have in common is encoded once. Not for several threads at a
-time.
+One scan of many messages shows that nothing is to be redacted, and what lines have in common is encoded once.
 """
 
 from __future__ import annotations
@@ -10,21 +8,26 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
 
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
-from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.raw_json import Id, Raw
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.message import Line, body_of, facts_after_redaction, leg_members
+from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.record import MICROS, VERSION, Body, Run, micros_of, second_of
-from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, decode_record, micros_of, second_of
+from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 LEGS_CACHED: Final = 1024
 SORTS_CACHED: Final = 256  # of one leg
 METHOD_LENGTH: Final = 256  # characters; longer ones are not remembered
+FINGERPRINT_BYTES: Final = 8
+SESSIONS_CACHED: Final = 1024
 HEAD: Final = 512  # bytes at either end in which messages with the same contents may differ
 # Lines that are encoded in one go: msgspec's buffer grows by being copied, within the caches then.
 GROUP: Final = 16
@@ -34,6 +37,7 @@ _encode_lines: Final = msgspec.json.Encoder().encode_lines
 
 
 data_of = operator.attrgetter("data")  # of a message that was seen; walks many without a loop in Python
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 _TEXT: Final = b'"text":"'
 _NO_SECRETS: Final = itertools.repeat(0)
 
@@ -48,8 +52,36 @@ The latter is valid while the former are these.
 """
 
 
+class Line(msgspec.Struct, omit_defaults=True, gc=False):
+    """A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before.
+
+    `v` is followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.
+    """
+
+    v: Raw
+    seq: int
+    time: str
+    at: float
+    kind: Raw
+    exchange: int = 0
+    own: bool = False
+    id: Id | None = None
+    target: str | None = None
+    status: int | None = None
+    size: int = 0
+    code: int | None = None
+    failed: bool | None = None
+    ms: float | None = None
+    redacted: int = 0
+    message: Body = None
+    text: str | None = None
+
+
 class LineEncoder:
-    """Encodes the messages of one run. `body_bytes`: of the body in a line of level `truncated`."""
+    """Encodes the messages of one run. Not for several threads at a time.
+
+    `body_bytes`: of the body in a line of level `truncated`.
+    """
 
     def __init__(self, run: Run, redactor: Redactor, body_bytes: int) -> None:
         self._run = run
@@ -61,9 +93,6 @@ class LineEncoder:
         self._opening = _value_and_members(VERSION, {"run": run.name})
         self._second = 0  # in microseconds since 1970: that of the last line
         self._second_text = f"{second_of(0)}."
-
-    def __repr__(self) -> str:
-        return f"<LineEncoder {self._run.name}, {len(self._legs)} legs>"
 
     def encode(self, first: int, level: str, messages: Sequence[Observation]) -> list[bytes]:
         """Their lines, each with its newline, in parts. They have the numbers (`seq`) from `first` on.
@@ -113,8 +142,9 @@ class LineEncoder:
             method = observed.method
             request_id = observed.id
             target = observed.target
-            if count:
-                method, request_id, target = facts_after_redaction(observed, body, count)
+            if count:  # they must not repeat a secret
+                method, request_id, target = method_id_target(body)
+                method = method or observed.method  # that of the request before it, which may still be one
             kinds = legs.get(leg)
             if kinds is None:
                 kinds = legs[leg] = self._facts_of(leg)
@@ -173,6 +203,51 @@ class LineEncoder:
         if method is None or len(method) <= METHOD_LENGTH:
             kinds[observed.kind, observed.direction, method] = found
         return found
+
+
+def to_record(observed: Observation, run: Run, seq: int, redactor: Redactor, level: str = "full") -> Record:
+    """The record of a message, all of it redacted. `level`: full or metadata."""
+    (line,) = LineEncoder(run, redactor, 0).encode(seq, level, [observed])
+    return decode_record(line)
+
+
+def leg_members(observed: Observation, method: str | None, rules: RuleSet) -> dict[str, Any]:
+    """What many records of a leg have in common. `method`: that of the redacted message."""
+    leg, redact = observed.leg, rules.redact_name
+    return {
+        "leg": leg.side,
+        "direction": observed.direction,
+        "method": redact(method),
+        "peer": leg.peer,
+        "upstream": leg.upstream,
+        "client": redact(leg.name) if leg.side == "client" else None,
+        "session": fingerprint(leg.session) if leg.session is not None else None,
+        "transport": leg.transport,
+        "revision": redact(leg.revision),
+    }
+
+
+def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
+    """`message` and `text` of a record, of which one is None."""
+    if level == "truncated" and len(body) > limit:
+        return None, body[:limit].decode("utf-8", "ignore")
+    if (kind != "invalid" and body[:1] != b'"') or _is_object(body):
+        # On one line: between tokens of JSON a space means the same, and in them no line ends.
+        return Raw(body.translate(_LINE_ENDS) if LF in body or CR in body else body), None
+    return None, body.decode("utf-8", "replace")
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        return body.lstrip()[:1] == b"{" and isinstance(msgspec.json.decode(body), dict)
+    except UNREADABLE:
+        return False
+
+
+@lru_cache(SESSIONS_CACHED)
+def fingerprint(session: str) -> str:
+    """Equal for equal session ids, and useless for anything else."""
+    return blake2b(session.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).hexdigest()
 
 
 def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:
