@@ -101,10 +101,6 @@ class CaptureSink:
         self._waiting_for_room = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
 
-    def __repr__(self) -> str:
-        state = "paused" if self.paused else "writing"
-        return f"<CaptureSink {state} {self._bytes} bytes waiting, {self.dropped} dropped>"
-
     def expect(self, settle: Callable[[], None]) -> None:
         self._settle = settle
         self._filled.set()
@@ -174,12 +170,9 @@ class CaptureSink:
             if self._bytes <= self._enough and not self._closed.is_set():
                 with trio.move_on_after(FLUSH_SECONDS):  # for more messages, which are written together
                     await self._urgent.wait()
-            is_urgent = self._bytes > self._enough
-            if not is_urgent:
+            if self._bytes <= self._enough:  # else what has passed since it was last settled waits for more
                 self._settle()
-            self._filled = trio.Event()
-            if is_urgent:  # what has passed since it was last settled waits for more
-                self._filled.set()
+                self._filled = trio.Event()
             await self._write_queue()
             if self.dropped > self._logged:
                 why = (
