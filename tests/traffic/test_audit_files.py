@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.audit.chain import LINE_LIMIT, AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.check import Verdict, read_head, verify
+from mcpmux.traffic.audit.chain import LINE_LIMIT, AuditFiles, AuditUnusable, Verdict, read_head, verify
 from tests.traffic.audit_world import read_log
 
 PROJECT = Path(__file__).resolve().parents[2]
