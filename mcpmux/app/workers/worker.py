@@ -136,8 +136,8 @@ class Worker:
                 for name in self.start.drained:
                     mux.drain(name)
                 answers: Answers = {}
-                if observers.inspector is not None:
-                    view, metrics = observers.inspector.view(mux), observers.inspector.renderer(mux)
+                if config.admin.port is not None:
+                    view, metrics = observers.view(mux), observers.renderer(mux)
                     answers = {"states": view.read_states, "upstreams": view.read_all, "metrics": metrics}
                 everything.start_soon(self._obey, mux, answers, everything, name="control")
                 mux.hub.on_list_change = lambda *changed: self.control.post(cc.ListsChanged((changed,)))
