@@ -242,11 +242,12 @@ class AuditFiles:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_lock()
         try:
-            files = audit_files(self._directory)
-            if files:
-                self._continue(files)
-            else:
-                self._begin_file()
+            tail = Tail(None, 0, b"")
+            if files := audit_files(self._directory):
+                tail = self._find_head(files)
+            self._open_file((number_of(files[-1]) if files else None) or 1)
+            self._size, self._spoilt = tail.end, bool(tail.torn)
+            self._write_opening(tail.torn)
         except BaseException:
             self.close()
             raise
@@ -254,8 +255,10 @@ class AuditFiles:
     def append(self, bodies: Sequence[bytes]) -> None:
         """Write records, all or none, and let the disk have them. Raises OSError: none was written."""
         lines, head = seal(bodies, self.head, self._key)
-        if self._size + len(lines) > self._rotate_size:
-            self._begin_file()
+        if not self._size or self._size + len(lines) > self._rotate_size:
+            if self._size:  # else it could not be begun before
+                self._open_file(self._number + 1)
+            self._write_opening()
             lines, head = seal(bodies, self.head, self._key)
         self._write(lines, head)
 
@@ -281,7 +284,8 @@ class AuditFiles:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
 
-    def _continue(self, files: Sequence[Path]) -> None:
+    def _find_head(self, files: Sequence[Path]) -> Tail:
+        """How the last file ends, with the last record as head."""
         path, tail = files[-1], read_tail(files[-1])
         line = tail.line
         if line is None and len(files) > 1:  # it was killed right after it had begun this file
@@ -295,45 +299,33 @@ class AuditFiles:
             except (Broken, KeyNeeded, VersionUnknown) as error:
                 what = "its last record " if isinstance(error, Broken) else ""
                 raise AuditUnusable(f"{path}: {what}{error}{_AWAY}") from None
-        self._number = number_of(files[-1]) or 0
-        self._file = os.open(files[-1], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self._size = tail.end
-        self._spoilt = bool(tail.torn)
-        opening = self._opening(None if self._size else self._number, tail.torn)
-        self._write(*seal([opening], self.head, self._key))
+        return tail
 
-    def _begin_file(self) -> None:
-        """Go on in a new file. Raises OSError: nothing has changed."""
-        number = self._number + 1
+    def _open_file(self, number: int) -> None:
         path = self._directory / f"audit-{number:06}.jsonl"
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            line, head = seal([self._opening(number, b"")], self.head, self._key)
-            _write_all(file, line)
-            os.fsync(file)
-            self._sync_directory()
-        except BaseException:
-            os.close(file)
-            path.unlink()
-            raise
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._number, self._size, self._spoilt, self.head = file, number, len(line), False, head
+        self._file, self._number, self._size, self._spoilt = file, number, 0, False
 
-    def _sync_directory(self) -> None:
-        """So that a new file's name outlives a power cut."""
-        handle = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    def _write_opening(self, torn: bytes = b"") -> None:
+        if not self._size:  # so that the new file's name outlives a power cut
+            folder = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        opening = self._opening(None if self._size else self._number, torn)
+        self._write(*seal([opening], self.head, self._key))
 
     def _write(self, data: bytes, head: Link) -> None:
         if self._spoilt:
             os.ftruncate(self._file, self._size)
         self._spoilt = True
         try:
-            _write_all(self._file, data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
             if self._sync:
                 os.fsync(self._file)
         except OSError:
@@ -343,12 +335,6 @@ class AuditFiles:
         self._spoilt = False
         self._size += len(data)
         self.head = head
-
-
-def _write_all(file: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(file, rest) :]
 
 
 # Reading a log back: whether the chain is whole, where it ends, and its records. Nothing is changed and no
