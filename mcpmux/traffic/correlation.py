@@ -68,9 +68,6 @@ class Correlator:
     def __init__(self) -> None:
         self._exchanges = 0
 
-    def __repr__(self) -> str:
-        return f"<Correlator {self._exchanges} exchanges>"
-
     def begin(self) -> int:
         """The number of a new exchange, for a message that is known to be a client's request."""
         self._exchanges += 1

@@ -12,7 +12,7 @@ pauses and says so, traffic goes on, and what the queue holds is written when it
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -43,6 +43,7 @@ MESSAGE_COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = 2**20  # of messages that are written together; soon, so that their memory is used again
 ENCODED_AT_ONCE = 128  # messages that are encoded in one go, before others may do something
 SHARE = 8  # what waits to be looked at may be so large a part of the queue
+_SLOW, _PAUSED = "they came faster than it writes", "its files could not be written"
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
 
 
@@ -79,7 +80,7 @@ class CaptureSink:
         self.holds_back = config.on_full == "wait"
         self.dropped = 0
         self.paused = False
-        self._complete = trio.Event()  # set, and replaced, when a file is complete
+        self._rotated = trio.Event()  # since files were tidied last
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
@@ -93,9 +94,8 @@ class CaptureSink:
         self._queue: deque[_Batch] = deque()
         self._bytes = 0
         self._seq = 0
-        self._logged = 0
+        self._unlogged: Counter[str] = Counter()  # dropped messages, by what is said of them
         self._lost = 0  # at the end
-        self._has_paused = False  # since dropped messages were logged last
         self._filled = trio.Event()
         self._urgent = trio.Event()
         self._waiting_for_room = trio.lowlevel.ParkingLot()
@@ -121,6 +121,7 @@ class CaptureSink:
             else:
                 self._seq += 1
                 self.dropped += 1
+                self._unlogged[_PAUSED if self.paused else _SLOW] += 1
 
     def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
         """Into the queue, beside what was there last if they can be encoded together."""
@@ -174,15 +175,10 @@ class CaptureSink:
                 self._settle()
                 self._filled = trio.Event()
             await self._write_queue()
-            if self.dropped > self._logged:
-                why = (
-                    "its files could not be written"
-                    if self._has_paused
-                    else "they came faster than it writes"
-                )
-                new, self._logged = self.dropped - self._logged, self.dropped
-                log.warning(f"messages are missing in the capture: {why}", dropped=new, in_all=self.dropped)
-            self._has_paused = self.paused
+            for why, number in self._unlogged.items():
+                what = f"messages are missing in the capture: {why}"
+                log.warning(what, dropped=number, in_all=self.dropped)
+            self._unlogged.clear()
             if self._closed.is_set():
                 self._settle()
                 if not self._queue:
@@ -228,7 +224,7 @@ class CaptureSink:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
                 if not self.paused:
-                    self.paused = self._has_paused = True
+                    self.paused = True
                     what = "capture pauses, its files cannot be written; traffic goes on"
                     log.error(what, directory=str(self._writer.directory), reason=reason_of(error))
                 self._waiting_for_room.unpark_all()
@@ -241,9 +237,7 @@ class CaptureSink:
                     self.paused = False
                     log.warning("capture goes on")
                 if self._writer.rotated:
-                    self._writer.rotated = False
-                    complete, self._complete = self._complete, trio.Event()
-                    complete.set()
+                    self._rotated.set()
                 parts = unwritten(parts, written)
         self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
@@ -252,7 +246,7 @@ class CaptureSink:
     async def keep_tidy(self, config: Capture, stop: threading.Event) -> None:
         """Compress and remove files until `stop`: at first, when a file is complete, and now and then."""
         while not stop.is_set():
-            complete = self._complete
+            self._rotated, self._writer.rotated = trio.Event(), False
             now = self._run.wall_at(self._clock())
             work = partial(sweep, self._writer.directory, config, stop, now)
             try:
@@ -262,7 +256,7 @@ class CaptureSink:
             except Stopped:
                 return
             with trio.move_on_after(TIDY_SECONDS):
-                await complete.wait()
+                await self._rotated.wait()
 
 
 class CaptureUnusable(McpmuxError):
