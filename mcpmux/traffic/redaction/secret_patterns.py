@@ -68,26 +68,29 @@ def _element(words: str) -> str:
     return rf"(?i:(?P<kept>{tag}){_NOT_YET}{value})"
 
 
-_VENDOR_KEYS = (
-    r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}+"
-    r"|gh[oprsu]_[A-Za-z0-9]{20,}+|github_pat_[A-Za-z0-9_]{20,}+|gl(?:pat|rt|dt|ptt)-[A-Za-z0-9_-]{20,}+"
-    r"|xox[abeoprs]-[A-Za-z0-9-]{11,}+|xapp-[A-Za-z0-9-]{11,}+|A[KS]IA[A-Z0-9]{16,}+"
-    r"|AIza[A-Za-z0-9_-]{30,}+|ya29\.[A-Za-z0-9_-]{20,}+|[rsp]k_(?:live|test)_[A-Za-z0-9]{10,}+"
-    r"|npm_[A-Za-z0-9]{30,}+|pypi-[A-Za-z0-9_-]{30,}+|hf_[A-Za-z0-9]{20,}+"
-    r"|SG\.[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+"
-    r"|do[op]_v1_[a-f0-9]{32,}+|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{20,}+|whsec_[A-Za-z0-9+/=]{20,}+"
-    r"|lin_api_[A-Za-z0-9]{20,}+|ntn_[A-Za-z0-9]{20,}+|sq0[a-z]{3}-[A-Za-z0-9_-]{20,}+"
+# What keys of vendors begin with, and what follows.
+_VENDORS = (
+    ("sk-", r"(?<![A-Za-z0-9]sk-)[A-Za-z0-9_-]{16,}+"),
+    ("gho_ ghp_ ghr_ ghs_ ghu_ hf_ lin_api_ ntn_", "[A-Za-z0-9]{20,}+"),
+    ("github_pat_", "[A-Za-z0-9_]{20,}+"),
+    ("glpat- glrt- gldt- glptt- ya29.", "[A-Za-z0-9_-]{20,}+"),
+    ("xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-", "[A-Za-z0-9-]{11,}+"),
+    ("AKIA ASIA", "[A-Z0-9]{16,}+"),
+    ("AIza pypi-", "[A-Za-z0-9_-]{30,}+"),
+    ("rk_live_ sk_live_ pk_live_ rk_test_ sk_test_ pk_test_", "[A-Za-z0-9]{10,}+"),
+    ("npm_", "[A-Za-z0-9]{30,}+"),
+    ("SG.", r"[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+"),
+    ("dop_v1_ doo_v1_", "[a-f0-9]{32,}+"),
+    ("shpat_ shpca_ shppa_ shpss_", "[a-fA-F0-9]{20,}+"),
+    ("whsec_", "[A-Za-z0-9+/=]{20,}+"),
+    ("sq0", "[a-z]{3}-[A-Za-z0-9_-]{20,}+"),
 )
-_VENDOR_HINTS = (
-    *("sk-", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glrt-", "gldt-", "glptt-"),
-    *("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-", "AKIA", "ASIA", "AIza"),
-    *("ya29.", "k_live_", "k_test_", "npm_", "pypi-", "hf_", "SG.", "dop_v1_", "doo_v1_", "shpat_"),
-    *("shpca_", "shppa_", "shpss_", "whsec_", "lin_api_", "ntn_", "sq0"),
-)
+_PREFIXES = [re.escape(prefixes).replace("\\ ", "|") for prefixes, _ in _VENDORS]
+_VENDOR_KEYS = "|".join(f"(?:{each}){rest}" for each, (_, rest) in zip(_PREFIXES, _VENDORS, strict=True))
 VENDOR_KEY, MASK = "VENDOR KEY", "MASK"  # as no folded name can be
 _HINT_EXPRESSIONS = {
     # Each pattern wants at least ten more characters; JSON may have a backslash before a slash.
-    VENDOR_KEY: rf"(?:{'|'.join(map(re.escape, _VENDOR_HINTS))})[-A-Za-z0-9+/=_.\\]{{10}}",
+    VENDOR_KEY: rf"(?:{'|'.join(_PREFIXES)})[-A-Za-z0-9+/=_.\\]{{10}}",
     MASK: r"\\u|\x00",  # with one of these nothing is what it looks like
 }
 _QUERY_NAMES = (
