@@ -112,31 +112,14 @@ class LineEncoder:
             are_simple = False
             redacted = [redactor.redact(observed.method, observed.data) for observed in messages]
             bodies, counts = [body for body, _ in redacted], [count for _, count in redacted]
-        lines = self._lines(first, level, messages, bodies, counts, are_simple)
-        return [_encode_lines(lines[start : start + GROUP]) for start in range(0, len(lines), GROUP)]
-
-    def _lines(
-        self,
-        first: int,
-        level: str,
-        messages: Sequence[Observation],
-        bodies: Sequence[bytes],
-        counts: Iterable[int],
-        are_simple: bool,
-    ) -> list[Line]:
-        """The same as records. `bodies` are redacted, of each were taken so many secrets.
-
-        `are_simple`: bodies are written as they are, if they are JSON.
-        """
         lines = []
         opening, began = self._opening, self._run.clock
         second, second_text = self._second, self._second_text  # that of the line before
         since, low, high = self._wall - second + MICROS, MICROS, 2 * MICROS
         legs: dict[Leg, dict[_MessageSort, Raw]] = {}
         whole: Iterable[Body] = map(Raw, bodies)
-        for seq, observed, body, message, count in zip(
-            itertools.count(first), messages, bodies, whole, counts, strict=False
-        ):
+        seqs = itertools.count(first)
+        for seq, observed, body, message, count in zip(seqs, messages, bodies, whole, counts, strict=False):
             leg = observed.leg
             kind = observed.kind
             method = observed.method
@@ -183,7 +166,7 @@ class LineEncoder:
                     text,
                 )
             )
-        return lines
+        return [_encode_lines(lines[start : start + GROUP]) for start in range(0, len(lines), GROUP)]
 
     def _facts_of(self, leg: Leg) -> dict[_MessageSort, Raw]:
         """The encoded facts of a leg, as they are now."""
