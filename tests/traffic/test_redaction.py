@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import Redaction
-from mcpmux.traffic.redaction.json_walk import TOKEN_LIMIT
-from mcpmux.traffic.redaction.redactor import TOO_LONG, Redactor
+from mcpmux.traffic.redaction.redactor import TOKEN_LIMIT, TOO_LONG, Redactor
 from mcpmux.traffic.redaction.secret_patterns import MARKER
 
 REDACTOR = Redactor()

@@ -11,25 +11,26 @@ pauses and says so, traffic goes on, and what the queue holds is written when it
 
 from __future__ import annotations
 
+import re
 import threading
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
 import structlog
 import trio
 
-from mcpmux.config.traffic import Capture
+from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep, unwritten
-from mcpmux.traffic.capture.level import OFF, Levels
 from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
-from mcpmux.traffic.record import Run, reason_of
+from mcpmux.traffic.record import ANSWERS, Run, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.inline import AT_ONCE
 
@@ -45,6 +46,75 @@ ENCODED_AT_ONCE = 128  # messages that are encoded in one go, before others may 
 SHARE = 8  # what waits to be looked at may be so large a part of the queue
 _SLOW, _PAUSED = "they came faster than it writes", "its files could not be written"
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
+REMEMBERED = 4096  # levels by upstream and method, and exchanges; a hostile peer may send new methods all day
+OFF = "off"
+
+_ORDER = {level: number for number, level in enumerate(LEVELS)}
+_PREFIX = re.compile(r"(?:ui://)?([a-z][a-z0-9.-]{0,31})(?:\+|__|/)")
+
+
+class Levels:
+    """How much of a message is kept: the user's rules. `prefixes`: prefix by name of each upstream.
+
+    On the leg of an upstream a rule's `upstream` is that upstream. On a client's leg it is whichever the
+    exchange has asked so far, and for a request the one whose prefix its target bears; of several the least
+    level counts, so that what one rule leaves out does not come in by the other leg.
+    """
+
+    def __init__(self, config: Capture, prefixes: Mapping[str, str]) -> None:
+        self._default = config.level
+        self._rules = config.rules
+        self._by_upstream = any(rule.upstream is not None for rule in config.rules)
+        self.adopt(prefixes)
+        self._level_of = lru_cache(REMEMBERED)(self._find)
+        self._asked: OrderedDict[int, tuple[str, ...]] = OrderedDict()
+
+    def adopt(self, prefixes: Mapping[str, str]) -> None:
+        """The set of upstreams has changed."""
+        self._owners = {prefix: name for name, prefix in prefixes.items()}
+
+    @property
+    def only(self) -> str | None:
+        """The level of all messages, when there are no rules."""
+        return None if self._rules else self._default
+
+    def level(self, observed: Observation) -> str:
+        """The level for a message. To be called for every message, in order."""
+        if not self._by_upstream:
+            return self._level_of(None, observed.method)
+        upstream = observed.leg.upstream
+        if upstream is not None:
+            asked = self._asked.get(observed.exchange, ())
+            if observed.exchange and upstream not in asked:
+                self._asked[observed.exchange] = (*asked, upstream)
+                if len(self._asked) > REMEMBERED:
+                    self._asked.popitem(last=False)
+            return self._level_of(upstream, observed.method)
+        names = self._upstreams_of(observed) or (None,)
+        return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
+
+    def _upstreams_of(self, observed: Observation) -> tuple[str, ...]:
+        """Which upstreams a message on a client's leg has to do with."""
+        is_answer = observed.direction == "out" and observed.kind in ANSWERS
+        asked = self._asked.get(observed.exchange, ())
+        if is_answer:
+            self._asked.pop(observed.exchange, None)
+        if asked:
+            return asked
+        match = _PREFIX.match(observed.target) if observed.target is not None else None
+        owner = self._owners.get(match[1]) if match is not None else None
+        owner = owner or self._owners.get("")
+        return (owner,) if owner is not None else ()
+
+    def _find(self, upstream: str | None, method: str | None) -> str:
+        for rule in self._rules:
+            if _fits(rule.upstream, upstream) and _fits(rule.method, method):
+                return rule.level
+        return self._default
+
+
+def _fits(glob: str | None, name: str | None) -> bool:
+    return glob is None or (name is not None and fnmatchcase(name, glob))
 
 
 class _Batch(msgspec.Struct, gc=False):
