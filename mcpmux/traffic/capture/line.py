@@ -16,7 +16,7 @@ import msgspec
 
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
-from mcpmux.protocol.raw_json import Id, Raw
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
@@ -52,29 +52,16 @@ The latter is valid while the former are these.
 """
 
 
-class Line(msgspec.Struct, omit_defaults=True, gc=False):
-    """A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before.
-
-    `v` is followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.
-    """
-
-    v: Raw
-    seq: int
-    time: str
-    at: float
-    kind: Raw
-    exchange: int = 0
-    own: bool = False
-    id: Id | None = None
-    target: str | None = None
-    status: int | None = None
-    size: int = 0
-    code: int | None = None
-    failed: bool | None = None
-    ms: float | None = None
-    redacted: int = 0
-    message: Body = None
-    text: str | None = None
+# A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before: `v` is
+# followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.
+_MEMBERS = "v seq time at kind exchange own id target status size code failed ms redacted message text"
+_DEFAULTS: Final = {"exchange": 0, "own": False, "size": 0, "redacted": 0}
+Line: Any = msgspec.defstruct(
+    "Line",
+    [(name, Any, _DEFAULTS.get(name)) for name in _MEMBERS.split()],
+    omit_defaults=True,
+    gc=False,
+)
 
 
 class LineEncoder:
