@@ -36,6 +36,8 @@ from mcpmux.transports.inline import AT_ONCE
 
 log = structlog.get_logger()
 
+Clock = Callable[[], float]
+
 TIDY_SECONDS = 600.0  # between looks at the folder when no file is complete
 CLOSE_SECONDS = 5.0  # for the last messages when mcpmux stops
 FLUSH_SECONDS = 0.25  # for how long a message may be in the queue alone
@@ -139,13 +141,7 @@ class CaptureSink:
     """
 
     def __init__(
-        self,
-        config: Capture,
-        levels: Levels,
-        redactor: Redactor,
-        run: Run,
-        writer: CaptureWriter,
-        clock: Callable[[], float],
+        self, config: Capture, redactor: Redactor, run: Run, prefixes: Mapping[str, str], clock: Clock
     ) -> None:
         self.holds_back = config.on_full == "wait"
         self.dropped = 0
@@ -154,13 +150,14 @@ class CaptureSink:
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
-        self.levels = levels
+        self.levels = Levels(config, prefixes)
         self._settle: Callable[[], None] = lambda: None
         self._lines = LineEncoder(run, redactor, config.body_bytes)
         self._lines_in_thread = LineEncoder(run, redactor, config.body_bytes)
+        self._config = config
         self._run = run
-        self._writer = writer
         self._clock = clock
+        self.writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
         self._queue: deque[_Batch] = deque()
         self._bytes = 0
         self._seq = 0
@@ -170,6 +167,7 @@ class CaptureSink:
         self._urgent = trio.Event()
         self._waiting_for_room = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
+        self._stop = threading.Event()  # for the thread that tidies up
 
     def expect(self, settle: Callable[[], None]) -> None:
         self._settle = settle
@@ -259,6 +257,7 @@ class CaptureSink:
 
     def close(self) -> None:
         """Nothing more will pass; `run` returns when all is written."""
+        self._stop.set()
         self._closed.set()
         self._filled.set()
         self._urgent.set()
@@ -270,7 +269,13 @@ class CaptureSink:
         length = size = 0
         while queue:
             batch = queue.popleft()
-            lines = batch.lines or await self._encode(batch)
+            lines, work = batch.lines, (batch.first, batch.level, batch.messages)
+            if batch.size > LARGE:
+                encode = partial(self._lines_in_thread.encode, *work)
+                lines = await trio.to_thread.run_sync(encode, abandon_on_cancel=True)
+            elif not lines:
+                await trio.lowlevel.checkpoint()
+                lines = self._lines.encode(*work)
             parts += lines
             length += sum(map(len, lines))
             size += batch.size
@@ -279,24 +284,17 @@ class CaptureSink:
                 parts = []
                 length = size = 0
 
-    async def _encode(self, batch: _Batch) -> Sequence[bytes]:
-        work = (batch.first, batch.level, batch.messages)
-        if batch.size > LARGE:
-            return await trio.to_thread.run_sync(self._lines_in_thread.encode, *work, abandon_on_cancel=True)
-        await trio.lowlevel.checkpoint()
-        return self._lines.encode(*work)
-
     async def _write(self, parts: Sequence[bytes], size: int) -> None:
         """Write all of them, however long it does not work; at the end, up to where it does not."""
         while parts and not self._lost:
-            write = partial(self._writer.write, parts, self._clock())
+            write = partial(self.writer.write, parts, self._clock())
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
                 if not self.paused:
                     self.paused = True
                     what = "capture pauses, its files cannot be written; traffic goes on"
-                    log.error(what, directory=str(self._writer.directory), reason=reason_of(error))
+                    log.error(what, directory=str(self.writer.directory), reason=reason_of(error))
                 self._waiting_for_room.unpark_all()
                 if self._closed.is_set():
                     break
@@ -306,19 +304,19 @@ class CaptureSink:
                 if self.paused:
                     self.paused = False
                     log.warning("capture goes on")
-                if self._writer.rotated:
+                if self.writer.rotated:
                     self._rotated.set()
                 parts = unwritten(parts, written)
         self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
         self._waiting_for_room.unpark_all()
 
-    async def keep_tidy(self, config: Capture, stop: threading.Event) -> None:
-        """Compress and remove files until `stop`: at first, when a file is complete, and now and then."""
-        while not stop.is_set():
-            self._rotated, self._writer.rotated = trio.Event(), False
+    async def keep_tidy(self) -> None:
+        """Compress and remove files until `close`: at first, when a file is complete, and now and then."""
+        while not self._stop.is_set():
+            self._rotated, self.writer.rotated = trio.Event(), False
             now = self._run.wall_at(self._clock())
-            work = partial(sweep, self._writer.directory, config, stop, now)
+            work = partial(sweep, self.writer.directory, self._config, self._stop, now)
             try:
                 await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             except OSError as error:
@@ -339,21 +337,19 @@ async def open_capture(
     redactor: Redactor,
     run: Run,
     prefixes: Mapping[str, str],
-    clock: Callable[[], float] = trio.current_time,
+    clock: Clock = trio.current_time,
 ) -> AsyncIterator[CaptureSink]:
     """Capture while this is open. `prefixes`: by upstream. `clock`: that of the run.
 
     Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes what is left, within
     CLOSE_SECONDS also when that is cancelled, and ends the tasks.
     """
-    writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
+    sink = CaptureSink(config, redactor, run, prefixes, clock)
     try:
-        await trio.to_thread.run_sync(writer.open, clock())
+        await trio.to_thread.run_sync(sink.writer.open, clock())
     except OSError as error:
         reason = f"cannot write in {config.directory}: {reason_of(error)}"
         raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None
-    sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
-    stop = threading.Event()
     writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
 
     async def write_to_the_end() -> None:
@@ -364,11 +360,10 @@ async def open_capture(
         nursery.cancel_scope.cancel(reason="capture has ended")
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(sink.keep_tidy, config, stop, name="capture files")
+        nursery.start_soon(sink.keep_tidy, name="capture files")
         nursery.start_soon(write_to_the_end, name="capture")
         try:
             yield sink
         finally:
-            stop.set()
             sink.close()
             writing.deadline = trio.current_time() + CLOSE_SECONDS
