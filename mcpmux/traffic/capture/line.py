@@ -54,7 +54,7 @@ The latter is valid while the former are these.
 
 # A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before: `v` is
 # followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.
-_MEMBERS = "v seq time at kind exchange own id target status size code failed ms redacted message text"
+_MEMBERS: Final = "v seq time at kind exchange own id target status size code failed ms redacted message text"
 _DEFAULTS: Final = {"exchange": 0, "own": False, "size": 0, "redacted": 0}
 Line: Any = msgspec.defstruct(
     "Line",
