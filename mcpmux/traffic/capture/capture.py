@@ -98,10 +98,8 @@ class Levels:
     def _upstreams_of(self, observed: Observation) -> tuple[str, ...]:
         """Which upstreams a message on a client's leg has to do with."""
         is_answer = observed.direction == "out" and observed.kind in ANSWERS
-        asked = self._asked.get(observed.exchange, ())
-        if is_answer:
-            self._asked.pop(observed.exchange, None)
-        if asked:
+        find = self._asked.pop if is_answer else self._asked.get
+        if asked := find(observed.exchange, ()):
             return asked
         match = _PREFIX.match(observed.target) if observed.target is not None else None
         owner = self._owners.get(match[1]) if match is not None else None

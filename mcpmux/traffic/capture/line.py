@@ -21,7 +21,7 @@ from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, decode_record, micros_of, second_of
-from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
+from mcpmux.traffic.redaction.redactor import Redactor
 
 LEGS_CACHED: Final = 1024
 SORTS_CACHED: Final = 256  # of one leg
@@ -166,10 +166,22 @@ class LineEncoder:
         return known[1]
 
     def _encode_kind(self, kinds: dict[_MessageSort, Raw], observed: Observation, method: str | None) -> Raw:
-        """The kind and what stands behind it."""
+        """The kind and what stands behind it. `method`: that of the redacted message."""
         if len(kinds) >= SORTS_CACHED:
             kinds.clear()
-        found = _value_and_members(observed.kind, leg_members(observed, method, self._current))
+        leg, redact = observed.leg, self._current.redact_name
+        members = {
+            "leg": leg.side,
+            "direction": observed.direction,
+            "method": redact(method),
+            "peer": leg.peer,
+            "upstream": leg.upstream,
+            "client": redact(leg.name) if leg.side == "client" else None,
+            "session": fingerprint(leg.session) if leg.session is not None else None,
+            "transport": leg.transport,
+            "revision": redact(leg.revision),
+        }
+        found = _value_and_members(observed.kind, members)
         if method is None or len(method) <= METHOD_LENGTH:
             kinds[observed.kind, observed.direction, method] = found
         return found
@@ -179,22 +191,6 @@ def to_record(observed: Observation, run: Run, seq: int, redactor: Redactor, lev
     """The record of a message, all of it redacted. `level`: full or metadata."""
     (line,) = LineEncoder(run, redactor, 0).encode(seq, level, [observed])
     return decode_record(line)
-
-
-def leg_members(observed: Observation, method: str | None, rules: RuleSet) -> dict[str, Any]:
-    """What many records of a leg have in common. `method`: that of the redacted message."""
-    leg, redact = observed.leg, rules.redact_name
-    return {
-        "leg": leg.side,
-        "direction": observed.direction,
-        "method": redact(method),
-        "peer": leg.peer,
-        "upstream": leg.upstream,
-        "client": redact(leg.name) if leg.side == "client" else None,
-        "session": fingerprint(leg.session) if leg.session is not None else None,
-        "transport": leg.transport,
-        "revision": redact(leg.revision),
-    }
 
 
 def body_of(kind: str, body: bytes, level: str, limit: int) -> tuple[Raw | None, str | None]:
