@@ -122,7 +122,7 @@ class JsonWalk:
         self._paths = paths
         self._label = label
         self._clean = clean
-        self._frames: list[_Frame] = []
+        self._frames = [_Frame(False, None)]  # the first one is around everything
         self._spans: list[tuple[int, int, bytes]] = []  # start, end, and what comes there
         self._all_tokens = _TOKEN.finditer(data)
         self._tokens = itertools.islice(self._all_tokens, TOKEN_LIMIT)
@@ -141,7 +141,7 @@ class JsonWalk:
                 self._value(token, match.start(), match.end())
         if next(self._all_tokens, None) is not None:
             return json.dumps(TOO_LONG).encode(), 1
-        while self._frames:
+        while len(self._frames) > 1:
             self._close()
         parts, at = [], 0
         for start, end, new in sorted(self._spans, key=lambda span: (span[0], -span[1])):
@@ -169,10 +169,6 @@ class JsonWalk:
         return len(self._data)
 
     def _open(self, is_object: bool, start: int) -> None:
-        at = None if is_object else 0
-        if not self._frames:
-            self._frames.append(_Frame(is_object, at))
-            return
         frame = self._frames[-1]
         schema, strict = frame.schema or self._begins_schema(), frame.strict
         label = self._path_label()
@@ -184,25 +180,25 @@ class JsonWalk:
         if label is not None:
             self._replace(start, self._skip_inside(), marker(label))
         else:
-            self._frames.append(_Frame(is_object, at, schema, strict))
+            self._frames.append(_Frame(is_object, None if is_object else 0, schema, strict))
 
     def _begins_schema(self) -> bool:
-        path = [frame.at for frame in self._frames]
-        if path[-1] in ("inputSchema", "outputSchema"):
-            return path[:2] == ["result", "tools"] and len(path) == 4 and self._method in (m.TOOLS_LIST, None)
-        if path[-1] == "requestedSchema":
-            asked = path[:-1] == ["params"] and self._method in (m.ELICIT, None)
-            return asked or (path[:2] == ["result", "inputRequests"] and len(path) == 5)
+        match [frame.at for frame in self._frames[1:]]:
+            case ["result", "tools", _, "inputSchema" | "outputSchema"]:
+                return self._method in (m.TOOLS_LIST, None)
+            case ["params", "requestedSchema"]:
+                return self._method in (m.ELICIT, None)
+            case ["result", "inputRequests", _, _, "requestedSchema"]:
+                return True
         return False
 
     def _close(self) -> None:
-        frame = self._frames.pop() if self._frames else None
-        if frame is not None and frame.named is not None and frame.value is not None:
-            self._replace(*frame.value, marker(frame.named))
+        if len(self._frames) > 1:
+            frame = self._frames.pop()
+            if frame.named is not None and frame.value is not None:
+                self._replace(*frame.value, marker(frame.named))
 
     def _next(self) -> None:
-        if not self._frames:
-            return
         frame = self._frames[-1]
         if frame.is_object:
             frame.at = frame.label = None
@@ -211,17 +207,17 @@ class JsonWalk:
 
     def _value(self, token: bytes, start: int, end: int) -> None:
         """A string, a number or a word; the first string of a member is its name."""
-        frame = self._frames[-1] if self._frames else None
+        frame = self._frames[-1]
         is_text = token[:1] == b'"'
-        if frame is not None and frame.is_object and frame.at is None:
+        if frame.is_object and frame.at is None:
             name = in_text(token) if is_text else token.decode("utf-8", "replace")
             frame.at = name
-            if len(self._frames) > 1 or name not in _ENVELOPE:
+            if len(self._frames) > 2 or name not in _ENVELOPE:
                 frame.label = self._label(name)
             self._replace_in(name, start, end)
             return
-        label = self._path_label() if frame is not None else None
-        if label is None and frame is not None and token not in _LITERALS:
+        label = self._path_label()
+        if label is None and token not in _LITERALS:
             label = frame.label
             if label is None and frame.strict is not None and not self._is_schema_word(frame):
                 label = frame.strict
@@ -230,7 +226,7 @@ class JsonWalk:
             self._replace(start, end, marker(label))
         elif token not in _LITERALS:
             self._replace_in(text, start, end)
-        if frame is not None and is_text:
+        if is_text and len(self._frames) > 1:
             self._note_pair(frame, text, start, end)
 
     def _is_schema_word(self, frame: _Frame) -> bool:
@@ -250,7 +246,9 @@ class JsonWalk:
             frame.label = None
 
     def _path_label(self) -> str | None:
-        places = [frame.at for frame in self._frames] if self._paths else []
+        if not self._paths:
+            return None
+        places = [frame.at for frame in self._frames[1:]]
         return next((label for steps, label in self._paths if path_matches(steps, places)), None)
 
 
