@@ -62,6 +62,7 @@ _CUT_MARK = rb"\g<kept>" + marker("url-userinfo").encode()
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],]|[^\s"{}\[\],:]++', re.DOTALL)
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LITERALS = frozenset({b"null", b"true", b"false"})
+_SCHEMAS = frozenset({"inputSchema", "outputSchema", "requestedSchema"})
 _PAIR_NAMES = frozenset({"name", "key", "header"})
 # What may stand in the schema of a secret; defaults and examples may be secrets.
 _SCHEMA_WORDS = frozenset(
@@ -170,7 +171,8 @@ class JsonWalk:
 
     def _open(self, is_object: bool, start: int) -> None:
         frame = self._frames[-1]
-        schema, strict = frame.schema or self._begins_schema(), frame.strict
+        schema = frame.schema or (frame.at in _SCHEMAS and self._begins_schema())
+        strict = frame.strict
         label = self._path_label()
         if label is None and frame.label is not None:
             if schema and is_object:
@@ -321,7 +323,7 @@ class RuleSet:
         possible = self._possible_shapes(text.encode("utf-8", "surrogatepass"))
         if possible is None:
             return text, 0
-        return self._redact_inside(text, possible)
+        return self._redact_inside(possible, 0, text)
 
     def redact_name(self, name: str | None) -> str | None:
         """The same for a short text that comes again and again; remembers a bounded number of them."""
@@ -353,14 +355,14 @@ class RuleSet:
         sound = _is_json(data)
         total = 0
         if sound or data.lstrip()[:1] in (b"{", b"["):
-            clean = partial(self._redact_inside, possible=possible, nesting=nesting)
+            clean = partial(self._redact_inside, possible, nesting)
             data, total = JsonWalk(data, method, paths, self._label, clean).run()
         if sound:
             return data, total
         text, count = self._redact_plain(data.replace(b"\x00", b"").decode("utf-8", "replace"), possible)
         return (text.encode("utf-8", "replace") if count else data), total + count
 
-    def _redact_inside(self, text: str, possible: Sequence[Shape], nesting: int = 0) -> tuple[str, int]:
+    def _redact_inside(self, possible: Sequence[Shape], nesting: int, text: str) -> tuple[str, int]:
         """See Clean. JSON in the text is looked through like a message."""
         if nesting < NESTING and text.lstrip()[:1] in ("{", "["):
             data = text.encode("utf-8", "surrogatepass")
