@@ -25,9 +25,9 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.redaction.secret_patterns import (
     HEADER_NAMES,
-    HINTS,
     MARKER,
     MASK,
+    NAMES,
     SHORTEST,
     Label,
     Scan,
@@ -279,9 +279,9 @@ class RuleSet:
         self._paths = tuple((parse_path(path), path) for path in rules.paths)
         self._patterns = tuple((name, compile_pattern(text)) for name, text in rules.patterns.items())
         # The last name of a path is in every message that has something there.
-        names = [[step for step in steps if isinstance(step, str)] for steps, _ in self._paths]
-        ends = [each[-1] if each else "" for each in names]
-        built_in = [hint for label in labels for hint in HINTS.get(label, ())]
+        paths = [steps[::-1] for steps, _ in self._paths]
+        ends = [next((step for step in steps if isinstance(step, str)), "") for steps in paths]
+        built_in = [hint for label, _, hints in NAMES if label in labels for hint in hints.split()]
         self._name_hints = frozenset(built_in).union(map(hint_of, (*rules.keys, *ends)))
         self._hints = sorted(self._name_hints.union([MASK], *(shape.hints for shape in self._shapes)))
         # What `leaves_unchanged` goes by: what is found has a `"` in it at its end only, if at all.

@@ -160,38 +160,28 @@ _IGNORED = "-_. \\"
 _FOLD_TEXT = str.maketrans("", "", _IGNORED)
 _PROGRESS_TOKEN = "progresstoken"  # folded; a name of MCP that a scan takes no notice of
 
-# Folded names of secrets. The first that fits gives the rule.
-_NAMES: tuple[tuple[str, str], ...] = (
-    ("authorization", "auth"),
-    ("password", "pass|pwd"),
-    ("token", "t?otp"),
-    ("authorization", ".*authorization"),
-    ("cookie", ".*cookies?"),
-    ("secret", ".*(?:secrets?|credentials?|(?:signing|encryption|master)key)"),
-    ("token", ".*(?:token|(?:access|refresh|api)tokens|sessionid)"),
-    ("api-key", ".*(?:(?:subscription|auth|account|shared)key|accesskeyid)"),
-    ("private-key", ".*sshkey"),
-    ("password", ".*(?:passw(?:or)?d|passphrase|passcode).*"),
-    ("secret", ".*(?:clientsecret|secretkey).*"),
-    ("api-key", ".*(?:apikey|accesskey).*"),
-    ("private-key", ".*privatekey.*"),
+# Folded names of secrets, the rule of each, and what a scan finds in a message with one of them. The first
+# that fits counts.
+NAMES: tuple[tuple[str, str, str], ...] = (
+    ("authorization", "auth", "auth"),
+    ("password", "pass|pwd", "pass pwd"),
+    ("token", "t?otp", 'otp"'),
+    ("authorization", ".*authorization", "auth"),
+    ("cookie", ".*cookies?", "cookie"),
+    ("secret", ".*(?:secrets?|credentials?|(?:signing|encryption|master)key)", "secret credential key"),
+    ("token", ".*(?:token|(?:access|refresh|api)tokens|sessionid)", "token session"),
+    ("api-key", ".*(?:(?:subscription|auth|account|shared)key|accesskeyid)", "key"),
+    ("private-key", ".*sshkey", "key"),
+    ("password", ".*(?:passw(?:or)?d|passphrase|passcode).*", "pass"),
+    ("secret", ".*(?:clientsecret|secretkey).*", "secret"),
+    ("api-key", ".*(?:apikey|accesskey).*", "key"),
+    ("private-key", ".*privatekey.*", "key"),
 )
 # Names of MCP and of paging that only look like secrets. PWD is where a program works.
 _HARMLESS = (_PROGRESS_TOKEN, "pagetoken", "nexttoken", "continuationtoken", "synctoken")
 
 HEADER_NAMES = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey"})
 """Folded names that stand before their value in lists of headers."""
-
-HINTS: dict[str, tuple[str, ...]] = {
-    "authorization": ("auth",),
-    "cookie": ("cookie",),
-    "password": ("pass", "pwd"),
-    "secret": ("secret", "credential", "key"),
-    "token": ("token", "session", 'otp"'),
-    "api-key": ("key",),
-    "private-key": ("key",),
-}
-"""Of each rule, what a scan finds in a message with one of its names."""
 
 Label = Callable[[str], str | None]
 
@@ -211,7 +201,7 @@ def hint_of(name: str) -> str:
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
     """Returns a function from a name to the rule, or the user's own name, that makes its value a secret."""
     wanted = frozenset(labels)
-    names = [(rule, f"(?s){names}") for rule, names in _NAMES if rule in wanted]
+    names = [(rule, f"(?s){names}") for rule, names, _ in NAMES if rule in wanted]
     mine = {fold(name): name for name in own}
 
     def label(name: str) -> str | None:
