@@ -387,21 +387,15 @@ class RuleSet:
 
 
 def _is_base64(text: str) -> bool:
-    try:
-        return not text.rstrip("=").encode("ascii").translate(None, _BASE64)
-    except UnicodeEncodeError:
-        return False
+    return text.isascii() and not text.rstrip("=").encode().translate(None, _BASE64)
 
 
 def _is_json(data: bytes) -> bool:
     try:
         _decoder.decode(data)
-    except UNREADABLE:
-        # What some parsers take: NaN, halves of surrogate pairs, numbers that are too large.
-        if data.lstrip()[:1] not in (b"{", b"["):
-            return False
+    except UNREADABLE:  # some parsers take NaN, halves of surrogate pairs, numbers that are too large
         try:
-            json.loads(data.decode("utf-8", "surrogatepass"))
+            return isinstance(json.loads(data.decode("utf-8", "surrogatepass")), (dict, list))
         except (ValueError, RecursionError):
             return False
     return True
