@@ -362,15 +362,13 @@ _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 def paths_of(path: Path) -> list[Path]:
     """The files that `path`, a file or a folder, stands for. Raises ConfigError: there are none."""
-    try:
+    with _reading(path):
         paths = audit_files(path) if path.is_dir() else [path]
         if not paths:
             raise ConfigError([f"{path}: there are no audit files (audit-000001.jsonl …) in this folder"])
         if not path.exists():
             raise ConfigError([f"{path}: there is no such file or folder"])
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return paths
+        return paths
 
 
 def lines_of(paths: Iterable[Path]) -> Iterator[tuple[Path, int, bytes]]:
@@ -379,14 +377,11 @@ def lines_of(paths: Iterable[Path]) -> Iterator[tuple[Path, int, bytes]]:
     Raises ConfigError when a file cannot be read.
     """
     for path in paths:
-        try:
-            with path.open("rb") as file:
-                number = 0
-                while line := file.readline(LINE_LIMIT):
-                    number += 1
-                    yield path, number, line
-        except OSError as error:
-            raise _unreadable(path, error) from None
+        with _reading(path), path.open("rb") as file:
+            number = 0
+            while line := file.readline(LINE_LIMIT):
+                number += 1
+                yield path, number, line
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any] | None, bytes]]:
@@ -402,12 +397,12 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any] | None, bytes
 def read_head(path: Path) -> Link:
     """The place of the last whole record, unchecked; START for a log without any. Raises ConfigError."""
     for file in reversed(paths_of(path)):
+        with _reading(file):
+            line = read_tail(file).line
         try:
-            if (line := read_tail(file).line) is not None:
+            if line is not None:
                 _, found, head = split(line)
                 return Link(head.seq, found.decode(errors="replace"))
-        except OSError as error:
-            raise _unreadable(file, error) from None
         except Broken as error:
             raise ConfigError([f"{file}: the last record {error}"]) from None
     return START
@@ -470,5 +465,9 @@ def _place_before(
     return head
 
 
-def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError([f"{path}: cannot be read: {reason_of(error)}"])
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {reason_of(error)}"]) from None
