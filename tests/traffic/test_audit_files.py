@@ -183,6 +183,22 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch, broken):
     check(tmp_path)
 
 
+def test_a_file_that_is_there_already_is_not_written_over(tmp_path):
+    """Somebody has put it there meanwhile."""
+    files = files_of(tmp_path, rotate_size=600)
+    files.open()
+    stranger = tmp_path / "audit-000002.jsonl"
+    stranger.write_bytes(b"mine")
+    for _ in range(2):
+        with pytest.raises(FileExistsError):
+            files.append([b'{"n":1}'] * 4)
+    assert stranger.read_bytes() == b"mine"
+    stranger.unlink()
+    files.append([b'{"n":1}'] * 4)
+    files.close()
+    assert check(tmp_path).records == 6
+
+
 def test_a_disk_that_gets_full_loses_no_answered_exchange(tmp_path):
     ran = run("tests.traffic.audit_limited", str(tmp_path))
     words = dict(line.split() for line in ran.stdout.splitlines())

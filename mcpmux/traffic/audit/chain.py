@@ -257,7 +257,7 @@ class AuditFiles:
         lines, head = seal(bodies, self.head, self._key)
         if not self._size or self._size + len(lines) > self._rotate_size:
             if self._size:  # else it could not be begun before
-                self._open_file(self._number + 1)
+                self._open_file(self._number + 1, os.O_EXCL)
             self._write_opening()
             lines, head = seal(bodies, self.head, self._key)
         self._write(lines, head)
@@ -301,12 +301,13 @@ class AuditFiles:
                 raise AuditUnusable(f"{path}: {what}{error}{_AWAY}") from None
         return tail
 
-    def _open_file(self, number: int) -> None:
+    def _open_file(self, number: int, flag: int = 0) -> None:
         path = self._directory / f"audit-{number:06}.jsonl"
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._number, self._size, self._spoilt = file, number, 0, False
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
+        before, self._file = self._file, file
+        self._number, self._size, self._spoilt = number, 0, False
+        if before >= 0:
+            os.close(before)
 
     def _write_opening(self, torn: bytes = b"") -> None:
         if not self._size:  # so that the new file's name outlives a power cut
