@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -20,7 +20,7 @@ from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
 from mcpmux.traffic.record import Run
-from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from mcpmux.traffic.admin.upstreams import Control, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
-    from mcpmux.traffic.capture.message import Levels
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Family
     from mcpmux.traffic.telemetry.spans import Spans
@@ -36,43 +35,37 @@ if TYPE_CHECKING:
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
 
 
-@dataclass(frozen=True, slots=True)
-class Observers:
-    """All of them. `tap` and `trace` are for `open_mux`."""
-
-    tap: Tap | None = None
-    trace: Trace | None = None
-    inspector: Inspector | None = None
-    redactor: ReplaceableRedactor = field(default_factory=ReplaceableRedactor)
-    levels: Levels | None = None
-    spans: Spans | None = None
-
-    def follow(self, config: Config) -> None:
-        """The configuration has changed."""
-        self.redactor.adopt(config.redaction)
-        if self.levels is not None:
-            self.levels.adopt(config.prefixes)
-        if self.spans is not None:
-            self.spans.know(servers_of(config.enabled.values()))
-
-
 class Observer(MessageObserver, ExchangeObserver, Protocol):
     """Told of messages and of exchanges."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inspector:
-    """What the admin listener shows. `ring` is None when another process shows it."""
+@dataclass(slots=True)
+class Observers:
+    """All of them, None for those that are off. `ring`: also None when another process shows it."""
 
-    config: Admin
-    ring: LiveRing | None
-    metrics: Metrics
+    admin: Admin
     redactor: Redactor
     run: Run
-    capture: CaptureSink | None
-    audit: Audit | None
+    tap: Tap | None = None
+    spans: Spans | None = None
+    capture: CaptureSink | None = None
+    audit: Audit | None = None
+    ring: LiveRing | None = None
+    metrics: Metrics | None = None
 
-    async def serve(
+    @property
+    def trace(self) -> Trace | None:
+        return self.spans.trace if self.spans is not None else None
+
+    def follow(self, config: Config) -> None:
+        """The configuration has changed."""
+        self.redactor.adopt(config.redaction)
+        if self.capture is not None:
+            self.capture.levels.adopt(config.prefixes)
+        if self.spans is not None:
+            self.spans.know(servers_of(config.enabled.values()))
+
+    async def serve_admin(
         self,
         mux: Mux,
         control: Control,
@@ -87,7 +80,7 @@ class Inspector:
 
         assert self.ring is not None
         await serve_admin(
-            self.config,
+            self.admin,
             LiveView(self.ring, self.redactor, self.run),
             self.view(mux),
             stopping,
@@ -108,14 +101,15 @@ class Inspector:
         """Reads all metrics as they are then."""
         from mcpmux.traffic.telemetry import prometheus
 
-        gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
+        metrics, gauges = self.metrics, prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
+        assert metrics is not None
         if self.capture is not None:
             gauges += prometheus.capture_gauges(self.capture)
         if self.audit is not None:
             gauges += prometheus.audit_gauges(self.audit)
 
         async def read() -> list[Family]:
-            return prometheus.snapshot(self.metrics, gauges)
+            return prometheus.snapshot(metrics, gauges)
 
         return read
 
@@ -130,41 +124,37 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
 
     Raises CaptureUnusable and AuditUnusable if traffic that must be kept cannot be kept.
     """
-    redactor, run = ReplaceableRedactor(config.redaction), new_run()
+    redactor, run = Redactor(config.redaction), new_run()
+    found = Observers(config.admin, redactor, run)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        spans = capture = audit = inspector = tap = None
         observers: list[Observer] = []
         if config.tracing.enabled:
-            spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
-            observers.append(spans)
-        if config.capture.on:
-            from mcpmux.traffic.capture.capture import open_capture
-
-            capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
-        if config.audit.directory is not None:
-            from mcpmux.traffic.audit.journal import open_audit
-
-            audit = await enter(open_audit(config.audit, run.name, redactor))
+            found.spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
+            observers.append(found.spans)
         if config.admin.port is not None:
             from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
 
-            ring, metrics = None, Metrics()
+            found.metrics = Metrics()
             if forwarder is None:
-                forwarder = ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
-            inspector = Inspector(config.admin, ring, metrics, redactor, run, capture, audit)
-            observers = [metrics, *observers, forwarder]
+                forwarder = found.ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
+            observers = [found.metrics, *observers, forwarder]
         exchange_observers: list[ExchangeObserver] = [*observers]
-        if capture is not None and capture.holds_back:
-            exchange_observers.append(capture)
-        if audit is not None:
-            exchange_observers.append(audit)
-        if exchange_observers or capture is not None:
+        if config.capture.on:
+            from mcpmux.traffic.capture.capture import open_capture
+
+            found.capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
+            if found.capture.holds_back:
+                exchange_observers.append(found.capture)
+        if config.audit.directory is not None:
+            from mcpmux.traffic.audit.journal import open_audit
+
+            found.audit = await enter(open_audit(config.audit, run.name, redactor))
+            exchange_observers.append(found.audit)
+        if exchange_observers or found.capture is not None:
             from mcpmux.traffic.recorder import Recorder
 
             clock = trio.lowlevel.current_clock().current_time  # saves two calls for each message
-            tap = Recorder(observers, exchange_observers, clock, capture)
-        trace = spans.trace if spans is not None else None
-        levels = capture.levels if capture is not None else None
-        yield Observers(tap, trace, inspector, redactor, levels, spans)
+            found.tap = Recorder(observers, exchange_observers, clock, found.capture)
+        yield found

@@ -67,8 +67,8 @@ async def serve(
                 await clients.start(serve_listener, listener, serving)
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
-            if observers.inspector is not None:
-                await clients.start(observers.inspector.serve, mux, control, stopping, announce)
+            if config.admin.port is not None:
+                await clients.start(observers.serve_admin, mux, control, stopping, announce)
             settle_memory()
             await stopping.wait()
             mux.hub.close()

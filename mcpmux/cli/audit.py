@@ -21,8 +21,7 @@ from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.traffic.audit.chain import KeyNeeded, chains_in
-from mcpmux.traffic.audit.check import read_head, read_records, verify
+from mcpmux.traffic.audit.chain import KeyNeeded, chains_in, read_head, read_records, verify
 from mcpmux.traffic.audit.record import AuditRecord
 from mcpmux.traffic.reading.filters import TIME_LENGTH, FilterError, Key, parse_filter
 from mcpmux.traffic.record import reason_of

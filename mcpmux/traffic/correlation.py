@@ -68,9 +68,6 @@ class Correlator:
     def __init__(self) -> None:
         self._exchanges = 0
 
-    def __repr__(self) -> str:
-        return f"<Correlator {self._exchanges} exchanges>"
-
     def begin(self) -> int:
         """The number of a new exchange, for a message that is known to be a client's request."""
         self._exchanges += 1
@@ -117,16 +114,22 @@ class Correlator:
         return members
 
     def _relate(self, unread: UnreadMessage, envelope: Envelope) -> Observation:
-        """The observation of a message."""
-        if envelope.method is UNSET:
+        """The observation of a message; a request is pending from now on."""
+        method = envelope.method
+        if method is UNSET:
             return _answer(unread, envelope)
-        if envelope.id is UNSET or envelope.id is None:
-            return self._notification(unread, envelope.method, envelope.params or NO_PARAMS)
-        return self._request(unread, envelope.method, envelope.id, envelope.params or NO_PARAMS)
-
-    def _request(self, unread: UnreadMessage, method: str, request_id: Id, params: Params) -> Observation:
-        """The observation of a request, which is pending from now on."""
         leg, direction, data, at, status, exchange, has_begun = unread
+        request_id, params = envelope.id, envelope.params or NO_PARAMS
+        if request_id is UNSET or request_id is None:
+            if method == m.CANCELLED:
+                exchange = _cancelled(leg, direction, params.requestId) or exchange
+            elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
+                token = params.progressToken
+                exchange = _exchange_of(leg, _OUT, token) if _is_id(token) else _only_exchange(leg)
+            about = params.target
+            return Observation(
+                leg, direction, data, at, "notification", exchange, method, target=about, status=status
+            )
         if direction == "in" and not has_begun:
             if leg.side == "client":
                 exchange = self.begin()
@@ -139,18 +142,6 @@ class Correlator:
         about = params.uri if type(params.uri) is str else params.target
         return Observation(
             leg, direction, data, at, "request", exchange, method, request_id, about, None, None, None, status
-        )
-
-    def _notification(self, unread: UnreadMessage, method: str, params: Params) -> Observation:
-        """The observation of a notification."""
-        leg, direction, data, at, status, exchange, _ = unread
-        if method == m.CANCELLED:
-            exchange = _cancelled(leg, direction, params.requestId) or exchange
-        elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
-            token = params.progressToken
-            exchange = _exchange_of(leg, _OUT, token) if _is_id(token) else _only_exchange(leg)
-        return Observation(
-            leg, direction, data, at, "notification", exchange, method, target=params.target, status=status
         )
 
 

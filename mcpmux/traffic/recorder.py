@@ -58,9 +58,6 @@ class Recorder:
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
 
-    def __repr__(self) -> str:
-        return f"<Recorder {self._correlator!r} {len(self._exchanges)} open>"
-
     @property
     def passes(self) -> bool:
         return not self.keeps or (self._admission is not None and self._admission.is_open)

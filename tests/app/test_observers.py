@@ -18,5 +18,5 @@ async def test_what_is_off_observes_nothing_and_writes_nothing(tmp_path: Path):
         tracing=Tracing(),
     )
     async with open_observers(config) as observers:
-        assert (observers.tap, observers.trace, observers.spans, observers.levels) == (None,) * 4
+        assert (observers.tap, observers.trace, observers.spans, observers.capture) == (None,) * 4
     assert not (tmp_path / "capture").exists()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.traffic.audit.check import verify
+from mcpmux.traffic.audit.chain import verify
 from mcpmux.traffic.capture.files import read_files
 from tests.cli.audited import kill_under_load
 from tests.cli.running import COMMAND, WAIT_SECONDS, Running

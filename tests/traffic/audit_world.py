@@ -88,7 +88,7 @@ async def open_world(**settings: Any) -> AsyncIterator[World]:
     records = RecordMaker("run", Redactor(), lambda: WALL + trio.current_time())
     audit = Audit(disk.append, AuditSettings(**settings), records)
     async with trio.open_nursery() as nursery:
-        await nursery.start(audit.run)
+        nursery.start_soon(audit.run)
         yield World(disk, audit)
         assert audit._open == 0  # writes wait for nobody who has gone
         audit.close()

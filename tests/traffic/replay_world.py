@@ -17,7 +17,7 @@ from mcpmux.config import Config, Merging
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
-from mcpmux.traffic.capture.message import to_record
+from mcpmux.traffic.capture.line import to_record
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.dialogue import Dialogue
 from mcpmux.traffic.record import Record, Run

@@ -27,8 +27,7 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS
 from mcpmux.traffic.audit import journal as audit_module
-from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.check import verify
+from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable, verify
 from mcpmux.traffic.audit.journal import (
     BACKLOG_LIMIT,
     FLUSH_SECONDS,

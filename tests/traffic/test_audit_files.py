@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.audit.chain import LINE_LIMIT, AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.check import Verdict, read_head, verify
+from mcpmux.traffic.audit.chain import LINE_LIMIT, AuditFiles, AuditUnusable, Verdict, read_head, verify
 from tests.traffic.audit_world import read_log
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -182,6 +181,22 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch, broken):
     assert len(log_files(tmp_path)) == 2
     assert [record.get("n") for record in read_log(tmp_path)] == [None, 1, 1, None, 2, 2, 2]
     check(tmp_path)
+
+
+def test_a_file_that_is_there_already_is_not_written_over(tmp_path):
+    """Somebody has put it there meanwhile."""
+    files = files_of(tmp_path, rotate_size=600)
+    files.open()
+    stranger = tmp_path / "audit-000002.jsonl"
+    stranger.write_bytes(b"mine")
+    for _ in range(2):
+        with pytest.raises(FileExistsError):
+            files.append([b'{"n":1}'] * 4)
+    assert stranger.read_bytes() == b"mine"
+    stranger.unlink()
+    files.append([b'{"n":1}'] * 4)
+    files.close()
+    assert check(tmp_path).records == 6
 
 
 def test_a_disk_that_gets_full_loses_no_answered_exchange(tmp_path):

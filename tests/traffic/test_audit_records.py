@@ -25,7 +25,7 @@ from mcpmux.traffic.audit.record import (
     trace_id,
 )
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
+from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.audit_world import fields
 
 WALL = 1_800_000_000.000_25
@@ -176,7 +176,7 @@ def test_a_secret_is_cut_out_of_its_own_target_only():
 
 
 def test_other_rules_hold_from_the_next_record_on():
-    redactor = ReplaceableRedactor()
+    redactor = Redactor()
     maker = RecordMaker("run", redactor, lambda: WALL)
     exchange = exchange_of("x/pear", {"uri": "memo:pear"}, client="pear")
     before = said_by(maker, exchange, {})

@@ -31,6 +31,7 @@ from mcpmux.traffic.capture.files import (
     read_files,
     remove_surplus,
     sweep,
+    unwritten,
 )
 from mcpmux.traffic.record import Record, Run, encode_record
 
@@ -45,6 +46,15 @@ def line(seq: int, size: int = 0) -> bytes:
 
 def writer(directory: Path, size: int = 2**20, age: float = 3600.0, run: Run = RUN) -> CaptureWriter:
     return CaptureWriter(directory, run, size, age)
+
+
+def write_all(one: CaptureWriter, parts: Sequence[bytes]) -> list[int]:
+    """How much was written at a time."""
+    written = []
+    while parts:
+        written.append(one.write(parts, 100))
+        parts = unwritten(parts, written[-1])
+    return written
 
 
 def read(*paths: Path) -> tuple[list[int], list[BadLine]]:
@@ -117,7 +127,8 @@ def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: P
 
 def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
     one = writer(tmp_path, size=1000, age=60)
-    assert one.write([line(n, 300) for n in range(1, 8)], 100) == 7 * len(line(1, 300))
+    size = len(line(1, 300))
+    assert write_all(one, [line(n, 300) for n in range(1, 8)]) == [3 * size, 3 * size, size]
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
     assert one.rotated
     one.write([line(8)], 159)
@@ -252,7 +263,7 @@ while True:
 
 def test_complete_files_are_compressed_and_the_one_being_written_is_not(tmp_path: Path):
     one = writer(tmp_path, size=1000)
-    one.write([line(n, 300) for n in range(1, 6)], 100)
+    write_all(one, [line(n, 300) for n in range(1, 6)])
     first, second = find_files(tmp_path)
     os.utime(first, (5, 5))
     assert tidy(tmp_path, Capture()) == [first.name + ".gz", second.name]

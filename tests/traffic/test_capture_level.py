@@ -6,7 +6,7 @@ import pytest
 
 from mcpmux.config import Capture, CaptureRule
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.message import REMEMBERED, Levels
+from mcpmux.traffic.capture.capture import REMEMBERED, Levels
 from mcpmux.traffic.observer import Observation
 
 CLIENT = Leg("client", "c1", "http")

@@ -18,7 +18,6 @@ from mcpmux.traffic.audit.chain import (
     VersionUnknown,
     follow,
     is_torn,
-    read_link,
     seal,
 )
 
@@ -57,7 +56,7 @@ logs = st.lists(members, min_size=2, max_size=6)
 def test_what_was_written_holds(bodies, key):
     lines = write(bodies, key)
     assert first_bad(b"".join(lines), key) is None
-    assert [read_link(line[:-1]).seq for line in lines] == list(range(1, len(lines) + 1))
+    assert [follow(line[:-1], None, key).seq for line in lines] == list(range(1, len(lines) + 1))
     assert [json.loads(line) | body for line, body in zip(lines, bodies, strict=True)] == [
         json.loads(line) for line in lines
     ]
@@ -141,7 +140,7 @@ def test_a_record_with_a_new_hash_is_found_behind_it(bodies, data):
     """Without the key a forger can make one record's hash anew, and then has to make all behind it anew."""
     lines = write(bodies, None)
     index = data.draw(st.integers(0, len(lines) - 2))
-    after = read_link(lines[index - 1][:-1]) if index else START
+    after = follow(lines[index - 1][:-1], None, None) if index else START
     (lines[index],) = write([{"forged": 1}], None, after)
     assert first_bad(b"".join(lines), None) == index + 1
 
@@ -150,7 +149,7 @@ def test_a_record_with_a_new_hash_is_found_behind_it(bodies, data):
 def test_a_forger_without_the_key_is_found(bodies, data):
     lines = write(bodies, KEY)
     index = data.draw(st.integers(0, len(lines) - 1))
-    after = read_link(lines[index - 1][:-1]) if index else START
+    after = follow(lines[index - 1][:-1], None, KEY) if index else START
     lines[index:] = write(bodies[index:], data.draw(st.sampled_from([None, b"another key"])), after)
     assert first_bad(b"".join(lines), KEY) == index
 
@@ -160,7 +159,7 @@ def test_a_forger_without_the_key_is_found(bodies, data):
 @example([{"a": 1}, {"a": 1}], None, b"x")
 def test_what_no_record_begins_with_is_not_taken_for_an_unfinished_one(bodies, key, rest):
     lines = write(bodies, key)
-    (next_line,) = write([{"a": 1}], key, read_link(lines[-1][:-1]))
+    (next_line,) = write([{"a": 1}], key, follow(lines[-1][:-1], None, key))
     begins = next_line.startswith(rest.rstrip(b"\0"))
     assert first_bad(b"".join(lines) + rest, key) == (None if begins else len(lines))
 

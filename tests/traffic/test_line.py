@@ -1,4 +1,4 @@
-"""A line says what the record says, whatever is encoded once for many."""
+"""A line says what is known of its message, whatever is encoded once for many."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
-from mcpmux.traffic.capture.message import to_record
 from mcpmux.traffic.observer import Observation
-from mcpmux.traffic.record import ANSWERS, Run, decode_record, encode_record
-from mcpmux.traffic.redaction.redactor import Redactor, ReplaceableRedactor
+from mcpmux.traffic.record import ANSWERS, Run, decode_record
+from mcpmux.traffic.redaction.redactor import Redactor
 
 RUN = Run("5f3a9c01", 100.25, 1_795_262_400.123_456)
 REDACTOR = Redactor()
@@ -96,22 +95,49 @@ def members(line: bytes) -> dict[str, Any]:
     st.lists(st.tuples(MESSAGES, TEXTS, TEXTS), max_size=4),
     st.sampled_from(["full", "truncated", "metadata"]),
 )
-def test_a_line_is_the_record_encoded(messages: list[tuple[Observation, str | None, str | None]], level: str):
+def test_a_line_is_the_same_after_others(messages: list[tuple[Observation, Any, Any]], level: str):
     encoder = LineEncoder(RUN, REDACTOR, 40)
     for seq, (seen, *facts) in enumerate(messages, 1):
         for said in facts:  # what is known of a leg may change from message to message
             seen.leg.name = seen.leg.session = seen.leg.revision = said
             seen.leg.transport = said or "http"
-            record = to_record(seen, RUN, seq, REDACTOR, level, 40)
-            assert members(b"".join(encoder.encode(seq, level, [seen]))) == members(encode_record(record))
+            alone = LineEncoder(RUN, REDACTOR, 40).encode(seq, level, [seen])
+            assert encoder.encode(seq, level, [seen]) == alone
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sampled_from(["full", "truncated", "metadata"]))
 def test_lines_of_many_messages_are_those_of_each(messages: list[Observation], level: str):
     lines = b"".join(LineEncoder(RUN, REDACTOR, 40).encode(7, level, messages)).splitlines(keepends=True)
-    records = [to_record(seen, RUN, seq, REDACTOR, level, 40) for seq, seen in enumerate(messages, 7)]
-    assert [members(line) for line in lines] == [members(encode_record(record)) for record in records]
+    for seq, (seen, line) in enumerate(zip(messages, lines, strict=True), 7):
+        assert [line] == LineEncoder(RUN, REDACTOR, 40).encode(seq, level, [seen])
+
+
+@settings(max_examples=300, deadline=None)
+@given(MESSAGES, st.sampled_from(["full", "truncated", "metadata"]))
+def test_a_line_says_what_is_known_of_its_message(seen: Observation, level: str):
+    (line,) = LineEncoder(RUN, REDACTOR, 40).encode(7, level, [seen])
+    body, count = REDACTOR.redact(seen.method, seen.data)
+    found = members(line)
+    assert (found["kind"], found["leg"], found["peer"]) == (seen.kind, seen.leg.side, seen.leg.peer)
+    assert (found["direction"], found["transport"]) == (seen.direction, seen.leg.transport)
+    assert (found["exchange"], found["own"]) == (seen.exchange or None, not seen.exchange and seen.own)
+    assert (found["code"], found["failed"], found["ms"]) == (seen.code, seen.failed, seen.ms)
+    assert (found["status"], found["size"]) == (seen.status, len(seen.data))
+    assert (found["time"], found["redacted"]) == (RUN.time_of(seen.at), count or None)
+    assert found["at"] == pytest.approx(seen.at - RUN.clock, abs=1e-6)
+    if not count:
+        assert (found["id"], found["target"]) == (seen.id, seen.target)
+        assert found["method"] == REDACTOR.redact_name(seen.method)
+    if level == "metadata":
+        assert (found["message"], found["text"]) == (None, None)
+    elif level == "truncated" and len(body) > 40:
+        assert (found["message"], found["text"]) == (None, body[:40].decode("utf-8", "ignore"))
+    elif found["message"] is not None:
+        assert found["message"] == body.replace(b"\r", b" ").replace(b"\n", b" ")
+    else:
+        assert found["text"] == body.decode("utf-8", "replace")
+        assert seen.kind == "invalid" or body[:1] == b'"'
 
 
 TEXT = "All work and no play makes Jack a dull boy. " * 60
@@ -135,7 +161,8 @@ def test_a_secret_is_seen_wherever_two_answers_begin_or_cease_to_be_the_same(
     bodies = [secret, plain, plain] if is_first else [plain, secret, plain]
     joined = b"\t".join(without_repeats(bodies))
     assert not is_first or len(joined) < sum(map(len, bodies))
-    assert REDACTOR.leaves_unchanged(bodies, joined) == REDACTOR.leaves_unchanged(bodies, b"\t".join(bodies))
+    leaves_unchanged = REDACTOR.current.leaves_unchanged
+    assert leaves_unchanged(bodies, joined) == leaves_unchanged(bodies, b"\t".join(bodies))
 
 
 def test_what_only_one_of_two_long_messages_has_is_kept():
@@ -161,7 +188,7 @@ def test_long_nonsense_is_left_as_it_is(around: bytes):
 
 
 def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
-    redactor = ReplaceableRedactor()
+    redactor = Redactor()
     encoder = LineEncoder(RUN, redactor, 40)
     leg = Leg("client", "c1", "http")
     leg.name = "pin-1234"
@@ -181,4 +208,4 @@ def test_what_is_remembered_is_bounded():
             1, "metadata", [Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")]
         )
         assert decode_record(line).method == f"m{number}"
-    assert repr(encoder) == f"<LineEncoder 5f3a9c01, {LEGS_CACHED} legs>"
+    assert len(encoder._legs) == LEGS_CACHED

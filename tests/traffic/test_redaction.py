@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import Redaction
-from mcpmux.traffic.redaction.json_walk import TOKEN_LIMIT
-from mcpmux.traffic.redaction.redactor import TOO_LONG, Redactor
+from mcpmux.traffic.redaction.redactor import TOKEN_LIMIT, TOO_LONG, Redactor
 from mcpmux.traffic.redaction.secret_patterns import MARKER
 
 REDACTOR = Redactor()
@@ -262,6 +261,18 @@ def test_a_pattern_that_takes_too_long_takes_the_text_with_it():
     assert time.perf_counter() - began < 5
 
 
+def test_new_rules_hold_from_the_next_message_on():
+    message = b'{"params":{"ssn":"123"}}'
+    redactor = Redactor(Redaction())
+    assert redactor.redact(None, message)[1] == 0
+    redactor.adopt(Redaction(keys=("ssn",), patterns={"number": "E-[0-9]+"}))
+    assert redactor.redact(None, message)[1] == 1
+    assert redactor.redact_text("E-17") == ("[redacted: number]", 1)
+    assert redactor.redact_name("E-17") == "[redacted: number]"
+    redactor.adopt(Redaction())
+    assert redactor.redact_name("E-17") == "E-17"
+
+
 # ── Bytes ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -326,7 +337,7 @@ def test_work_on_a_hostile_message_is_bounded():
 def test_no_built_in_pattern_is_slow_on_text_made_for_it(piece: str):
     """A pattern that takes quadratic time would need minutes for this."""
     began = time.perf_counter()
-    for shape in REDACTOR._shapes:
+    for shape in REDACTOR.current._shapes:
         shape.replace_in((piece * 400_000)[:400_000])
     assert time.perf_counter() - began < 20
 
@@ -417,8 +428,8 @@ def test_one_look_at_many_messages_overlooks_no_planted_secret(
 ):
     values = [*others[:place], plant[1], *others[place:]]
     messages = [json.dumps({"jsonrpc": "2.0", "id": 1, "result": value}).encode() for value in values]
-    assert not REDACTOR.leaves_unchanged(messages, between.join(messages))
-    assert not OWN.leaves_unchanged(messages, between.join(messages))
+    assert not REDACTOR.current.leaves_unchanged(messages, between.join(messages))
+    assert not OWN.current.leaves_unchanged(messages, between.join(messages))
 
 
 @settings(max_examples=300, deadline=None)
@@ -428,14 +439,14 @@ def test_one_look_at_many_messages_overlooks_no_planted_secret(
     )
 )
 def test_what_one_look_at_many_messages_spares_stays_as_it_is(messages: list[bytes]):
-    if REDACTOR.leaves_unchanged(messages, b"\t".join(messages)):
+    if REDACTOR.current.leaves_unchanged(messages, b"\t".join(messages)):
         assert [REDACTOR.redact(None, message) for message in messages] == [(each, 0) for each in messages]
 
 
 def test_one_look_at_many_messages_is_enough_when_there_is_nothing_to_find():
     messages = [b'{"result":{"text":"All work and no play"}}'] * 3
-    assert REDACTOR.leaves_unchanged(messages, b"\t".join(messages))
-    assert not OWN.leaves_unchanged(messages, b"\t".join(messages))  # a pattern may be anything
+    assert REDACTOR.current.leaves_unchanged(messages, b"\t".join(messages))
+    assert not OWN.current.leaves_unchanged(messages, b"\t".join(messages))  # a pattern may be anything
 
 
 @pytest.mark.parametrize("end", [b"", b"}", b'"', b"\xff"])

@@ -37,7 +37,7 @@ from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import DISABLED, SessionState, UpstreamState, UpstreamView
 from mcpmux.traffic.admin.view import LiveView
-from mcpmux.traffic.redaction.redactor import ReplaceableRedactor
+from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals, metrics_route
 from mcpmux.transports.handing import Note, can_hand
 from mcpmux.transports.tls.context import TlsContexts
@@ -117,7 +117,7 @@ class Supervisor:
         self, config: Config, workers: int, folder: Path, sharing: trio.Nursery, followers: Sequence[Follower]
     ) -> None:
         self.config = config
-        self._redactor = ReplaceableRedactor(config.redaction)
+        self._redactor = Redactor(config.redaction)
         self._ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
         self._collector = TrafficCollector(self._ring, workers)
         self._totals = Totals()

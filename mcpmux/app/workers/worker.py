@@ -116,8 +116,8 @@ class Worker:
                 for name in drained:
                     mux.drain(name)
                 handlers = self._handlers(mux)
-                if observers.inspector is not None:
-                    view, metrics = observers.inspector.view(mux), observers.inspector.metrics_of(mux)
+                if config.admin.port is not None:
+                    view, metrics = observers.view(mux), observers.metrics_of(mux)
                     handlers |= {"upstreams": view.read_all, "metrics": metrics}
                 everything.start_soon(self._obey, handlers, folder, everything, name="control")
                 mux.hub.on_list_change = lambda upstream, method: self._control.post(

@@ -16,7 +16,7 @@ import trio
 
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
-from mcpmux.traffic.capture.message import fingerprint, to_record
+from mcpmux.traffic.capture.line import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
@@ -149,14 +149,16 @@ class LiveView:
 
     def record(self, stored: StoredMessage) -> Record:
         """The message as a capture has it; `message` is absent when it was too large to keep."""
-        record = to_record(stored.observed, self._run, stored.seq, self.redactor)
+        observed, known = stored.observed, (self._run, stored.seq, self.redactor)
         if stored.too_large:
-            return msgspec.structs.replace(record, message=None, text=None, size=stored.size)
+            return msgspec.structs.replace(to_record(observed, *known, "metadata"), size=stored.size)
         try:  # whether it can stand inside of other JSON: the envelope's decoder does not look into payloads
+            record = to_record(observed, *known)
             decode_any(record.message or b"null")
         except ValueError:
-            text = bytes(record.message or b"").decode("utf-8", "replace")
-            record = msgspec.structs.replace(record, message=None, text=text)
+            body, _ = self.redactor.redact(observed.method, observed.data)
+            text = body.decode("utf-8", "replace")
+            record = msgspec.structs.replace(to_record(observed, *known, "metadata"), text=text)
         return record
 
     def matches(self, wanted: Filter, row: Row) -> bool:

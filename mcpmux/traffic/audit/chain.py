@@ -18,14 +18,16 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.protocol.envelope import UNREADABLE
+from mcpmux.traffic.capture.files import BadLine
+from mcpmux.traffic.record import reason_of
 
 VERSION = 1
 
@@ -114,12 +116,6 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
             before = f"record {after.seq}" if after.seq else "the beginning of the log"
             raise Broken(f"was not written behind {before} as it is now: one of the two was replaced")
     return Link(head.seq, digest)
-
-
-def read_link(line: bytes) -> Link:
-    """The place of a record by its own words, unchecked. Raises Broken."""
-    _, found, head = split(line)
-    return Link(head.seq, found.decode(errors="replace"))
 
 
 def is_torn(rest: bytes, after: Link | None) -> bool:
@@ -238,9 +234,6 @@ class AuditFiles:
         self._spoilt = False  # the file may be longer than that
         self.head = START
 
-    def __repr__(self) -> str:
-        return f"<AuditFiles {self._directory} file {self._number} record {self.head.seq}>"
-
     def open(self) -> None:
         """Find the end of the log, or begin it, and write the record that opens the run.
 
@@ -249,11 +242,12 @@ class AuditFiles:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_lock()
         try:
-            files = audit_files(self._directory)
-            if files:
-                self._continue(files)
-            else:
-                self._begin_file()
+            tail = Tail(None, 0, b"")
+            if files := audit_files(self._directory):
+                tail = self._find_head(files)
+            self._open_file((number_of(files[-1]) if files else None) or 1)
+            self._size, self._spoilt = tail.end, bool(tail.torn)
+            self._write_opening(tail.torn)
         except BaseException:
             self.close()
             raise
@@ -261,8 +255,10 @@ class AuditFiles:
     def append(self, bodies: Sequence[bytes]) -> None:
         """Write records, all or none, and let the disk have them. Raises OSError: none was written."""
         lines, head = seal(bodies, self.head, self._key)
-        if self._size + len(lines) > self._rotate_size:
-            self._begin_file()
+        if not self._size or self._size + len(lines) > self._rotate_size:
+            if self._size:  # else it could not be begun before
+                self._open_file(self._number + 1, os.O_EXCL)
+            self._write_opening()
             lines, head = seal(bodies, self.head, self._key)
         self._write(lines, head)
 
@@ -288,7 +284,8 @@ class AuditFiles:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
 
-    def _continue(self, files: Sequence[Path]) -> None:
+    def _find_head(self, files: Sequence[Path]) -> Tail:
+        """How the last file ends, with the last record as head."""
         path, tail = files[-1], read_tail(files[-1])
         line = tail.line
         if line is None and len(files) > 1:  # it was killed right after it had begun this file
@@ -302,45 +299,34 @@ class AuditFiles:
             except (Broken, KeyNeeded, VersionUnknown) as error:
                 what = "its last record " if isinstance(error, Broken) else ""
                 raise AuditUnusable(f"{path}: {what}{error}{_AWAY}") from None
-        self._number = number_of(files[-1]) or 0
-        self._file = os.open(files[-1], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self._size = tail.end
-        self._spoilt = bool(tail.torn)
-        opening = self._opening(None if self._size else self._number, tail.torn)
-        self._write(*seal([opening], self.head, self._key))
+        return tail
 
-    def _begin_file(self) -> None:
-        """Go on in a new file. Raises OSError: nothing has changed."""
-        number = self._number + 1
+    def _open_file(self, number: int, flag: int = 0) -> None:
         path = self._directory / f"audit-{number:06}.jsonl"
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            line, head = seal([self._opening(number, b"")], self.head, self._key)
-            _write_all(file, line)
-            os.fsync(file)
-            self._sync_directory()
-        except BaseException:
-            os.close(file)
-            path.unlink()
-            raise
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._number, self._size, self._spoilt, self.head = file, number, len(line), False, head
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
+        before, self._file = self._file, file
+        self._number, self._size, self._spoilt = number, 0, False
+        if before >= 0:
+            os.close(before)
 
-    def _sync_directory(self) -> None:
-        """So that a new file's name outlives a power cut."""
-        handle = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    def _write_opening(self, torn: bytes = b"") -> None:
+        if not self._size:  # so that the new file's name outlives a power cut
+            folder = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        opening = self._opening(None if self._size else self._number, torn)
+        self._write(*seal([opening], self.head, self._key))
 
     def _write(self, data: bytes, head: Link) -> None:
         if self._spoilt:
             os.ftruncate(self._file, self._size)
         self._spoilt = True
         try:
-            _write_all(self._file, data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
             if self._sync:
                 os.fsync(self._file)
         except OSError:
@@ -352,7 +338,137 @@ class AuditFiles:
         self.head = head
 
 
-def _write_all(file: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(file, rest) :]
+# Reading a log back: whether the chain is whole, where it ends, and its records. Nothing is changed and no
+# lock is needed. A log that is being written may end in the middle of a record.
+
+
+class Verdict(NamedTuple):
+    """What a check has found. All but `fault` is about what stands before the fault.
+
+    `first`: number of the first record, 0 without any. `torn`: bytes of an unfinished last line.
+    `anchored`: whether the hash that was asked for is in the chain; None when none was.
+    """
+
+    records: int
+    files: int
+    first: int
+    head: Link
+    torn: int = 0
+    anchored: bool | None = None
+    fault: BadLine | None = None
+
+
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def paths_of(path: Path) -> list[Path]:
+    """The files that `path`, a file or a folder, stands for. Raises ConfigError: there are none."""
+    with _reading(path):
+        paths = audit_files(path) if path.is_dir() else [path]
+        if not paths:
+            raise ConfigError([f"{path}: there are no audit files (audit-000001.jsonl …) in this folder"])
+        if not path.exists():
+            raise ConfigError([f"{path}: there is no such file or folder"])
+        return paths
+
+
+def lines_of(paths: Iterable[Path]) -> Iterator[tuple[Path, int, bytes]]:
+    """(file, number, line with its newline). A line that is too long for a record comes in pieces.
+
+    Raises ConfigError when a file cannot be read.
+    """
+    for path in paths:
+        with _reading(path), path.open("rb") as file:
+            number = 0
+            while line := file.readline(LINE_LIMIT):
+                number += 1
+                yield path, number, line
+
+
+def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any] | None, bytes]]:
+    """(file:line, record, line) of a log, unchecked; None for what is no JSON object."""
+    for file, number, line in lines_of(paths_of(path)):
+        try:
+            record = _object_decoder.decode(line)
+        except UNREADABLE:
+            record = None
+        yield f"{file}:{number}", record, line.removesuffix(b"\n")
+
+
+def read_head(path: Path) -> Link:
+    """The place of the last whole record, unchecked; START for a log without any. Raises ConfigError."""
+    for file in reversed(paths_of(path)):
+        with _reading(file):
+            line = read_tail(file).line
+        try:
+            if line is not None:
+                _, found, head = split(line)
+                return Link(head.seq, found.decode(errors="replace"))
+        except Broken as error:
+            raise ConfigError([f"{file}: the last record {error}"]) from None
+    return START
+
+
+def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str | None = None) -> Verdict:
+    """Check the chain of a file, or of all files of a folder.
+
+    `after`: hash of the record before the first one, for a log whose first files are kept elsewhere.
+    `anchor`: hash of a record that has to be there. Raises ConfigError: it cannot be checked; KeyNeeded.
+    """
+    paths, is_whole = paths_of(path), path.is_dir()
+    records = first = torn = 0
+    is_anchored = anchor is not None and anchor == after
+    head: Link | None = None
+    fault = None
+    for file, number, line in lines_of(paths):
+        if not line.endswith(b"\n"):
+            if file != paths[-1]:
+                problem = "the record is cut off, though the log goes on in another file"
+                fault = BadLine(file, number, problem)
+            elif len(line) >= LINE_LIMIT or not is_torn(line, head):
+                problem = f"{len(line)} bytes that are no beginning of the record that has to be here"
+                fault = BadLine(file, number, problem)
+            else:
+                torn = len(line)
+            break
+        record = line[:-1]
+        try:
+            before = _place_before(record, head, after, key, is_whole=is_whole) if number == 1 else head
+            head = follow(record, before, key)
+        except Broken as error:
+            fault = BadLine(file, number, f"the record {error}")
+            break
+        except (KeyNeeded, VersionUnknown) as error:
+            raise type(error)([f"{path}: {error}"]) from None
+        records += 1
+        first = first or head.seq
+        is_anchored = is_anchored or head.hash == anchor
+    files = len(paths) if fault is None else paths.index(fault.path)
+    anchored = is_anchored if anchor is not None else None
+    return Verdict(records, files, first, head or START, torn, anchored, fault)
+
+
+def _place_before(
+    record: bytes, head: Link | None, after: str | None, key: bytes | None, *, is_whole: bool
+) -> Link | None:
+    """What the first record of a file has to follow; None for any. Raises Broken.
+
+    `is_whole`: the files must begin with the first record of the log.
+    """
+    _, _, found = split(record)
+    if head is None and after is not None:
+        head = Link(found.seq - 1, after)
+    elif head is None and (is_whole or found.seq == 1):
+        head = START
+    if found.kind != "open" or found.file is None:
+        follow(record, head, key)
+        raise Broken(f"has number {found.seq} and begins no file: the first records of it were removed")
+    return head
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {reason_of(error)}"]) from None

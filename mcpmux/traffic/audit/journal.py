@@ -148,9 +148,8 @@ class Audit:
         is_answer = not isinstance(outcome, BaseException) or isinstance(outcome, RpcError)
         return self._hold(entry, True) if is_answer else AT_ONCE
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self) -> None:
         """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
-        task_status.started()
         while self._backlog or not self._closing:
             if not self._backlog:
                 self._work = trio.Event()

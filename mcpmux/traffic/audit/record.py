@@ -131,9 +131,6 @@ class RecordMaker:
         self._wall = wall
         self._texts_of = lru_cache(CALLERS_KEPT)(self._encode_caller)
 
-    def __repr__(self) -> str:
-        return f"<RecordMaker of {self._run} {self._texts_of.cache_info().currsize} callers>"
-
     def now(self) -> str:
         """The time as the log writes it."""
         micros = round(self._wall() * MICROS)

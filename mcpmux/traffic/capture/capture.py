@@ -11,29 +11,32 @@ pauses and says so, traffic goes on, and what the queue holds is written when it
 
 from __future__ import annotations
 
+import re
 import threading
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
 import structlog
 import trio
 
-from mcpmux.config.traffic import Capture
+from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep, unwritten
 from mcpmux.traffic.capture.line import LineEncoder, data_of
-from mcpmux.traffic.capture.message import OFF, Levels
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
-from mcpmux.traffic.record import Run, reason_of
+from mcpmux.traffic.record import ANSWERS, Run, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.inline import AT_ONCE
 
 log = structlog.get_logger()
+
+Clock = Callable[[], float]
 
 TIDY_SECONDS = 600.0  # between looks at the folder when no file is complete
 CLOSE_SECONDS = 5.0  # for the last messages when mcpmux stops
@@ -43,7 +46,75 @@ MESSAGE_COST = 300  # bytes that a message takes in the queue besides its own
 BATCH_BYTES = 2**20  # of messages that are written together; soon, so that their memory is used again
 ENCODED_AT_ONCE = 128  # messages that are encoded in one go, before others may do something
 SHARE = 8  # what waits to be looked at may be so large a part of the queue
+_SLOW, _PAUSED = "they came faster than it writes", "its files could not be written"
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
+REMEMBERED = 4096  # levels by upstream and method, and exchanges; a hostile peer may send new methods all day
+OFF = "off"
+
+_ORDER = {level: number for number, level in enumerate(LEVELS)}
+_PREFIX = re.compile(r"(?:ui://)?([a-z][a-z0-9.-]{0,31})(?:\+|__|/)")
+
+
+class Levels:
+    """How much of a message is kept: the user's rules. `prefixes`: prefix by name of each upstream.
+
+    On the leg of an upstream a rule's `upstream` is that upstream. On a client's leg it is whichever the
+    exchange has asked so far, and for a request the one whose prefix its target bears; of several the least
+    level counts, so that what one rule leaves out does not come in by the other leg.
+    """
+
+    def __init__(self, config: Capture, prefixes: Mapping[str, str]) -> None:
+        self._default = config.level
+        self._rules = config.rules
+        self._by_upstream = any(rule.upstream is not None for rule in config.rules)
+        self.adopt(prefixes)
+        self._level_of = lru_cache(REMEMBERED)(self._find)
+        self._asked: OrderedDict[int, tuple[str, ...]] = OrderedDict()
+
+    def adopt(self, prefixes: Mapping[str, str]) -> None:
+        """The set of upstreams has changed."""
+        self._owners = {prefix: name for name, prefix in prefixes.items()}
+
+    @property
+    def only(self) -> str | None:
+        """The level of all messages, when there are no rules."""
+        return None if self._rules else self._default
+
+    def level(self, observed: Observation) -> str:
+        """The level for a message. To be called for every message, in order."""
+        if not self._by_upstream:
+            return self._level_of(None, observed.method)
+        upstream = observed.leg.upstream
+        if upstream is not None:
+            asked = self._asked.get(observed.exchange, ())
+            if observed.exchange and upstream not in asked:
+                self._asked[observed.exchange] = (*asked, upstream)
+                if len(self._asked) > REMEMBERED:
+                    self._asked.popitem(last=False)
+            return self._level_of(upstream, observed.method)
+        names = self._upstreams_of(observed) or (None,)
+        return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
+
+    def _upstreams_of(self, observed: Observation) -> tuple[str, ...]:
+        """Which upstreams a message on a client's leg has to do with."""
+        is_answer = observed.direction == "out" and observed.kind in ANSWERS
+        find = self._asked.pop if is_answer else self._asked.get
+        if asked := find(observed.exchange, ()):
+            return asked
+        match = _PREFIX.match(observed.target) if observed.target is not None else None
+        owner = self._owners.get(match[1]) if match is not None else None
+        owner = owner or self._owners.get("")
+        return (owner,) if owner is not None else ()
+
+    def _find(self, upstream: str | None, method: str | None) -> str:
+        for rule in self._rules:
+            if _fits(rule.upstream, upstream) and _fits(rule.method, method):
+                return rule.level
+        return self._default
+
+
+def _fits(glob: str | None, name: str | None) -> bool:
+    return glob is None or (name is not None and fnmatchcase(name, glob))
 
 
 class _Batch(msgspec.Struct, gc=False):
@@ -68,42 +139,33 @@ class CaptureSink:
     """
 
     def __init__(
-        self,
-        config: Capture,
-        levels: Levels,
-        redactor: Redactor,
-        run: Run,
-        writer: CaptureWriter,
-        clock: Callable[[], float],
+        self, config: Capture, redactor: Redactor, run: Run, prefixes: Mapping[str, str], clock: Clock
     ) -> None:
         self.holds_back = config.on_full == "wait"
         self.dropped = 0
         self.paused = False
-        self._complete = trio.Event()  # set, and replaced, when a file is complete
+        self._rotated = trio.Event()  # since files were tidied last
         self.most_waiting = max(1, config.queue_bytes // (SHARE * (LONG_BYTES + MESSAGE_COST)))
         self._limit = config.queue_bytes
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
-        self.levels = levels
+        self.levels = Levels(config, prefixes)
         self._settle: Callable[[], None] = lambda: None
         self._lines = LineEncoder(run, redactor, config.body_bytes)
         self._lines_in_thread = LineEncoder(run, redactor, config.body_bytes)
+        self._config = config
         self._run = run
-        self._writer = writer
         self._clock = clock
+        self.writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
         self._queue: deque[_Batch] = deque()
         self._bytes = 0
         self._seq = 0
-        self._logged = 0
+        self._unlogged: Counter[str] = Counter()  # dropped messages, by what is said of them
         self._lost = 0  # at the end
-        self._has_paused = False  # since dropped messages were logged last
         self._filled = trio.Event()
         self._urgent = trio.Event()
         self._waiting_for_room = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
-
-    def __repr__(self) -> str:
-        state = "paused" if self.paused else "writing"
-        return f"<CaptureSink {state} {self._bytes} bytes waiting, {self.dropped} dropped>"
+        self._stop = threading.Event()  # for the thread that tidies up
 
     def expect(self, settle: Callable[[], None]) -> None:
         self._settle = settle
@@ -125,6 +187,7 @@ class CaptureSink:
             else:
                 self._seq += 1
                 self.dropped += 1
+                self._unlogged[_PAUSED if self.paused else _SLOW] += 1
 
     def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
         """Into the queue, beside what was there last if they can be encoded together."""
@@ -174,22 +237,14 @@ class CaptureSink:
             if self._bytes <= self._enough and not self._closed.is_set():
                 with trio.move_on_after(FLUSH_SECONDS):  # for more messages, which are written together
                     await self._urgent.wait()
-            is_urgent = self._bytes > self._enough
-            if not is_urgent:
+            if self._bytes <= self._enough:  # else what has passed since it was last settled waits for more
                 self._settle()
-            self._filled = trio.Event()
-            if is_urgent:  # what has passed since it was last settled waits for more
-                self._filled.set()
+                self._filled = trio.Event()
             await self._write_queue()
-            if self.dropped > self._logged:
-                why = (
-                    "its files could not be written"
-                    if self._has_paused
-                    else "they came faster than it writes"
-                )
-                new, self._logged = self.dropped - self._logged, self.dropped
-                log.warning(f"messages are missing in the capture: {why}", dropped=new, in_all=self.dropped)
-            self._has_paused = self.paused
+            for why, number in self._unlogged.items():
+                what = f"messages are missing in the capture: {why}"
+                log.warning(what, dropped=number, in_all=self.dropped)
+            self._unlogged.clear()
             if self._closed.is_set():
                 self._settle()
                 if not self._queue:
@@ -200,6 +255,7 @@ class CaptureSink:
 
     def close(self) -> None:
         """Nothing more will pass; `run` returns when all is written."""
+        self._stop.set()
         self._closed.set()
         self._filled.set()
         self._urgent.set()
@@ -211,7 +267,13 @@ class CaptureSink:
         length = size = 0
         while queue:
             batch = queue.popleft()
-            lines = batch.lines or await self._encode(batch)
+            lines, work = batch.lines, (batch.first, batch.level, batch.messages)
+            if batch.size > LARGE:
+                encode = partial(self._lines_in_thread.encode, *work)
+                lines = await trio.to_thread.run_sync(encode, abandon_on_cancel=True)
+            elif not lines:
+                await trio.lowlevel.checkpoint()
+                lines = self._lines.encode(*work)
             parts += lines
             length += sum(map(len, lines))
             size += batch.size
@@ -220,24 +282,17 @@ class CaptureSink:
                 parts = []
                 length = size = 0
 
-    async def _encode(self, batch: _Batch) -> Sequence[bytes]:
-        work = (batch.first, batch.level, batch.messages)
-        if batch.size > LARGE:
-            return await trio.to_thread.run_sync(self._lines_in_thread.encode, *work, abandon_on_cancel=True)
-        await trio.lowlevel.checkpoint()
-        return self._lines.encode(*work)
-
     async def _write(self, parts: Sequence[bytes], size: int) -> None:
         """Write all of them, however long it does not work; at the end, up to where it does not."""
         while parts and not self._lost:
-            write = partial(self._writer.write, parts, self._clock())
+            write = partial(self.writer.write, parts, self._clock())
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
                 if not self.paused:
-                    self.paused = self._has_paused = True
+                    self.paused = True
                     what = "capture pauses, its files cannot be written; traffic goes on"
-                    log.error(what, directory=str(self._writer.directory), reason=reason_of(error))
+                    log.error(what, directory=str(self.writer.directory), reason=reason_of(error))
                 self._waiting_for_room.unpark_all()
                 if self._closed.is_set():
                     break
@@ -247,21 +302,19 @@ class CaptureSink:
                 if self.paused:
                     self.paused = False
                     log.warning("capture goes on")
-                if self._writer.rotated:
-                    self._writer.rotated = False
-                    complete, self._complete = self._complete, trio.Event()
-                    complete.set()
+                if self.writer.rotated:
+                    self._rotated.set()
                 parts = unwritten(parts, written)
         self._lost += sum(part.count(b"\n") for part in parts)
         self._bytes -= size
         self._waiting_for_room.unpark_all()
 
-    async def keep_tidy(self, config: Capture, stop: threading.Event) -> None:
-        """Compress and remove files until `stop`: at first, when a file is complete, and now and then."""
-        while not stop.is_set():
-            complete = self._complete
+    async def keep_tidy(self) -> None:
+        """Compress and remove files until `close`: at first, when a file is complete, and now and then."""
+        while not self._stop.is_set():
+            self._rotated, self.writer.rotated = trio.Event(), False
             now = self._run.wall_at(self._clock())
-            work = partial(sweep, self._writer.directory, config, stop, now)
+            work = partial(sweep, self.writer.directory, self._config, self._stop, now)
             try:
                 await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             except OSError as error:
@@ -269,7 +322,7 @@ class CaptureSink:
             except Stopped:
                 return
             with trio.move_on_after(TIDY_SECONDS):
-                await complete.wait()
+                await self._rotated.wait()
 
 
 class CaptureUnusable(McpmuxError):
@@ -282,21 +335,19 @@ async def open_capture(
     redactor: Redactor,
     run: Run,
     prefixes: Mapping[str, str],
-    clock: Callable[[], float] = trio.current_time,
+    clock: Clock = trio.current_time,
 ) -> AsyncIterator[CaptureSink]:
     """Capture while this is open. `prefixes`: by upstream. `clock`: that of the run.
 
     Raises CaptureUnusable when the folder cannot be written at the start. Leaving writes what is left, within
     CLOSE_SECONDS also when that is cancelled, and ends the tasks.
     """
-    writer = CaptureWriter(Path(config.directory), run, config.rotate_size, config.rotate_age)
+    sink = CaptureSink(config, redactor, run, prefixes, clock)
     try:
-        await trio.to_thread.run_sync(writer.open, clock())
+        await trio.to_thread.run_sync(sink.writer.open, clock())
     except OSError as error:
         reason = f"cannot write in {config.directory}: {reason_of(error)}"
         raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None
-    sink = CaptureSink(config, Levels(config, prefixes), redactor, run, writer, clock)
-    stop = threading.Event()
     writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
 
     async def write_to_the_end() -> None:
@@ -307,11 +358,10 @@ async def open_capture(
         nursery.cancel_scope.cancel(reason="capture has ended")
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(sink.keep_tidy, config, stop, name="capture files")
+        nursery.start_soon(sink.keep_tidy, name="capture files")
         nursery.start_soon(write_to_the_end, name="capture")
         try:
             yield sink
         finally:
-            stop.set()
             sink.close()
             writing.deadline = trio.current_time() + CLOSE_SECONDS

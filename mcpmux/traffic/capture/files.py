@@ -184,19 +184,17 @@ def remove_surplus(directory: Path, config: Capture, now: float) -> None:
 def _exclusive_lock(path: Path) -> Iterator[bool]:
     """Whether no other process has the file locked; inside of this none can lock it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = path.open("rb")
     except FileNotFoundError:
         yield True
         return
-    try:
+    with file:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             yield False
         else:
             yield True
-    finally:
-        os.close(fd)
 
 
 # One run's files are written in whole lines only, and as many as there is room for. When a write fails, what
@@ -206,7 +204,6 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 PARTS_AT_ONCE = 1024  # Linux takes no more in one call
-NAMES_TRIED = 100  # a name is taken only when two runs have the same random name
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
@@ -228,15 +225,16 @@ class CaptureWriter:
         self._size = 0
         self._began = 0.0
 
-    def __repr__(self) -> str:
-        return f"<CaptureWriter {self.directory} file {self._number} {self._size} bytes>"
-
     def open(self, now: float) -> None:
         """Begin a file when none is open. Raises OSError."""
         if self._fd is not None:
             return
         self.directory.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        self._fd, path = self._create(now)
+        while self._fd is None:
+            self._number += 1
+            path = self.directory / file_name(self._run.wall_at(now), self._run.name, self._number)
+            with contextlib.suppress(FileExistsError):  # of another run with the same random name
+                self._fd = os.open(path, _FLAGS, FILE_MODE)
         self._size, self._began = 0, now
         at = round(now - self._run.clock, 6)
         time = self._run.time_of(now)
@@ -249,52 +247,26 @@ class CaptureWriter:
             path.unlink(missing_ok=True)
             raise
 
-    def _create(self, now: float) -> tuple[int, Path]:
-        for _ in range(NAMES_TRIED):
-            self._number += 1
-            name = file_name(self._run.wall_at(now), self._run.name, self._number)
-            path = self.directory / name
-            try:
-                return os.open(path, _FLAGS, FILE_MODE), path
-            except FileExistsError:
-                continue
-        raise FileExistsError(f"{NAMES_TRIED} files of run {self._run.name} are there already")
-
     def write(self, parts: Sequence[bytes], now: float) -> int:
-        """Write parts of whole lines, each with its newline, into as many files as it takes.
+        """Write as many lines as belong into one file. Each line in the parts has its newline.
 
         Returns how many bytes are written, of whole lines. Raises OSError when not even the first could be;
         the rest can be written again in any case.
         """
-        size = sum(map(len, parts))
-        if self._fd is None or self._is_old(now) or self._size + size >= self._size_limit:
-            return self._spread(b"".join(parts), now)
-        return self._append(parts)
-
-    def _spread(self, lines: bytes, now: float) -> int:
-        """`write` for lines that may not all belong into the open file."""
-        done = 0
-        while done < len(lines):
-            try:
-                if self._fd is not None and self._is_old(now):
-                    self.close()
-                self.open(now)
-                room = max(self._size_limit - self._size, 1)
-                end = lines.find(b"\n", done + room - 1) + 1 or len(lines)
-                done += self._append([lines[done:end]])
-            except OSError:
-                if not done:
-                    raise
-                break
-            if self._size >= self._size_limit:
-                self.close()
-        return done
-
-    def _is_old(self, now: float) -> bool:
-        return now - self._began >= self._age_limit
+        if now - self._began >= self._age_limit:
+            self.close()
+        self.open(now)
+        room = max(self._size_limit - self._size, 1)
+        if sum(map(len, parts)) >= room:
+            lines = b"".join(parts)
+            parts = [lines[: lines.find(b"\n", room - 1) + 1 or len(lines)]]
+        written = self._append(parts)
+        if self._size >= self._size_limit:
+            self.close()
+        return written
 
     def _append(self, parts: Sequence[bytes]) -> int:
-        """`write` into the open file. The parts are not joined: they would be in memory twice."""
+        """Write into the open file. The parts are not joined: they would be in memory twice."""
         assert self._fd is not None
         good, rest = self._size, parts
         try:

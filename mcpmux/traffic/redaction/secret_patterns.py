@@ -31,21 +31,15 @@ class Shape(NamedTuple):
     label: str
     hints: tuple[str, ...]
     expression: str
-    replacement: str
 
     def replace_in(self, text: str) -> tuple[str, int]:
         """The text without what the rule finds, and how often that was."""
-        return _compiled(self.expression).subn(self.replacement, text)
+        kept = r"\g<kept>" if "(?P<kept>" in self.expression else ""
+        replacement = kept + marker(self.label).replace("\\", r"\\")
+        return _compiled(self.expression).subn(replacement, text)
 
 
 _compiled = cache(re.compile)  # when needed first: most processes never need most of them
-
-
-def _shape(label: str, hints: Sequence[str], pattern: str, flags: str = "(?a)") -> Shape:
-    kept = "\\g<kept>" if "(?P<kept>" in pattern else ""
-    replacement = kept + marker(label).replace("\\", r"\\")
-    return Shape(label, tuple(hints), flags + pattern, replacement)
-
 
 _NOT_YET = r"(?!\[redacted: )"
 _EQUALS = r"\\{0,3}+[\"']?+[ \t]{0,4}+(?:[:=]|=>)[ \t]{0,4}+"
@@ -74,26 +68,29 @@ def _element(words: str) -> str:
     return rf"(?i:(?P<kept>{tag}){_NOT_YET}{value})"
 
 
-_VENDOR_KEYS = (
-    r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}+"
-    r"|gh[oprsu]_[A-Za-z0-9]{20,}+|github_pat_[A-Za-z0-9_]{20,}+|gl(?:pat|rt|dt|ptt)-[A-Za-z0-9_-]{20,}+"
-    r"|xox[abeoprs]-[A-Za-z0-9-]{11,}+|xapp-[A-Za-z0-9-]{11,}+|A[KS]IA[A-Z0-9]{16,}+"
-    r"|AIza[A-Za-z0-9_-]{30,}+|ya29\.[A-Za-z0-9_-]{20,}+|[rsp]k_(?:live|test)_[A-Za-z0-9]{10,}+"
-    r"|npm_[A-Za-z0-9]{30,}+|pypi-[A-Za-z0-9_-]{30,}+|hf_[A-Za-z0-9]{20,}+"
-    r"|SG\.[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+"
-    r"|do[op]_v1_[a-f0-9]{32,}+|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{20,}+|whsec_[A-Za-z0-9+/=]{20,}+"
-    r"|lin_api_[A-Za-z0-9]{20,}+|ntn_[A-Za-z0-9]{20,}+|sq0[a-z]{3}-[A-Za-z0-9_-]{20,}+"
+# What keys of vendors begin with, and what follows.
+_VENDORS = (
+    ("sk-", r"(?<![A-Za-z0-9]sk-)[A-Za-z0-9_-]{16,}+"),
+    ("gho_ ghp_ ghr_ ghs_ ghu_ hf_ lin_api_ ntn_", "[A-Za-z0-9]{20,}+"),
+    ("github_pat_", "[A-Za-z0-9_]{20,}+"),
+    ("glpat- glrt- gldt- glptt- ya29.", "[A-Za-z0-9_-]{20,}+"),
+    ("xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-", "[A-Za-z0-9-]{11,}+"),
+    ("AKIA ASIA", "[A-Z0-9]{16,}+"),
+    ("AIza pypi-", "[A-Za-z0-9_-]{30,}+"),
+    ("rk_live_ sk_live_ pk_live_ rk_test_ sk_test_ pk_test_", "[A-Za-z0-9]{10,}+"),
+    ("npm_", "[A-Za-z0-9]{30,}+"),
+    ("SG.", r"[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+"),
+    ("dop_v1_ doo_v1_", "[a-f0-9]{32,}+"),
+    ("shpat_ shpca_ shppa_ shpss_", "[a-fA-F0-9]{20,}+"),
+    ("whsec_", "[A-Za-z0-9+/=]{20,}+"),
+    ("sq0", "[a-z]{3}-[A-Za-z0-9_-]{20,}+"),
 )
-_VENDOR_HINTS = (
-    *("sk-", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glrt-", "gldt-", "glptt-"),
-    *("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-", "AKIA", "ASIA", "AIza"),
-    *("ya29.", "k_live_", "k_test_", "npm_", "pypi-", "hf_", "SG.", "dop_v1_", "doo_v1_", "shpat_"),
-    *("shpca_", "shppa_", "shpss_", "whsec_", "lin_api_", "ntn_", "sq0"),
-)
+_PREFIXES = [re.escape(prefixes).replace("\\ ", "|") for prefixes, _ in _VENDORS]
+_VENDOR_KEYS = "|".join(f"(?:{each}){rest}" for each, (_, rest) in zip(_PREFIXES, _VENDORS, strict=True))
 VENDOR_KEY, MASK = "VENDOR KEY", "MASK"  # as no folded name can be
 _HINT_EXPRESSIONS = {
     # Each pattern wants at least ten more characters; JSON may have a backslash before a slash.
-    VENDOR_KEY: rf"(?:{'|'.join(map(re.escape, _VENDOR_HINTS))})[-A-Za-z0-9+/=_.\\]{{10}}",
+    VENDOR_KEY: rf"(?:{'|'.join(_PREFIXES)})[-A-Za-z0-9+/=_.\\]{{10}}",
     MASK: r"\\u|\x00",  # with one of these nothing is what it looks like
 }
 _QUERY_NAMES = (
@@ -101,54 +98,54 @@ _QUERY_NAMES = (
     r"|key|sig|code|auth|pass|pwd"
 )
 
-BUILT_IN: tuple[Shape, ...] = (
-    _shape(
+_BUILT_IN: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
         "private-key",
-        ["key"],
+        ("key",),
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+"
         r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
     ),
-    _shape("authorization", ["auth"], _assignment(r"authorization", _LINE)),
-    _shape("cookie", ["cookie"], _assignment(r"cookie", _LINE)),
-    _shape(
+    ("authorization", ("auth",), _assignment(r"authorization", _LINE)),
+    ("cookie", ("cookie",), _assignment(r"cookie", _LINE)),
+    (
         "authorization",
-        ["bearer", "basic"],
+        ("bearer", "basic"),
         r"(?P<kept>\b(?i:bearer|basic)[ \t]{1,4})"
         r"(?=[A-Za-z0-9._~+/-]{0,200}[0-9._~+/=-]|[A-Za-z]{0,200}[a-z][A-Z]|[A-Za-z]{24})"
         r"[A-Za-z0-9._~+/-]{8,}+=*+",
     ),
-    _shape("url-userinfo", ["@"], r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)"),
-    _shape(
+    ("url-userinfo", ("@",), r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)"),
+    (
         "url-token",
-        ["token", "secret", "pass", "key", "sig", "credential", "auth", "code=", "pwd"],
+        ("token", "secret", "pass", "key", "sig", "credential", "auth", "code=", "pwd"),
         rf"(?i:(?P<kept>[?&#;](?:{_QUERY_NAMES})=)(?!\[redacted: )[^\s&#\"'<>\\]++)",
     ),
-    _shape("password", ["pass"], _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD)),
-    _shape("password", ["pass"], _element(r"passw(?:or)?d|passphrase|passcode")),
-    _shape("secret", ["secret", "credential"], _element(r"secret|credentials?")),
-    _shape("api-key", ["key"], _element(r"(?:api|access|account|secret|subscription)[-_]?key")),
-    _shape("token", ["token"], _element(r"(?<!progress)token")),
-    _shape("secret", ["secret", "credential"], _assignment(r"secret|credentials?", _WORD)),
-    _shape("api-key", ["key"], _assignment(r"(?:api|access|account|secret|subscription)[-_ ]?key", _WORD)),
-    _shape("token", ["token"], _assignment(r"(?<!progress)token", _WORD)),
-    _shape(
+    ("password", ("pass",), _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD)),
+    ("password", ("pass",), _element(r"passw(?:or)?d|passphrase|passcode")),
+    ("secret", ("secret", "credential"), _element(r"secret|credentials?")),
+    ("api-key", ("key",), _element(r"(?:api|access|account|secret|subscription)[-_]?key")),
+    ("token", ("token",), _element(r"(?<!progress)token")),
+    ("secret", ("secret", "credential"), _assignment(r"secret|credentials?", _WORD)),
+    ("api-key", ("key",), _assignment(r"(?:api|access|account|secret|subscription)[-_ ]?key", _WORD)),
+    ("token", ("token",), _assignment(r"(?<!progress)token", _WORD)),
+    (
         "jwt",
-        ["eyj"],
+        ("eyj",),
         r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]*?eyJ)[A-Za-z0-9_-]++"
         r"(?:(?:\.[A-Za-z0-9_-]++){2,}+|\.eyJ[A-Za-z0-9_-]*+)",
     ),
-    _shape("vendor-key", [VENDOR_KEY], _VENDOR_KEYS),
+    ("vendor-key", (VENDOR_KEY,), _VENDOR_KEYS),
 )
 
 
 def shapes(labels: Iterable[str], own: Iterable[str]) -> tuple[Shape, ...]:
     """The rules of these labels, and assignments to the user's own names, however their words are joined."""
     wanted = frozenset(labels)
-    found = [shape for shape in BUILT_IN if shape.label in wanted]
+    found = [Shape(rule, hints, f"(?a){pattern}") for rule, hints, pattern in _BUILT_IN if rule in wanted]
     for name in own:
         letters = [re.escape(char) for char in name if char not in "-_. "]
         pattern = _assignment(r"[-_. ]{0,2}".join(letters), _WORD)
-        found.append(_shape(name, (hint_of(name),), pattern, flags=""))
+        found.append(Shape(name, (hint_of(name),), pattern))
     return tuple(found)
 
 
@@ -163,42 +160,28 @@ _IGNORED = "-_. \\"
 _FOLD_TEXT = str.maketrans("", "", _IGNORED)
 _PROGRESS_TOKEN = "progresstoken"  # folded; a name of MCP that a scan takes no notice of
 
-# What a name ends with, and what it has anywhere; both folded.
-_ENDINGS: dict[str, tuple[str, ...]] = {
-    "authorization": ("authorization",),
-    "cookie": ("cookie", "cookies"),
-    "secret": ("secret", "secrets", "credential", "credentials", "signingkey", "encryptionkey", "masterkey"),
-    "token": ("token", "accesstokens", "refreshtokens", "apitokens", "sessionid"),
-    "api-key": ("subscriptionkey", "authkey", "accountkey", "sharedkey", "accesskeyid"),
-    "private-key": ("sshkey",),
-}
-_WHOLE: dict[str, tuple[str, ...]] = {
-    "authorization": ("auth",),
-    "password": ("pass", "pwd"),
-    "token": ("otp", "totp"),
-}
-_ANYWHERE: dict[str, tuple[str, ...]] = {
-    "password": ("password", "passwd", "passphrase", "passcode"),
-    "secret": ("clientsecret", "secretkey"),
-    "api-key": ("apikey", "accesskey"),
-    "private-key": ("privatekey",),
-}
+# Folded names of secrets, the rule of each, and what a scan finds in a message with one of them. The first
+# that fits counts.
+NAMES: tuple[tuple[str, str, str], ...] = (
+    ("authorization", "auth", "auth"),
+    ("password", "pass|pwd", "pass pwd"),
+    ("token", "t?otp", 'otp"'),
+    ("authorization", ".*authorization", "auth"),
+    ("cookie", ".*cookies?", "cookie"),
+    ("secret", ".*(?:secrets?|credentials?|(?:signing|encryption|master)key)", "secret credential key"),
+    ("token", ".*(?:token|(?:access|refresh|api)tokens|sessionid)", "token session"),
+    ("api-key", ".*(?:(?:subscription|auth|account|shared)key|accesskeyid)", "key"),
+    ("private-key", ".*sshkey", "key"),
+    ("password", ".*(?:passw(?:or)?d|passphrase|passcode).*", "pass"),
+    ("secret", ".*(?:clientsecret|secretkey).*", "secret"),
+    ("api-key", ".*(?:apikey|accesskey).*", "key"),
+    ("private-key", ".*privatekey.*", "key"),
+)
 # Names of MCP and of paging that only look like secrets. PWD is where a program works.
 _HARMLESS = (_PROGRESS_TOKEN, "pagetoken", "nexttoken", "continuationtoken", "synctoken")
 
 HEADER_NAMES = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey"})
 """Folded names that stand before their value in lists of headers."""
-
-HINTS: dict[str, tuple[str, ...]] = {
-    "authorization": ("auth",),
-    "cookie": ("cookie",),
-    "password": ("pass", "pwd"),
-    "secret": ("secret", "credential", "key"),
-    "token": ("token", "session", 'otp"'),
-    "api-key": ("key",),
-    "private-key": ("key",),
-}
-"""Of each rule, what a scan finds in a message with one of its names."""
 
 Label = Callable[[str], str | None]
 
@@ -218,18 +201,14 @@ def hint_of(name: str) -> str:
 def make_label(labels: Iterable[str], own: Iterable[str]) -> Label:
     """Returns a function from a name to the rule, or the user's own name, that makes its value a secret."""
     wanted = frozenset(labels)
+    names = [(rule, f"(?s){names}") for rule, names, _ in NAMES if rule in wanted]
     mine = {fold(name): name for name in own}
 
     def label(name: str) -> str | None:
         folded = fold(name)
         if folded in mine or folded.endswith(_HARMLESS):
             return mine.get(folded)
-        tables = ((_WHOLE, folded.__eq__), (_ENDINGS, folded.endswith), (_ANYWHERE, folded.__contains__))
-        for table, fits in tables:
-            for rule, words in table.items():
-                if rule in wanted and any(map(fits, words)):
-                    return rule
-        return None
+        return next((rule for rule, expression in names if _compiled(expression).fullmatch(folded)), None)
 
     cached = lru_cache(CACHE_SIZE)(label)
     return lambda name: cached(name) if len(name) <= CACHED_LENGTH else label(name)

@@ -46,7 +46,7 @@ from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
-from mcpmux.traffic.capture.message import fingerprint
+from mcpmux.traffic.capture.line import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.redaction.redactor import Redactor
