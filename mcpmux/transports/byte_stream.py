@@ -101,9 +101,6 @@ class PlainStream:
         self._widened = False
         self._early = early
 
-    def __repr__(self) -> str:
-        return f"PlainStream(fd={self._socket.fileno()})"
-
     @property
     def descriptor(self) -> int:
         """Of the open socket, for whoever watches it."""

@@ -66,9 +66,6 @@ class ConnectionChannel:
         self._end = end
         self._sending = trio.Lock()
 
-    def __repr__(self) -> str:
-        return f"<ConnectionChannel fd={self._end.fileno()}>"
-
     def send_nowait(self, note: Note, fd: int) -> bool:
         """False when the other side takes no more for now. Raises TransportClosed."""
         attached = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
@@ -130,9 +127,6 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
 
     def __init__(self) -> None:
         self._in, self._out = trio.open_memory_channel[trio.SocketStream](0)
-
-    def __repr__(self) -> str:
-        return f"<HandedListener {self._in.statistics().tasks_waiting_send} waiting>"
 
     async def put(self, stream: trio.SocketStream) -> bool:
         """Have it accepted. False when nobody accepts any more, and it is still the caller's."""

@@ -66,9 +66,6 @@ class LineStream(MessageStream):
         self._queue = SendQueue(stream.send_all)
         self.run_writer = self._queue.run
 
-    def __repr__(self) -> str:
-        return f"<LineStream {len(self._received)} received, end={self._receive_end!r}, {self._queue!r}>"
-
     async def send(self, message: bytes) -> None:
         await self._queue.room()
         if not self._queue.offer(encode_line(message)):

@@ -58,9 +58,6 @@ class OrphanGuard:
         self._starting = trio.Lock()
         self._reaper: trio.Process | None = None
 
-    def __repr__(self) -> str:
-        return f"<OrphanGuard {len(self._groups)} groups>"
-
     @property
     def pid(self) -> int | None:
         """The reaper's process id, while it runs."""
@@ -156,9 +153,6 @@ class ChildProcess:
         self.offer = lines.offer
         self.receive_nowait = lines.receive_nowait
         self.aclose = lines.aclose
-
-    def __repr__(self) -> str:
-        return f"<ChildProcess {self.pid} {_epitaph(self.returncode)}>"
 
     @property
     def returncode(self) -> int | None:

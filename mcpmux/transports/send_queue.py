@@ -50,9 +50,6 @@ class SendQueue:
         self._room = trio.lowlevel.ParkingLot()
         self.done = trio.Event()  # nothing more is sent: all of it is, or the stream broke
 
-    def __repr__(self) -> str:
-        return f"<SendQueue {self._queued_bytes} bytes queued, done={self.done.is_set()}>"
-
     @property
     def takes_more(self) -> bool:
         """Whether `offer` would take a piece."""

@@ -80,10 +80,6 @@ class SseDecoder:
         self._data: list[bytes] = []
         self._data_bytes = 0
 
-    def __repr__(self) -> str:
-        pending = self._data_bytes + self._unended_bytes
-        return f"SseDecoder(pending={pending}, last_event_id={self.last_event_id!r})"
-
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that `chunk` completes. Raises MessageTooLarge."""
         events: list[SseEvent] = []

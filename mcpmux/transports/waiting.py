@@ -147,9 +147,6 @@ class Registration:
         self._data = b""
         self._watched = False
 
-    def __repr__(self) -> str:
-        return f"<Registration to {self._byte_stream!r}{'' if self._task is None else ', asleep'}>"
-
     async def receive(self) -> bytes:
         """What has come and was not taken, b"" at the end of the stream or when it broke."""
         if self._byte_stream.is_early or not self._is_watched():
@@ -220,9 +217,6 @@ class Deadline:
         self._maximum = maximum
         self._latest: float | None = None  # with all progress, once there was some
         self._scope: trio.CancelScope | None = None
-
-    def __repr__(self) -> str:
-        return f"<Deadline {self.left:.1f} s left of {self.seconds:g}>"
 
     @property
     def left(self) -> float:

@@ -62,9 +62,6 @@ class WebResponse:
         self._chunks = response.aiter_raw()
         self._body_bytes = body_bytes
 
-    def __repr__(self) -> str:
-        return f"<WebResponse {self.status}>"
-
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._chunks
 

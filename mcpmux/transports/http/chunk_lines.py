@@ -38,9 +38,6 @@ class ChunkLines:
         self._line = b""
         self._left = 0  # bytes of a chunk
 
-    def __repr__(self) -> str:
-        return f"<ChunkLines {self._state.name} found={self.found}>"
-
     @property
     def over(self) -> bool:
         """Whether the body has ended, or is refused."""

@@ -36,9 +36,6 @@ class HttpResponse:
         self._connection: HttpConnection | None = connection
         self._pool = pool
 
-    def __repr__(self) -> str:
-        return f"HttpResponse({self.status}, {'over' if self._connection is None else 'open'})"
-
     @property
     def is_whole(self) -> bool:
         """Whether all of it has come."""

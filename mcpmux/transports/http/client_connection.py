@@ -58,9 +58,6 @@ class HttpConnection:
         self._hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
 
-    def __repr__(self) -> str:
-        return f"HttpConnection({self.byte_stream}, {self.parser})"
-
     async def exchange(self, head: bytes, body: bytes) -> None:
         """Send a request and receive until the response's head is in. Closes the stream on any error.
 

@@ -183,9 +183,6 @@ class KnownHead:
         self._varying = [(before, key, VARYING[key]) for before, key in zip(befores, keys, strict=True)]
         self._most = sum(map(len, between)) + sum(VARYING[key] for key in keys)
 
-    def __repr__(self) -> str:
-        return f"<KnownHead {list(self._headers)}>"
-
     def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
         """The fields of the one message that `data` is, and where its body begins; None for anything else."""
         text = data[: self._most].decode("latin-1")
@@ -366,9 +363,6 @@ class RequestParser:
         self._known_line = ("", "", "")  # its method, path and query
         self._lessons = LESSONS + 1  # one more, as a connection's only request teaches nothing
         self._parser = httptools.HttpRequestParser(self)
-
-    def __repr__(self) -> str:
-        return f"RequestParser({self.phase.name}, complete={len(self.requests)}, refusal={self.refusal})"
 
     def close(self) -> None:
         """Nothing more is fed: httptools and we hold each other no longer."""
@@ -658,9 +652,6 @@ class ResponseParser:
         self._known_status = 0
         self._lessons = LESSONS + 1  # one more, as a connection's only response teaches nothing
         self.begin()
-
-    def __repr__(self) -> str:
-        return f"ResponseParser(status={self.status}, complete={self.complete})"
 
     def begin(self) -> None:
         """A request is about to be sent: forget the response before."""

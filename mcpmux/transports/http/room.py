@@ -41,9 +41,6 @@ class Room(Generic[Someone]):
         self._most: list[tuple[int, str]] = []
         self._looked = -math.inf
 
-    def __repr__(self) -> str:
-        return f"<Room of {len(self._guests)} peers, {self.taken} taken>"
-
     def come(self, peer: str, guest: Someone) -> None:
         """`guest` takes a place. `go` must follow."""
         self.taken += 1

@@ -87,9 +87,6 @@ class _Server:
         self._refused: dict[ServerConnection, trio.CancelScope] = {}
         self._turn: list[ServerConnection] = []  # who is still to be looked after before anybody is again
 
-    def __repr__(self) -> str:
-        return f"_Server(connections={len(self.connections)}, draining={self.state.draining})"
-
     async def sweep_forever(self) -> None:
         swept = trio.current_time()
         while True:

@@ -74,9 +74,6 @@ class ServerState:
         self.date_field = date_field
         self.draining = draining
 
-    def __repr__(self) -> str:
-        return f"<ServerState {self.date_field!r}{', draining' if self.draining else ''}>"
-
 
 class Stage(Enum):
     """How far a response is, see above."""
@@ -297,9 +294,6 @@ class ServerConnection:
         self._wanted = False  # the handler needs the task, whose wait was cancelled for it
         self._registration: Registration | None = None
         self._has_begun = False  # the handler was given a request while the task slept, and needs it
-
-    def __repr__(self) -> str:
-        return f"ServerConnection({self.peer}, {self._parser.phase.name}, reply={self._reply})"
 
     async def run(self) -> None:
         CONNECTION.set(self.peer)

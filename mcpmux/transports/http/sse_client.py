@@ -116,9 +116,6 @@ class SseClientStream(MessageStream):
     _slots: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(POSTS_AT_ONCE))
     _under_way: set[_Post] = field(default_factory=set)
 
-    def __repr__(self) -> str:
-        return f"<SseClientStream {self._events!r}, {len(self._under_way)} under way>"
-
     async def send(self, message: bytes) -> None:
         """Raises TransportError, too, when the server refuses the message."""
         await self._slots.acquire()

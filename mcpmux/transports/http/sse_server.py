@@ -39,9 +39,6 @@ class SseServerStream(MessageStream):
         # Nothing is kept here: a POST waits, with its message, until the reader takes it.
         self._posted, self._inbox = trio.open_memory_channel[bytes](0)
 
-    def __repr__(self) -> str:
-        return f"<SseServerStream {self._queue!r}>"
-
     async def take(self, message: bytes) -> None:
         """A message that the client has POSTed; waits until it is received. Raises TransportClosed."""
         try:

@@ -238,9 +238,6 @@ class TlsContexts:
     def __init__(self) -> None:
         self._served: list[_Served] = []
 
-    def __repr__(self) -> str:
-        return f"<TlsContexts {[served.where for served in self._served]}>"
-
     async def open(self, where: str, tls: ServerTls | ClientTls) -> CurrentContext:
         """What connections of a listener, or to an upstream, are secured with.
 

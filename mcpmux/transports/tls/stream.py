@@ -60,9 +60,6 @@ class TlsStream:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
         self._proven = server_side
 
-    def __repr__(self) -> str:
-        return f"TlsStream({self._tls.version()}, {self._below})"
-
     async def handshake(self, begun: bytes = b"") -> None:
         """Agree on keys; `begun` is what was received already.
 

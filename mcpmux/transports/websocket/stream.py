@@ -56,9 +56,6 @@ class WebSocketStream(MessageStream):
         self._garbled = False  # the parser has given up
         self._end: str | None = None  # why nothing more is received, nor taken to be sent
 
-    def __repr__(self) -> str:
-        return f"<WebSocketStream {self._end or 'open'}>"
-
     async def send(self, message: bytes) -> None:
         await self._queue.room()
         if not self.offer(message):
