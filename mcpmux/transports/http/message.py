@@ -26,7 +26,7 @@ import re
 from enum import Enum, auto
 from functools import lru_cache
 from http import HTTPStatus
-from time import gmtime
+from time import gmtime, strftime
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -238,21 +238,13 @@ def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:
     return known if known.read(data) is not None else None
 
 
-# Dates as HTTP writes them; RFC 9110, section 5.6.7.
-#
-# The standard library has this among all that e-mail needs, which is more than a server's start should pay
-# for.
-
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
 def http_date(seconds: float) -> str:
-    """`Sun, 06 Nov 1994 08:49:37 GMT` of seconds since 1970."""
-    then = gmtime(seconds)
-    clock = f"{then.tm_hour:02}:{then.tm_min:02}:{then.tm_sec:02}"
-    day = f"{then.tm_mday:02} {_MONTHS[then.tm_mon - 1]} {then.tm_year:04}"
-    return f"{_DAYS[then.tm_wday]}, {day} {clock} GMT"
+    """`Sun, 06 Nov 1994 08:49:37 GMT` of seconds since 1970 (RFC 9110, section 5.6.7).
+
+    The standard library has this among all that e-mail needs, which is more than a server's start should pay
+    for. Nothing of ours sets a locale, so that the names are English.
+    """
+    return strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(seconds))
 
 
 class HttpRequest(Value):
