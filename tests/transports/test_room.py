@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mcpmux.transports.http.room import LOOK_SECONDS, Room
+from mcpmux.transports.http.server import LOOK_SECONDS, Room
 
 
 class Guest:
@@ -21,8 +21,8 @@ class Guest:
         return self.since
 
 
-def fill(chance: random.Random, number: int, peers: str) -> tuple[Room[Guest], list[Guest]]:
-    room: Room[Guest] = Room()
+def fill(chance: random.Random, number: int, peers: str) -> tuple[Room, list[Guest]]:
+    room = Room()
     guests = []
     for since in range(number):
         guest = Guest(chance.choice(peers), since if chance.random() < 0.7 else None)
@@ -84,7 +84,7 @@ def test_whatever_happens_meanwhile_who_leaves_rests_and_nobody_of_its_peer_has_
 
 
 def test_a_peer_that_has_more_than_anybody_takes_no_place_from_others():
-    room: Room[Guest] = Room()
+    room = Room()
     for guest in (*(Guest("busy", None) for _ in range(9)), Guest("quiet", 1.0)):
         room.come(guest.peer, guest)
     assert room.make("busy", LOOK_SECONDS) is None
