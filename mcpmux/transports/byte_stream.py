@@ -233,6 +233,17 @@ class PlainStream:
         self._socket.close()
 
 
+async def linger(byte_stream: ByteStream, receives: int) -> None:
+    """Say that nothing more comes, and receive a bounded rest: closing on it would reset what was sent.
+
+    Raises TransportClosed.
+    """
+    byte_stream.send_eof()
+    for _ in range(receives):
+        if not await byte_stream.receive():
+            return
+
+
 async def connect(host: str, port: int) -> PlainStream:
     """Open a TCP stream to host:port.
 

@@ -18,10 +18,10 @@ EVENT = Event("notifications/message", {"data": raw("on its way")})
 class Peer:
     def __init__(self) -> None:
         request = HttpRequest("POST", "/mcp", "", {}, b"", "", http_1_0=True, keep_alive=False)
-        self.reply = HttpReply(request, self._send, ServerState(0.0, b""))
+        self.reply = HttpReply(request, self, ServerState(0.0, b""))
         self.received = b""
 
-    async def _send(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         self.received += data
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -237,7 +238,7 @@ async def test_busy_goes_over_http_with_its_status_and_retry_after(busy: Busy, s
 
     def reply() -> HttpReply:
         posted = HttpRequest("POST", "/mcp", "", {}, b"", "peer", False, True)
-        return HttpReply(posted, send, ServerState(0.0, b""))
+        return HttpReply(posted, SimpleNamespace(send=send), ServerState(0.0, b""))
 
     async def work(_notify):
         raise busy

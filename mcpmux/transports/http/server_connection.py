@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum, auto
 from typing import Any, Final, Protocol
@@ -34,7 +35,7 @@ import structlog
 import trio
 
 from mcpmux.errors import LocalProtocolError, TransportClosed
-from mcpmux.transports.byte_stream import ByteStream, Part, PlainStream, address_of
+from mcpmux.transports.byte_stream import ByteStream, Part, PlainStream, address_of, linger
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
 from mcpmux.transports.http.message import (
@@ -90,19 +91,23 @@ FINISHED: Final = Stage.FINISHED
 PASSED: Final = Stage.PASSED
 
 
-class AtOnce(Protocol):
-    """How bytes leave without waiting."""
+class Sender(Protocol):
+    """How the bytes of a response leave. A peer that is gone cancels the handler."""
+
+    def send(self, data: bytes) -> Coroutine[Any, Any, None]:
+        """Send all of it."""
+        ...
+
+    def send_parts(self, parts: Sequence[Part]) -> Coroutine[Any, Any, None]:
+        """Send all of them, one after the other."""
+        ...
 
     def send_nowait(self, data: bytes) -> bool:
         """Take all of `data` and send what goes; False when a rest waits for `flush`, which comes next."""
         ...
 
-    async def flush(self) -> None:
+    def flush(self) -> Coroutine[Any, Any, None]:
         """Send what `send_nowait` has left."""
-        ...
-
-    async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Send all of them, one after the other."""
         ...
 
     def call_off(self, reason: str) -> None:
@@ -113,19 +118,11 @@ class AtOnce(Protocol):
 class HttpReply:
     """The answer to one request. To be used by one task at a time."""
 
-    __slots__ = ("_at_once", "_chunked", "_send", "_state", "passed_to", "request", "stage")
+    __slots__ = ("_chunked", "_sender", "_state", "passed_to", "request", "stage")
 
-    def __init__(
-        self,
-        request: HttpRequest,
-        send: Callable[[bytes], Coroutine[Any, Any, None]],
-        state: ServerState,
-        at_once: AtOnce | None = None,
-    ) -> None:
-        """`at_once`: for `write_nowait`, which is not to be used without."""
+    def __init__(self, request: HttpRequest, sender: Sender, state: ServerState) -> None:
         self.request = request
-        self._send = send
-        self._at_once = at_once
+        self._sender = sender
         self._state = state
         self.stage = NEW
         self._chunked = False
@@ -153,13 +150,13 @@ class HttpReply:
         self.stage = FINISHED
         head = self._encode_head(status, fields)
         if status != 200 and has_no_body(status):
-            return self._send(head + b"\r\n")
+            return self._sender.send(head + b"\r\n")
         length = len(body)
         if self.request.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES:
-            return self._send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
-        return self._send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
+            return self._sender.send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
+        return self._sender.send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
         """As `send`, of a body in parts, which are not copied together."""
@@ -168,13 +165,7 @@ class HttpReply:
         self._advance(NEW, FINISHED)
         size = sum(map(len, body))
         head = b"%bContent-Length: %d\r\n\r\n" % (self._encode_head(status, fields), size)
-        await self._send_parts([head, *body])
-
-    async def _send_parts(self, parts: Sequence[Part]) -> None:
-        if self._at_once is not None:
-            await self._at_once.send_parts(parts)
-        else:
-            await self._send(b"".join(parts))
+        await self._sender.send_parts([head, *body])
 
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
         """Start a streamed response; the head and the first `data` travel together."""
@@ -187,13 +178,13 @@ class HttpReply:
         head = self._encode_head(status, fields)
         if self._chunked:
             head += b"Transfer-Encoding: chunked\r\n"
-        await self._send(head + b"\r\n" + self._encode_part(data))
+        await self._sender.send(head + b"\r\n" + self._encode_part(data))
 
     async def write(self, data: bytes) -> None:
         """Send more of a streamed response."""
         self._advance(OPEN, OPEN)
         if data:
-            await self._send(self._encode_part(data))
+            await self._sender.send(self._encode_part(data))
 
     def write_nowait(self, data: bytes) -> bool:
         """Take more of a streamed response, and send what goes without waiting.
@@ -203,32 +194,27 @@ class HttpReply:
         """
         if self.stage is not OPEN:
             self._advance(OPEN, OPEN)
-        if self._at_once is None:
-            raise LocalProtocolError("this response cannot be written without waiting")
         if not data:
             return True
         # As `encode_chunk` has it: a call less, for many may be told at once.
-        return self._at_once.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return self._sender.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    async def flush(self) -> None:
+    def flush(self) -> Coroutine[Any, Any, None]:
         """Send what `write_nowait` has left, if it has."""
-        if self._at_once is not None:
-            await self._at_once.flush()
+        return self._sender.flush()
 
     async def finish(self, data: bytes = b"") -> None:
         """End a streamed response; the last `data` and the end travel together."""
         self._advance(OPEN, FINISHED)
         end = LAST_CHUNK if self._chunked else b""
-        await self._send(self._encode_part(data) + end)
+        await self._sender.send(self._encode_part(data) + end)
 
     def call_off(self, reason: str) -> None:
         """Cancel the handler; the server answers for it, with nothing, and the connection goes on.
 
         To be called by another task while the handler works, which needs no cancel scope of its own so.
         """
-        if self._at_once is None:
-            raise LocalProtocolError("this request cannot be called off")
-        self._at_once.call_off(reason)
+        self._sender.call_off(reason)
 
     def pass_on(self, worker: int) -> None:
         """Have another worker answer; the handler returns without an answer of its own."""
@@ -306,7 +292,7 @@ class ServerConnection:
         if self.refusal is not None and not self._handshaking:
             self._reply = None
             self.deadline = math.inf
-            await refuse_client(self.byte_stream, self.refusal, self._shared, self.peer)
+            await self._refuse(self.refusal)
         elif self._unused:
             await give_back(self._shared.handing, self.byte_stream, self.peer, self._parser.holder)
 
@@ -319,6 +305,15 @@ class ServerConnection:
                 await self._converse(IDLE)
         while (self._called_off or self._wanted) and not self._is_cut:
             await self._go_on()
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        """Answer, and give the client time to read that."""
+        fields, body = self._shared.refuse(refusal.status, refusal.sentence)
+        head = encode_response_head(refusal.status, fields) + self._state.date_field
+        framing = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
+            await self.byte_stream.send(head + framing + body)
+            await linger(self.byte_stream, LINGER_RECEIVES)
 
     def close(self) -> None:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
@@ -384,7 +379,7 @@ class ServerConnection:
     def _begin(self, request: HttpRequest) -> bool:
         """Give the handler a request; whether it sleeps, or is done with it, so that it needs no task."""
         self.deadline = math.inf
-        self._reply = reply = HttpReply(request, self.send, self._state, self)
+        self._reply = reply = HttpReply(request, self, self._state)
         context = self._context.copy()
         try:
             work = context.run(self._shared.handler, request, reply)
@@ -482,9 +477,8 @@ class ServerConnection:
                 if parser.refusal is not None:
                     self.refusal = parser.refusal
                     return
-                if phase is None and parser.phase is IDLE:
-                    self._rest_now()
-                elif parser.phase is BODY or parser.phase is not phase:  # a longer head wins no time
+                if phase is None or parser.phase is BODY or parser.phase is not phase:
+                    # A longer head wins no time.
                     self._renew_deadline(phase)
                 if parser.wants_continue:
                     parser.wants_continue = False
@@ -547,22 +541,18 @@ class ServerConnection:
         except TransportClosed as error:
             self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
 
-    def _rest_now(self) -> None:
-        """There is no request any more."""
-        self._rested = now = self._state.now
-        self.deadline = now + self._limits.idle_seconds
-
     def _renew_deadline(self, before: Phase | None) -> None:
-        phase, limits = self._parser.phase, self._limits
+        phase, limits, now = self._parser.phase, self._limits, self._state.now
         if phase is IDLE:
-            self.deadline = self._state.now + limits.idle_seconds
+            self._rested = now
+            self.deadline = now + limits.idle_seconds
         elif phase is BODY:
             if before is not BODY:
-                self._body_began = self._state.now
-            least = self._body_began + limits.body_seconds + self._parser.body_bytes / BODY_RATE
-            self.deadline = min(self._state.now + limits.body_seconds, least)
+                self._body_began = now
+            least = self._body_began + self._parser.body_bytes / BODY_RATE
+            self.deadline = min(now, least) + limits.body_seconds
         else:
-            self.deadline = self._state.now + limits.head_seconds
+            self.deadline = now + limits.head_seconds
 
     async def send(self, data: bytes) -> None:
         """Send all of it. A peer that is gone, or reads nothing for too long, cancels the connection.
@@ -671,18 +661,3 @@ class Shared(msgspec.Struct):
     tls: CurrentContext | None = None
     handing: Handing | None = None
     poller: ReadinessPoller | None = None
-
-
-async def refuse_client(byte_stream: ByteStream, refusal: Refusal, shared: Shared, peer: str) -> None:
-    """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
-    request = HttpRequest("", "", "", {}, b"", peer, http_1_0=False, keep_alive=False)
-    fields, body = shared.refuse(refusal.status, refusal.sentence)
-    with trio.move_on_after(LINGER_SECONDS):
-        try:
-            await HttpReply(request, byte_stream.send, shared.state).send(refusal.status, fields, body)
-            byte_stream.send_eof()
-            for _ in range(LINGER_RECEIVES):
-                if not await byte_stream.receive():
-                    return
-        except TransportClosed:
-            return

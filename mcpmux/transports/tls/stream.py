@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
-from mcpmux.transports.byte_stream import RECEIVE_BYTES, ByteStream, Part
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, ByteStream, Part, linger
 from mcpmux.transports.tls.context import explain_client, explain_server
 
 RECORD_BYTES = 64 * 1024  # encrypted at a time: what the kernel may not take is held no further ahead
@@ -285,9 +285,6 @@ async def accept_tls(byte_stream: ByteStream, context: ssl.SSLContext, peer: str
         await tls.handshake(begun)
     except ssl.SSLError as error:
         with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
-            byte_stream.send_eof()
-            for _ in range(LINGER_RECEIVES):
-                if not await byte_stream.receive():
-                    break
+            await linger(byte_stream, LINGER_RECEIVES)
         raise TransportClosed(explain_client(error)) from error
     return tls
