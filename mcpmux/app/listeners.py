@@ -179,7 +179,7 @@ async def _prepare_http(
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
     # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
     from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
-    from mcpmux.transports.websocket.server import Door
+    from mcpmux.transports.websocket import Door
 
     limits, door = serving.limits, None
     if isinstance(listener, WebSocketListener):

@@ -22,7 +22,7 @@ from mcpmux.runtime.upstreams.channels import HttpPlace, open_sse
 from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.sse_client import NoEventStream
+from mcpmux.transports.http.sse_streams import NoEventStream
 from tests.auth.oauth_world import World, open_mux, open_world
 from tests.cli.running import WAIT_SECONDS, Running
 from tests.runtime.scripted_web import exchange

@@ -14,8 +14,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from mcpmux.protocol.codes import BUSY
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
 from mcpmux.runtime.duplex_channel import OBJECTION_LIMIT
-from mcpmux.transports.message_stream import RECEIVE_BYTES
-from mcpmux.transports.send_queue import QUEUE_BYTES
+from mcpmux.transports.message_stream import QUEUE_BYTES, RECEIVE_BYTES
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 

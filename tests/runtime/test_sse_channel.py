@@ -20,7 +20,7 @@ from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.upstreams import channels, subscriber
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
-from mcpmux.transports.http import sse_client as http_sse_client
+from mcpmux.transports.http import sse_streams
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.scripted_http import HttpFace
 from tests.runtime.scripted_sse import SseFace, open_sse_face
@@ -38,7 +38,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time here is not what is tested."""
     monkeypatch.setattr(subscriber, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(http_sse_client, "ACCEPT_SECONDS", 0.2)
+    monkeypatch.setattr(sse_streams, "ACCEPT_SECONDS", 0.2)
     monkeypatch.setattr(channels, "DETECT_SECONDS", 0.5)
 
 

@@ -25,7 +25,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.sse_client import open_sse_client_stream
+from mcpmux.transports.http.sse_streams import open_sse_client_stream
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer

@@ -11,8 +11,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
-from mcpmux.transports.websocket.server import Door
-from mcpmux.transports.websocket.stream import GOING_AWAY
+from mcpmux.transports.websocket import GOING_AWAY, Door
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 from tests.transports.raw_websocket import TEXT, RawClient, frame, handshake

@@ -12,11 +12,11 @@ import trio
 import trio.testing
 
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, TransportClosed, TransportError
-from mcpmux.transports.http import sse_client as http_sse_client
+from mcpmux.transports.http import sse_streams
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.sse_client import NoEventStream, SseClientStream, open_sse_client_stream
+from mcpmux.transports.http.sse_streams import NoEventStream, SseClientStream, open_sse_client_stream
 
 STREAM = (("Content-Type", "text/event-stream"),)
 ENDPOINT = b"event: endpoint\ndata: /in?s=1\n\n"
@@ -157,7 +157,7 @@ async def test_a_forgotten_session_ends_the_pipe(status):
 
 
 async def test_a_server_that_answers_late_does_not_hold_up_the_sender(monkeypatch):
-    monkeypatch.setattr(http_sse_client, "ACCEPT_SECONDS", 0.05)
+    monkeypatch.setattr(sse_streams, "ACCEPT_SECONDS", 0.05)
     server = Server()
     server.answers = trio.Event()
     async with open_pipe(server.handle) as pipe:
@@ -171,8 +171,8 @@ async def test_a_server_that_answers_late_does_not_hold_up_the_sender(monkeypatc
 
 
 async def test_senders_wait_when_too_many_posts_are_unanswered(monkeypatch):
-    monkeypatch.setattr(http_sse_client, "ACCEPT_SECONDS", 0.01)
-    monkeypatch.setattr(http_sse_client, "POSTS_AT_ONCE", 3)
+    monkeypatch.setattr(sse_streams, "ACCEPT_SECONDS", 0.01)
+    monkeypatch.setattr(sse_streams, "POSTS_AT_ONCE", 3)
     server = Server()
     server.answers = trio.Event()
     async with open_pipe(server.handle) as pipe:
@@ -203,8 +203,8 @@ async def test_a_cancelled_send_has_sent_the_whole_message():
 
 
 async def test_leaving_does_not_wait_for_a_server_that_never_answers(monkeypatch):
-    monkeypatch.setattr(http_sse_client, "ACCEPT_SECONDS", 0.01)
-    monkeypatch.setattr(http_sse_client, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(sse_streams, "ACCEPT_SECONDS", 0.01)
+    monkeypatch.setattr(sse_streams, "FLUSH_SECONDS", 0.1)
     server = Server()
     server.answers = trio.Event()
     async with open_pipe(server.handle) as pipe:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.transports.http.route import HttpOrigin, target_of
-from mcpmux.transports.http.sse_client import resolve_endpoint
+from mcpmux.transports.http.sse_streams import resolve_endpoint
 
 BASE = "https://mcp.example.com/a/sse?key=1"
 

@@ -12,13 +12,13 @@ import trio.testing
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply, ServerState
-from mcpmux.transports.http.sse_server import (
+from mcpmux.transports.http.sse_streams import (
     FLUSH_SECONDS,
     KEEP_ALIVE_SECONDS,
     SseServerStream,
     open_sse_server_stream,
 )
-from mcpmux.transports.send_queue import QUEUE_BYTES
+from mcpmux.transports.message_stream import QUEUE_BYTES
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 
@@ -50,7 +50,7 @@ class ByteStream:
 @asynccontextmanager
 async def open_pipe(byte_stream: ByteStream) -> AsyncIterator[SseServerStream]:
     request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
-    reply = HttpReply(request, byte_stream.send, ServerState(0.0, b""))
+    reply = HttpReply(request, byte_stream, ServerState(0.0, b""))
     async with open_sse_server_stream(reply, "/sse?s=1") as pipe:
         yield pipe
 

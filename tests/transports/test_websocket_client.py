@@ -14,7 +14,7 @@ from trio_websocket import ConnectionClosed, serve_websocket
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.transports.tls.context import server_context
-from mcpmux.transports.websocket.client import open_websocket
+from mcpmux.transports.websocket import open_websocket
 
 LIMIT = 1000
 open_pipe = partial(open_websocket, headers=(), tls=ClientTls(), max_message_bytes=LIMIT, patience=5)

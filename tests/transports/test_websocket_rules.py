@@ -24,8 +24,7 @@ from trio.testing import memory_stream_pair
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket.client import _shake_hands
-from mcpmux.transports.websocket.stream import open_websocket_stream
+from mcpmux.transports.websocket import _shake_hands, open_websocket_stream
 from tests.transports.raw_websocket import BINARY, CLOSE, MASK, PING, PONG, TEXT, RawClient
 from tests.transports.test_frame_writer import frames_in
 from tests.transports.test_websocket_server import LIMIT, Echo, connect, open_client

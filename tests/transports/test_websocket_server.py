@@ -16,13 +16,15 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket.server import HANDSHAKE_SECONDS, Door, open_websocket_client
-from mcpmux.transports.websocket.stream import (
+from mcpmux.transports.websocket import (
     ALLOWANCE_BYTES,
     ALLOWANCE_SHARES,
     CLOSE_SECONDS,
     GOING_AWAY,
+    HANDSHAKE_SECONDS,
     POLICY_VIOLATION,
+    Door,
+    open_websocket_client,
 )
 from tests.transports.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
 

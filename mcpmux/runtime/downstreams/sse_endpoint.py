@@ -28,7 +28,7 @@ from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
-from mcpmux.transports.http.sse_server import SseServerStream, open_sse_server_stream
+from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate

@@ -28,8 +28,7 @@ from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls.context import holder_of
 from mcpmux.transports.tls.stream import HANDSHAKE_SECONDS
-from mcpmux.transports.websocket.server import Door, Refusal, open_websocket_client
-from mcpmux.transports.websocket.stream import GOING_AWAY, POLICY_VIOLATION
+from mcpmux.transports.websocket import GOING_AWAY, POLICY_VIOLATION, Door, Refusal, open_websocket_client
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate

@@ -18,7 +18,7 @@ from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
-from mcpmux.transports.websocket.client import HandshakeRefused, open_websocket
+from mcpmux.transports.websocket import HandshakeRefused, open_websocket
 
 log = structlog.get_logger()
 

@@ -1,0 +1,429 @@
+"""Message streams over WebSocket (RFC 6455): one message per text frame, subprotocol `mcp`.
+
+Promises: a message past the limit, in bytes, closes the connection with 1009, a binary message with 1003,
+much without any message with 1008, and what is no WebSocket with 1002 or 1007, as its parser says; a peer's
+goodbye and its pings are answered; closing says goodbye and is bounded. Both ends are alike but for their
+handshakes. The parser does no I/O: whoever receives reads the stream for it, and one queue sends.
+
+To a server: a refused handshake is told with its status and what the server said. A server that chooses no
+subprotocol is taken as it is: some accept `mcp` without saying so.
+
+To a client: only one that may connect, asks for the right path and speaks our subprotocol gets through; any
+other hears why, in a status and a sentence. The handshake is bounded in time (HANDSHAKE_SECONDS) and in size
+(80 KiB: 16 that the parser waits with, and one receive).
+
+    404  another path                  403  a Host or Origin that the listener does not accept
+    401  and 403 as `guard` says, which finds out who a client is
+    400  no WebSocket handshake        503  too many connections, or mcpmux is stopping
+    400  subprotocols offered, none of them `mcp`; a client that offers none at all is accepted
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import structlog
+import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Event,
+    Message,
+    Ping,
+    RejectConnection,
+    RejectData,
+    Request,
+    TextMessage,
+)
+from wsproto.utilities import ProtocolError, RemoteProtocolError
+
+from mcpmux.config import ClientTls
+from mcpmux.errors import ConnectFailed, TransportClosed
+from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.route import HttpOrigin, target_of
+from mcpmux.transports.message_stream import BROKEN, RECEIVE_BYTES, MessageStream, SendQueue
+from mcpmux.transports.stream import PatientStream, open_tcp
+
+SUBPROTOCOL = "mcp"  # what the SDKs' own WebSocket transports say; MCP itself specifies none
+
+NORMAL, GOING_AWAY, UNSUPPORTED_DATA, TOO_BIG = 1000, 1001, 1003, 1009  # RFC 6455 section 7.4.1
+POLICY_VIOLATION = 1008
+
+CLOSE_SECONDS = 2.0  # for each of: the last messages, and the goodbyes of both sides
+LINGER_RECEIVES = 64  # receives of what a peer still sends, so that it reads our goodbye, not a reset
+ALLOWANCE_SHARES = 4  # messages' worth of bytes without a message, which only frames without end need
+ALLOWANCE_BYTES = 2**20  # and pings
+EVENTS_IN_A_ROW = 256  # without a message, after which other tasks get their turn: frames may be tiny
+LOST = "the connection was lost"
+
+
+class WebSocketStream(MessageStream):
+    """A message stream over an open WebSocket. Made by `open_websocket_stream`.
+
+    `close_code` is what it is closed with when this side closes it. `send` and `receive` are checkpoints only
+    when they have to wait. Frames are left to `receive`, which gives other tasks their turn.
+    """
+
+    def __init__(self, protocol: WSConnection, stream: PatientStream, max_message_bytes: int) -> None:
+        self.close_code = NORMAL
+        self._protocol = protocol
+        self._stream = stream
+        self._limit = max_message_bytes
+        self._allowance = ALLOWANCE_SHARES * max_message_bytes + ALLOWANCE_BYTES
+        self._queue = SendQueue(stream.send_all, shield=True)
+        self.run_writer = self._queue.run
+        self._partial = bytearray()
+        self._received = 0  # since the last message was whole
+        self._garbled = False  # the parser has given up
+        self._end: str | None = None  # why nothing more is received, nor taken to be sent
+
+    async def send(self, message: bytes) -> None:
+        await self._queue.room()
+        if not self.offer(message):
+            raise TransportClosed(self._end or LOST)
+
+    def offer(self, message: bytes) -> bool:
+        if not self._queue.takes_more:
+            return False
+        return self._queue.offer(self._protocol.send(TextMessage(message.decode(errors="replace"))))
+
+    async def receive(self) -> bytes:
+        """The next message. Raises TransportClosed at the end, every time from then on."""
+        while self._end is None:
+            # The parser goes on where it was left.
+            for number, event in enumerate(self._protocol.events(), 1):
+                message = self._take(event)
+                if message is not None:
+                    self._received = 0
+                    return message
+                if number % EVENTS_IN_A_ROW == 0:
+                    await trio.lowlevel.checkpoint()
+                if self._end is not None:
+                    break
+            else:
+                await self._read_more()
+        raise TransportClosed(self._end)
+
+    async def _read_more(self) -> None:
+        data: bytes | bytearray = b""
+        with self._queue.reading(), suppress(*BROKEN):
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+        if not data:
+            self._end = self._end or LOST
+            self._queue.finish()
+            self._queue.stop()
+        elif self._end is None:
+            self._received += len(data)
+            if self._received > self._allowance:
+                self._refuse(POLICY_VIOLATION, "much comes, and no message")
+            else:
+                self._protocol.receive_data(bytes(data))
+
+    def _take(self, event: Event) -> bytes | None:
+        """A whole message, when the event makes one whole."""
+        if isinstance(event, TextMessage):
+            return self._take_text(event)
+        if isinstance(event, BytesMessage):
+            self._refuse(UNSUPPORTED_DATA, "a binary message came; MCP messages are text")
+        elif isinstance(event, Ping):
+            # In place of a pong that still waits (RFC 6455 section 5.5.3).
+            self._queue.put_first(self._protocol.send(event.response()))
+        elif isinstance(event, CloseConnection):
+            self._take_close(event)
+        return None
+
+    def _take_text(self, event: Message[str]) -> bytes | None:
+        part = event.data.encode()
+        if len(self._partial) + len(part) > self._limit:
+            self._refuse(TOO_BIG, f"a message is over the limit of {self._limit} bytes")
+            return None
+        if event.message_finished and not self._partial:
+            return part
+        self._partial += part
+        if not event.message_finished:
+            return None
+        message = bytes(self._partial)
+        self._partial.clear()
+        return message
+
+    def _take_close(self, event: CloseConnection) -> None:
+        """The peer says goodbye, or the parser that what came is no WebSocket, and with which code to go."""
+        if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+            said = f": {event.reason}" if event.reason else ""
+            self._end = f"the connection was closed with {int(event.code)}{said}"
+            self._queue.finish(self._protocol.send(event.response()))
+        else:
+            self._garbled = True
+            self._refuse(event.code, f"the peer breaks the rules of WebSocket: {event.reason}")
+
+    def _refuse(self, code: int, reason: str) -> None:
+        """End the connection from this side: nothing more is received, nor taken to be sent."""
+        self._end = reason
+        self._partial.clear()
+        self._queue.finish(self._protocol.send(CloseConnection(code, reason)))
+
+    async def aclose(self) -> None:
+        """Send what is queued and say goodbye, each within bounds. May be called again."""
+        if self._end is None:
+            self._end = "the stream is closed"
+            self._queue.finish(self._protocol.send(CloseConnection(self.close_code)))
+        try:
+            with trio.move_on_after(CLOSE_SECONDS):
+                await self._queue.done.wait()
+        finally:
+            self._queue.drop()
+            with trio.move_on_after(CLOSE_SECONDS, shield=True):
+                await self._queue.done.wait()
+                await self._await_goodbye()
+            self._queue.stop()
+
+    async def _await_goodbye(self) -> None:
+        """Receive the rest: closing on bytes that nobody received would reset our last words away."""
+        with suppress(*BROKEN, trio.BusyResourceError):  # busy: somebody still receives
+            if self._garbled:
+                await self._stream.send_eof()
+            for _ in range(LINGER_RECEIVES):
+                if self._protocol.state is not ConnectionState.LOCAL_CLOSING:
+                    return
+                if not (data := await self._stream.receive_some(RECEIVE_BYTES)):
+                    return
+                if not self._garbled:
+                    self._protocol.receive_data(bytes(data))
+                    if any(isinstance(event, CloseConnection) for event in self._protocol.events()):
+                        return
+
+
+@asynccontextmanager
+async def open_websocket_stream(
+    protocol: WSConnection, stream: PatientStream, max_message_bytes: int
+) -> AsyncIterator[WebSocketStream]:
+    """A message stream over `stream`, where the handshake of `protocol` is done. At the end it says goodbye.
+
+    The stream stays the caller's to close. Cancelling drops what is queued; the goodbye is still said.
+    """
+    async with trio.open_nursery() as nursery:
+        messages = WebSocketStream(protocol, stream, max_message_bytes)
+        nursery.start_soon(messages.run_writer, name="websocket writer")
+        try:
+            yield messages
+        finally:
+            await messages.aclose()
+
+
+BODY_BYTES = 200  # of a refusal that are worth telling
+
+Headers = Sequence[tuple[str, str]]
+
+
+class HandshakeRefused(ConnectFailed):
+    """The server answered the handshake with an HTTP status. `challenge`: its WWW-Authenticate."""
+
+    def __init__(self, text: str, status: int, challenge: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.challenge = challenge
+
+
+@asynccontextmanager
+async def open_websocket(
+    url: str, headers: Headers, tls: ClientTls, max_message_bytes: int, patience: float
+) -> AsyncIterator[WebSocketStream]:
+    """A message stream to the server at `url`, ws:// or wss://; `patience`: seconds for the handshake.
+
+    Raises ConnectFailed, and ConfigError for a file of the TLS settings.
+    """
+    origin = HttpOrigin.from_url("http" + url.removeprefix("ws"))
+    target = target_of(url)
+    where = origin.authority + target.partition("?")[0]  # a query may hold secrets
+    stream: PatientStream | None = None
+    protocol: WSConnection | None = None
+    try:
+        with trio.move_on_after(patience):
+            stream = PatientStream(await open_tcp(origin.host, origin.port, tls if origin.secure else None))
+            protocol = await _shake_hands(stream, origin.authority, target, headers)
+        if stream is None:
+            raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not within {patience:g} s")
+        if protocol is None:
+            raise ConnectFailed(f"no WebSocket at {where}: no answer within {patience:g} s")
+        async with open_websocket_stream(protocol, stream, max_message_bytes) as messages:
+            yield messages
+    finally:
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+
+
+async def _shake_hands(stream: PatientStream, host: str, target: str, headers: Headers) -> WSConnection:
+    """What goes on with the frames. Raises ConnectFailed."""
+    nothing_there = f"no WebSocket at {host}{target.partition('?')[0]}"  # a query may hold secrets
+    protocol = WSConnection(ConnectionType.CLIENT)
+    extra = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
+    request = Request(host, target, extra_headers=extra, subprotocols=[SUBPROTOCOL])
+    rejected: RejectConnection | None = None
+    body = b""
+    is_whole = False  # or so much of a refusal as is worth telling
+    try:
+        await stream.send_all(protocol.send(request))
+        while not is_whole and (data := await stream.receive_some(RECEIVE_BYTES)):
+            protocol.receive_data(bytes(data))
+            while not is_whole and (event := next(protocol.events(), None)) is not None:
+                if isinstance(event, AcceptConnection):
+                    return protocol
+                if isinstance(event, RejectConnection):
+                    rejected, is_whole = event, not event.has_body
+                elif isinstance(event, RejectData):
+                    body += event.data
+                    is_whole = event.body_finished or len(body) >= BODY_BYTES
+    except BROKEN:
+        pass
+    except (ProtocolError, UnicodeError) as error:  # the latter of a header that should be ASCII
+        raise ConnectFailed(f"{nothing_there}: the server's handshake makes no sense: {error}") from None
+    if rejected is None:
+        raise ConnectFailed(f"{nothing_there}: the server closed the connection within the handshake")
+    text = body[:BODY_BYTES].decode(errors="replace").strip()
+    words = f"the server answered {rejected.status_code}" + (f": {text}" if text else "")
+    said = [bytes(value) for name, value in rejected.headers if bytes(name) == b"www-authenticate"]
+    challenge = b", ".join(said).decode("latin-1")
+    raise HandshakeRefused(f"{nothing_there}: {words}", rejected.status_code, challenge)
+
+
+log = structlog.get_logger()
+
+HANDSHAKE_SECONDS = 10.0  # from the connection to the end of its request's head, TLS included
+END_OF_HEAD = b"\r\n\r\n"
+
+Refusal = tuple[int, str, Fields]  # status, sentence and header fields for a client that does not get through
+Busy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
+
+AdmitClient = Callable[[Mapping[str, str]], Awaitable[Refusal | None]]
+"""Finds out who a client is, by its headers (lower-case names): None, or why it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who gets through: at which path, from where."""
+
+    path: str
+    policy: OriginPolicy
+
+    def refuses(self, request: Request, headers: dict[str, str]) -> Refusal | None:
+        """For a request that does not get through."""
+        if request.target.partition("?")[0] != self.path:
+            return 404, f"the WebSocket endpoint is at {self.path}", ()
+        reason = self.policy.refuses(headers.get("host", ""), headers.get("origin"))
+        if reason is not None:
+            return 403, reason, ()
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return 400, "a WebSocket handshake has no body", ()  # behind it come the frames
+        if request.subprotocols and SUBPROTOCOL not in request.subprotocols:
+            return 400, f"the subprotocol here is {SUBPROTOCOL!r}; offer it, or none", ()
+        return None
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """Lower-case names; of several Origins all, which no policy accepts."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in request.extra_headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    headers["host"] = request.host  # which the library keeps apart
+    return headers
+
+
+@asynccontextmanager
+async def open_websocket_client(
+    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: AdmitClient | None = None
+) -> AsyncIterator[WebSocketStream | None]:
+    """The message stream to a client that got through the door, None when there is none. Closes `stream`.
+
+    `guard` is asked last.
+    """
+    try:
+        protocol = None
+        with suppress(*BROKEN):
+            protocol = await _Handshake(stream).admit(door, busy, guard)
+        if protocol is None:
+            yield None
+        else:
+            async with open_websocket_stream(protocol, stream, max_message_bytes) as messages:
+                yield messages
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+class _Handshake:
+    """The handshake of one client. What a broken stream raises leaves it."""
+
+    def __init__(self, stream: PatientStream) -> None:
+        self._stream = stream
+        self._protocol = WSConnection(ConnectionType.SERVER)
+        self._early = b""  # what the client has sent behind its request
+
+    async def admit(self, door: Door, busy: Busy, guard: AdmitClient | None) -> WSConnection | None:
+        """What goes on with the frames; None for a client that does not get through, and was told why."""
+        request = None
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            request = await self._await_request()
+        if request is None:
+            return None
+        headers = _headers(request)
+        refusal = door.refuses(request, headers)
+        if refusal is None and (reason := busy()) is not None:
+            refusal = 503, reason, ()
+        if refusal is None and guard is not None:
+            refusal = await guard(headers)
+        if refusal is not None:
+            await self._reject(*refusal)
+            return None
+        chosen = SUBPROTOCOL if request.subprotocols else None
+        await self._stream.send_all(self._protocol.send(AcceptConnection(chosen)))
+        self._protocol.receive_data(self._early)
+        return self._protocol
+
+    async def _await_request(self) -> Request | None:
+        """None when the client leaves, or makes no sense and was told so."""
+        head = b""
+        while data := await self._stream.receive_some(RECEIVE_BYTES):
+            head += data
+            try:
+                self._protocol.receive_data(bytes(data))
+            except RemoteProtocolError as error:
+                hint = error.event_hint
+                wrong = hint if isinstance(hint, RejectConnection) else RejectConnection()
+                fields = tuple((name.decode(), value.decode()) for name, value in wrong.headers)
+                await self._reject(wrong.status_code, str(error), fields)
+                return None
+            except UnicodeError:  # in a header that should be ASCII
+                await self._reject(400, "the request's head makes no sense", ())
+                return None
+            for event in self._protocol.events():
+                if isinstance(event, Request):
+                    self._early = head.partition(END_OF_HEAD)[2]
+                    return event
+        log.debug("no websocket handshake")
+        return None
+
+    async def _reject(self, status: int, sentence: str, fields: Fields) -> None:
+        """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
+        log.debug("websocket refused", status=status, reason=sentence)
+        body = sentence.encode()
+        said = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+            *fields,
+        ]
+        headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in said]
+        answer = self._protocol.send(RejectConnection(status, headers, has_body=True))
+        answer += self._protocol.send(RejectData(body))
+        with trio.move_on_after(CLOSE_SECONDS):
+            await self._stream.send_all(answer)
+            await self._stream.send_eof()
+            for _ in range(LINGER_RECEIVES):
+                if not await self._stream.receive_some(RECEIVE_BYTES):
+                    return

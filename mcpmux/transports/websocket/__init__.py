@@ -1,1 +1,0 @@
-"""WebSocket at both ends, each frame a message."""
