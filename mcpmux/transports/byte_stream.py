@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 from trio.lowlevel import wait_readable, wait_writable
@@ -35,57 +35,8 @@ PARTS_AT_ONCE: Final = 64  # what every system takes in one call; the rest comes
 Part = bytes | memoryview
 
 
-class ByteStream(Protocol):
-    """A connected stream. One task sends, one task receives."""
-
-    async def send(self, data: bytes) -> None:
-        """Hand all of `data` to the kernel. Raises TransportClosed when the peer is gone."""
-
-    def send_nowait(self, data: bytes | memoryview) -> int:
-        """Send what goes without waiting, 0 included; say how many bytes that was.
-
-        Whoever goes on sends what is left, and nothing else. Raises as `send` does.
-        """
-
-    def send_parts_nowait(self, parts: Sequence[Part]) -> int:
-        """As `send_nowait`, of all `parts` one after the other."""
-
-    async def send_some(self, rest: memoryview) -> memoryview:
-        """Wait until the kernel takes more; return what it has not taken yet. Raises as `send` does."""
-
-    async def wait_sendable(self) -> None:
-        """Wait until sending may get further."""
-
-    def send_eof(self) -> None:
-        """Tell the peer that nothing more comes; receiving goes on. Raises as `send` does."""
-
-    async def receive(self) -> bytes:
-        """Bytes as they come, or b"" at the end. Raises TransportClosed when it broke."""
-
-    async def receive_into(self, room: memoryview) -> int:
-        """Fill `room`, or the beginning of it; how many bytes that was, 0 at the end. Raises as `receive`.
-
-        It is of use only when full, so whoever waits may be left asleep until there is much.
-        """
-
-    def receive_nowait(self) -> bytes | None:
-        """What has come, b"" at the end, None for nothing yet. Raises as `receive` does."""
-
-    def is_readable(self) -> bool:
-        """True when bytes, the end of the stream or an error wait to be received."""
-
-    def is_finished(self) -> bool:
-        """True when the peer closed or reset and no byte of it is left to receive."""
-
-    def interrupt(self) -> None:
-        """Whoever waits to send or to receive gets TransportClosed. The stream is of no use then."""
-
-    def close(self) -> None:
-        """Give the socket back, now and without ceremony. May be called again."""
-
-
 class PlainStream:
-    """A connected, non-blocking TCP socket that this object owns."""
+    """A connected, non-blocking TCP socket that this object owns. One task sends, one task receives."""
 
     __slots__ = ("_early", "_fd", "_socket", "_widened")
 
@@ -117,6 +68,7 @@ class PlainStream:
         return self._socket
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
+        """Bytes as they come, or b"" at the end. Raises TransportClosed when it broke."""
         if self._early:
             await trio.lowlevel.checkpoint()
             early, self._early = self._early, b""
@@ -127,12 +79,14 @@ class PlainStream:
                 return self._socket.recv(most)
             except BlockingIOError:
                 continue
-            except trio.ClosedResourceError:
-                raise TransportClosed("interrupted") from None
             except OSError as error:
                 raise TransportClosed(reason_of(error)) from error
 
     async def receive_into(self, room: memoryview) -> int:
+        """Fill `room`, or the beginning of it; how many bytes that was, 0 at the end. Raises as `receive`.
+
+        It is of use only when full, so whoever waits may be left asleep until there is much.
+        """
         self._wake_at(min(len(room), LARGE_RECEIVE_BYTES))
         try:
             while True:
@@ -141,8 +95,6 @@ class PlainStream:
                     return self._socket.recv_into(room)
                 except BlockingIOError:
                     continue
-                except trio.ClosedResourceError:
-                    raise TransportClosed("interrupted") from None
                 except OSError as error:
                     raise TransportClosed(reason_of(error)) from error
         finally:  # or nobody would notice the few bytes of something else
@@ -155,6 +107,7 @@ class PlainStream:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def receive_nowait(self) -> bytes | None:
+        """What has come, b"" at the end, None for nothing yet. Raises as `receive` does."""
         try:
             return self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -163,6 +116,10 @@ class PlainStream:
             raise TransportClosed(reason_of(error)) from error
 
     def send_nowait(self, data: bytes | memoryview) -> int:
+        """Send what goes without waiting, 0 included; say how many bytes that was.
+
+        Whoever goes on sends what is left, and nothing else. Raises as `send` does.
+        """
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -171,6 +128,7 @@ class PlainStream:
             raise TransportClosed(reason_of(error)) from error
 
     def send_parts_nowait(self, parts: Sequence[Part]) -> int:
+        """As `send_nowait`, of all `parts` one after the other."""
         if not self._widened:
             self._widen()
         try:
@@ -188,30 +146,25 @@ class PlainStream:
             self._socket.setsockopt(socket.IPPROTO_TCP, option, LARGE_SEND_BYTES)
 
     async def send(self, data: bytes) -> None:
-        sent = self.send_nowait(data)
-        if sent < len(data):
-            rest = memoryview(data)[sent:]
-            while rest:
-                rest = await self.send_some(rest)
-
-    async def send_some(self, rest: memoryview) -> memoryview:
-        await self.wait_sendable()
-        sent = self.send_nowait(rest)
-        return rest[sent:]
+        """Hand all of `data` to the kernel. Raises TransportClosed when the peer is gone."""
+        rest = memoryview(data)
+        while (sent := self.send_nowait(rest)) < len(rest):
+            rest = rest[sent:]
+            await self.wait_sendable()
 
     async def wait_sendable(self) -> None:
-        try:
-            await wait_writable(self._fd)
-        except trio.ClosedResourceError:
-            raise TransportClosed("interrupted") from None
+        """Wait until sending may get further."""
+        await wait_writable(self._fd)
 
     def send_eof(self) -> None:
+        """Tell the peer that nothing more comes; receiving goes on. Raises as `send` does."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise TransportClosed(reason_of(error)) from error
 
     def is_finished(self) -> bool:
+        """True when the peer closed or reset and no byte of it is left to receive."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -220,28 +173,16 @@ class PlainStream:
             return True
 
     def is_readable(self) -> bool:
+        """True when bytes, the end of the stream or an error wait to be received."""
         if self._early:
             return True
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         return bool(poller.poll(0))
 
-    def interrupt(self) -> None:
-        trio.lowlevel.notify_closing(self._fd)
-
     def close(self) -> None:
+        """Give the socket back, now and without ceremony. May be called again."""
         self._socket.close()
-
-
-async def linger(byte_stream: ByteStream, receives: int) -> None:
-    """Say that nothing more comes, and receive a bounded rest: closing on it would reset what was sent.
-
-    Raises TransportClosed.
-    """
-    byte_stream.send_eof()
-    for _ in range(receives):
-        if not await byte_stream.receive():
-            return
 
 
 async def connect(host: str, port: int) -> PlainStream:

@@ -51,10 +51,6 @@ class MemoryWire:
             await self.out.news.wait()
         await trio.lowlevel.checkpoint()
 
-    async def send_some(self, rest):
-        await self.wait_sendable()
-        return rest[self.send_nowait(rest) :]
-
     def receive_nowait(self):
         if not self.back.data:
             return b"" if self.back.ended else None
@@ -149,7 +145,8 @@ async def test_what_is_not_taken_is_not_counted_as_sent(certificates, autojump_c
         while rest:
             while (part := server.receive_nowait()) is not None:
                 received += part
-            rest = await client.send_some(rest)
+            await client.wait_sendable()
+            rest = rest[client.send_nowait(rest) :]
         received += await receive_exactly(server, len(TEXT) - len(received))
     assert received == TEXT
 
@@ -188,7 +185,7 @@ async def test_forged_bytes_break_the_stream_and_are_told_to_the_sender(certific
     client, server = await tls_over(certificates, wires(10**9, 10**9))
     await client.send(b"one")
     assert await server.receive() == b"one"
-    await client._below.send_some(memoryview(b"\x17\x03\x03\x00\x20" + bytes(32)))
+    client._below.send_nowait(memoryview(b"\x17\x03\x03\x00\x20" + bytes(32)))
     with pytest.raises(TransportClosed, match="TLS: "):
         await server.receive()
     with pytest.raises(TransportClosed, match="TLS: "):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
-from mcpmux.transports.byte_stream import RECEIVE_BYTES, ByteStream, PlainStream
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
 from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES, ResponseParser
+from mcpmux.transports.tls.stream import ByteStream
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
 
 Over = Callable[["HttpConnection"], None]

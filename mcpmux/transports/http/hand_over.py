@@ -14,9 +14,10 @@ from contextlib import suppress
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.byte_stream import ByteStream, PlainStream
+from mcpmux.transports.byte_stream import PlainStream
 from mcpmux.transports.handing import NOTE_BYTES, Handing
 from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.tls.stream import ByteStream
 
 _REMADE = frozenset({"content-length", "transfer-encoding", "expect"})
 

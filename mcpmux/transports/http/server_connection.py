@@ -35,7 +35,7 @@ import structlog
 import trio
 
 from mcpmux.errors import LocalProtocolError, TransportClosed
-from mcpmux.transports.byte_stream import ByteStream, Part, PlainStream, address_of, linger
+from mcpmux.transports.byte_stream import Part, PlainStream, address_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
 from mcpmux.transports.http.message import (
@@ -56,7 +56,7 @@ from mcpmux.transports.http.message import (
 )
 from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.tls.context import CurrentContext, holder_of
-from mcpmux.transports.tls.stream import NotTls, accept_tls
+from mcpmux.transports.tls.stream import ByteStream, NotTls, accept_tls, linger
 from mcpmux.transports.waiting import ReadinessPoller, Registration
 from mcpmux.transports.wall import walled
 
@@ -612,7 +612,9 @@ class ServerConnection:
         try:
             while self._rest is not None:
                 self.deadline = self._state.now + self._limits.write_seconds
-                self._rest = await self.byte_stream.send_some(self._rest) or None
+                await self.byte_stream.wait_sendable()
+                sent = self.byte_stream.send_nowait(self._rest)
+                self._rest = self._rest[sent:] or None
         except TransportClosed:
             self._rest = None
             await self._lose_client()

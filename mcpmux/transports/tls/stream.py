@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
-from mcpmux.transports.byte_stream import RECEIVE_BYTES, ByteStream, Part, linger
+from mcpmux.transports.byte_stream import RECEIVE_BYTES, Part, PlainStream
 from mcpmux.transports.tls.context import explain_client, explain_server
 
 RECORD_BYTES = 64 * 1024  # encrypted at a time: what the kernel may not take is held no further ahead
@@ -164,11 +164,10 @@ class TlsStream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def send(self, data: bytes) -> None:
-        sent = self.send_nowait(data)
-        if sent < len(data):
-            rest = memoryview(data)[sent:]
-            while rest:
-                rest = await self.send_some(rest)
+        rest = memoryview(data)
+        while (sent := self.send_nowait(rest)) < len(rest):
+            rest = rest[sent:]
+            await self.wait_sendable()
 
     def send_nowait(self, data: bytes | memoryview) -> int:
         if not self._flush_nowait():
@@ -194,10 +193,6 @@ class TlsStream:
             if taken < len(part):
                 break
         return sent
-
-    async def send_some(self, rest: memoryview) -> memoryview:
-        await self._below.wait_sendable()
-        return rest[self.send_nowait(rest) :]
 
     async def wait_sendable(self) -> None:
         await self._below.wait_sendable()
@@ -230,9 +225,6 @@ class TlsStream:
         self._pump()
         return not self._early and self._ended
 
-    def interrupt(self) -> None:
-        self._below.interrupt()
-
     def close(self) -> None:
         with suppress(TransportClosed):
             self._say_goodbye()
@@ -243,6 +235,21 @@ class TlsStream:
         with suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()  # it wants to read the peer's goodbye too, which we do not wait for
         self._flush_nowait()
+
+
+ByteStream = PlainStream | TlsStream
+"""A connected stream of either kind. `PlainStream` says what they do."""
+
+
+async def linger(byte_stream: ByteStream, receives: int) -> None:
+    """Say that nothing more comes, and receive a bounded rest: closing on it would reset what was sent.
+
+    Raises TransportClosed.
+    """
+    byte_stream.send_eof()
+    for _ in range(receives):
+        if not await byte_stream.receive():
+            return
 
 
 async def connect_tls(
