@@ -5,8 +5,9 @@ checked and encoded once. A head that comes again and again on one connection is
 
 httptools (llhttp, strict) already refuses bare line feeds, folded lines, blanks before a colon, a
 repeated Content-Length or one next to Transfer-Encoding, and malformed chunks. Refused here: what it
-lets pass although it is ambiguous, too large, or not HTTP/1.x; chunk extensions are, too, for which the lines
-between chunks are looked at a second time (`chunk_lines`). An Upgrade is declined by ignoring it.
+lets pass although it is ambiguous, too large, or not HTTP/1.x. So are chunk extensions: readers that do not
+agree where one ends can be played off against each other, and no client of ours needs them. An Upgrade is
+declined by ignoring it.
 
 A request:
     IDLE -- first byte -->      HEAD
@@ -35,7 +36,6 @@ import httptools
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
 from mcpmux.protocol.envelope import Value
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.transports.http.chunk_lines import ChunkLines
 
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
 HEAD_FIELDS: Final = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
@@ -318,6 +318,13 @@ BODY: Final = Phase.BODY
 
 
 _CHUNKED_LAST: Final = re.compile(r"[,][ \t]*chunked\Z")
+_NOT: Final = 0  # what comes next of a body that is not chunked, and of one that is
+_SIZE: Final = 1
+_DATA: Final = 2
+_TRAILER: Final = 3
+_EMPTY_LINES: Final = re.compile(rb"[\r\n]+")  # before a request are nothing
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})\r\n")
+_SIZE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{0,16}\r?")
 _CHUNK_LINE: Final = Refusal(400, "malformed request: before a chunk stands its size, without extensions")
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
@@ -347,9 +354,10 @@ class RequestParser:
         self._wire_bytes = 0  # of the unfinished request, or a little less when it was pipelined
         self.body_bytes = 0  # of the unfinished request
         self._request: HttpRequest | None = None  # whose head is complete and whose body is not
-        self._chunks: ChunkLines | None = None  # of a body that has begun
-        self._chunked = False  # whether such a body has begun in what is fed
-        self._tail = b""  # of an unfinished head
+        self._chunked = _NOT  # or what of a chunked body comes next
+        self._fed = b""  # what is fed now, behind `_tail`
+        self._position = 0  # in it, up to which all is accounted for that has to be
+        self._tail = b""  # of what was fed, for the end of a head, a trailer or a chunk's size
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
         self._known: KnownHead | None = None  # of a request that came before
         self._known_line = ("", "", "")  # its method, path and query
@@ -365,15 +373,15 @@ class RequestParser:
         if (request := self.read_whole(data)) is not None:
             self.requests.append(request)
             return
-        complete, phase, body_bytes = len(self.requests), self.phase, self.body_bytes
+        complete, phase = len(self.requests), self.phase
         self._wire_bytes += len(data)
+        self._fed, self._position = self._tail + data, 0
         self._parse(data)
-        if self._chunked or self._chunks is not None:
-            self._look_at_chunks(data, phase, body_bytes, complete)
+        if self.refusal is None:
+            self._keep_tail()
+        self._fed = b""
         if self.refusal is not None:
             return
-        if self.phase is HEAD:
-            self._tail = (self._tail + data)[1 - len(_HEAD_END) :]
         if len(self.requests) > complete:
             self._wire_bytes = 0
             if self._lessons and phase is IDLE:
@@ -417,39 +425,19 @@ class RequestParser:
                 self.refusal = _TLS_REFUSAL if data[:2] == _TLS_HANDSHAKE else _refusal(error)
                 return
 
-    def _look_at_chunks(self, data: bytes, phase: Phase, body_bytes: int, complete: int) -> None:
-        """See that no request in `data` has chunk extensions.
-
-        The parser does not say where in `data` what is: it is found again by the requests it has made of it.
-        The rest is how everything was before: `body_bytes` of an unfinished body, requests `complete`.
-        """
-        self._chunked = False
-        found = self.requests[complete:]
-        if self._request is not None:
-            found.append(self._request)
-        position = 0
-        for number, request in enumerate(found, complete):
-            if number > complete or phase is not BODY:
-                position = _find_body(
-                    data, position, self._tail if phase is HEAD and number == complete else b""
-                )
-                body_bytes = 0
-                if "transfer-encoding" in request.headers:
-                    self._chunks = ChunkLines(self._limits.body_bytes)
-            if self._chunks is None:
-                position += int(request.headers.get("content-length", 0)) - body_bytes
-                continue
-            position = self._chunks.feed(data, position)
-            if self._chunks.found:
-                self.refusal = _CHUNK_LINE
-                while len(self.requests) > number:
-                    self.requests.pop()
-                return
-            if self._chunks.over:
-                self._chunks = None
+    def _keep_tail(self) -> None:
+        """Keep what has to be seen together with what is fed next."""
+        if self.phase is HEAD or self._chunked == _TRAILER:
+            self._tail = self._fed[1 - len(_HEAD_END) :]
+            return
+        self._tail = self._fed[self._position :] if self._chunked != _NOT else b""
+        if self._chunked == _SIZE and not _SIZE_BEGUN.fullmatch(self._tail):
+            self.refusal = _CHUNK_LINE
 
     def on_message_begin(self) -> None:
         if self.phase is IDLE:
+            if (blank := _EMPTY_LINES.match(self._fed, self._position)) is not None:
+                self._position = blank.end()
             self.phase = HEAD
             self._request = None
             self._target = b""
@@ -479,6 +467,7 @@ class RequestParser:
         if self.phase is not HEAD:
             return
         self.phase = BODY
+        self._position = self._fed.find(_HEAD_END, self._position) + len(_HEAD_END)
         headers = self._headers
         self._check_fields()
         if self._wire_bytes > self._limits.head_bytes:
@@ -498,12 +487,30 @@ class RequestParser:
         self.body_bytes += len(part)
         if self.body_bytes > self._limits.body_bytes:
             raise self._body_too_large()
+        self._position += len(part)
         add_part(self._body, part)
         self.wants_continue = False
+
+    def on_chunk_header(self) -> None:
+        end = self._fed.find(b"\n", self._position) + 1
+        size = _SIZE_LINE.fullmatch(self._fed, self._position, end)
+        if size is None:
+            raise RequestRefused(*_CHUNK_LINE)
+        self._position = end
+        self._chunked = _DATA if int(size[1], 16) else _TRAILER
+
+    def on_chunk_complete(self) -> None:
+        if self._chunked == _DATA:
+            self._position += len(_LINE_END)
+            self._chunked = _SIZE
 
     def on_message_complete(self) -> None:
         if not self._body_withheld:
             assert self._request is not None  # its head came first
+            if self._chunked == _TRAILER:
+                start = max(0, self._position - len(_LINE_END))
+                self._position = self._fed.find(_HEAD_END, start) + len(_HEAD_END)
+                self._chunked = _NOT
             body = self._body
             self._request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
             body.clear()  # the next request may be long in coming
@@ -553,7 +560,7 @@ class RequestParser:
             raise self._body_too_large()
         if "transfer-encoding" in self._headers:
             _check_coding(self._headers["transfer-encoding"].lower())
-            self._chunked = True
+            self._chunked = _SIZE
         self._body_withheld = self._parser.should_upgrade()
 
     def _check_expectation(self, version: str) -> None:
@@ -580,15 +587,6 @@ class RequestParser:
 
     def _body_too_large(self) -> RequestRefused:
         return RequestRefused(413, f"the request's body is larger than {self._limits.body_bytes} bytes")
-
-
-def _find_body(data: bytes, position: int, tail: bytes) -> int:
-    """Where the head ends that begins at `position`, or with `tail` before `data`."""
-    if tail:
-        return (tail + data).find(_HEAD_END) + len(_HEAD_END) - len(tail)
-    while data[position : position + 1] in (b"\r", b"\n"):
-        position += 1  # empty lines before a request are nothing
-    return data.find(_HEAD_END, position) + len(_HEAD_END)
 
 
 def _check_old_version(version: str, headers: dict[str, str]) -> None:
