@@ -45,7 +45,7 @@ from wsproto.utilities import ProtocolError, RemoteProtocolError
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.headers import OriginPolicy
-from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.message import Fields, encode_response_head
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.message_stream import BROKEN, RECEIVE_BYTES, MessageStream, SendQueue
 from mcpmux.transports.stream import PatientStream, open_tcp
@@ -412,15 +412,8 @@ class _Handshake:
         """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
         log.debug("websocket refused", status=status, reason=sentence)
         body = sentence.encode()
-        said = [
-            ("Content-Type", "text/plain; charset=utf-8"),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-            *fields,
-        ]
-        headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in said]
-        answer = self._protocol.send(RejectConnection(status, headers, has_body=True))
-        answer += self._protocol.send(RejectData(body))
+        head = encode_response_head(status, (("Content-Type", "text/plain; charset=utf-8"), *fields))
+        answer = b"%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         with trio.move_on_after(CLOSE_SECONDS):
             await self._stream.send_all(answer)
             await self._stream.send_eof()

@@ -20,7 +20,7 @@ from mcpmux.errors import ConnectFailed, LocalProtocolError, MessageTooLarge, Tr
 from mcpmux.transports.byte_stream import RECEIVE_BYTES
 from mcpmux.transports.http.client_connection import HttpConnection
 from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
-from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Proxy, Route, direct_route
+from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route, direct_route
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
 
 
@@ -154,12 +154,11 @@ class HttpPool:
         self.route = route = route or direct_route(origin)
         self._own_fields: Fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
         self._prefix = ""  # of a target
-        self.poller = poller if not origin.secure and route.proxy is None else None
-        self.asked_proxy: Proxy | None = None  # that sees our requests
-        if route.proxy is not None and route.sends_whole_urls:
-            self._own_fields += route.proxy.fields
+        self._asked_proxy = route.asked_proxy
+        if self._asked_proxy is not None:
+            self._own_fields += self._asked_proxy.fields
             self._prefix = f"http://{origin.authority}"
-            self.asked_proxy = route.proxy
+        self.poller = poller if not origin.secure and route.proxy is None else None
         self._asked: tuple[str, str, Fields] = ("", "", ())  # last, and its head
         self._head = b""
         self.deadlines = DeadlineSweeper()
@@ -228,8 +227,9 @@ class HttpPool:
                     connection = None
             if connection is None:
                 connection = await self._exchange_anew(head, body)
-            if self.asked_proxy is not None:
-                self._check(connection, self.asked_proxy)
+            if self._asked_proxy is not None and connection.parser.status == AUTHENTICATION_REQUIRED:
+                connection.close()
+                raise self._asked_proxy.wants_credentials()
         except BaseException:
             self._end_turn()
             raise
@@ -270,20 +270,6 @@ class HttpPool:
         self._running += 1
         return SentRequest(connection, self, request, idempotent=idempotent)
 
-    async def go_on(self, connection: HttpConnection, request: bytes, *, idempotent: bool) -> HttpResponse:
-        """The response to a request that was posted on `connection`. Raises as `send` does."""
-        try:
-            try:
-                await connection.wait_for_head()
-            except TransportClosed:
-                if connection.parser.received_bytes or not idempotent:
-                    raise
-                connection = await self._exchange_anew(request, b"")
-        except BaseException:
-            self._end_turn()
-            raise
-        return HttpResponse(connection, self)
-
     def _encode_head(self, method: str, target: str, headers: Fields, length: int, more: Fields) -> bytes:
         asked = self._asked
         if headers is asked[2] and target == asked[1] and method == asked[0]:
@@ -310,13 +296,6 @@ class HttpPool:
         )
         await connection.exchange(head, body)
         return connection
-
-    def _check(self, connection: HttpConnection, proxy: Proxy) -> None:
-        try:
-            proxy.check_answer(connection)
-        except BaseException:
-            connection.close()
-            raise
 
     async def _wait_for_turn(self) -> None:
         """Wait for the right to hold a connection; first come, first served."""
@@ -454,9 +433,20 @@ class SentRequest:
         """What was to `take` is not enough: `hear`, which calls this, is called again when there is more."""
         self._connection.hear_more(hear)
 
-    def wait(self) -> Awaitable[HttpResponse]:
+    async def wait(self) -> HttpResponse:
         """The response, its head being in. Raises as `HttpPool.send` does."""
-        return self._pool.go_on(self._connection, self._request, idempotent=self._idempotent)
+        pool, connection = self._pool, self._connection
+        try:
+            try:
+                await connection.wait_for_head()
+            except TransportClosed:
+                if connection.parser.received_bytes or not self._idempotent:
+                    raise
+                connection = await pool._exchange_anew(self._request, b"")
+        except BaseException:
+            pool._end_turn()
+            raise
+        return HttpResponse(connection, pool)
 
 
 class HttpExchange:

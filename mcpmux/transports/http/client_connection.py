@@ -71,8 +71,10 @@ class HttpConnection:
         try:
             try:
                 sent = byte_stream.send_nowait(head)
-                if body or sent < len(head):
-                    await self._send_rest(head[sent:], body)
+                if sent < len(head):
+                    await byte_stream.send(head[sent:])
+                if body:
+                    await byte_stream.send(body)
             except TransportClosed:
                 pass  # a server may refuse before it has read all: go on to its answer
         except BaseException:
@@ -177,11 +179,6 @@ class HttpConnection:
         except Exception:  # whose descriptor is not watched any more
             self.take_over()
             raise
-
-    async def _send_rest(self, rest: bytes, body: bytes) -> None:
-        for part in (rest, body):
-            if part:
-                await self.byte_stream.send(part)
 
     async def receive(self) -> None:
         """Feed the parser once. Raises TransportClosed, RemoteProtocolError."""

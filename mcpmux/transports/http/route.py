@@ -24,7 +24,6 @@ import trio
 from mcpmux.config import ClientTls, Secret, display_url
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
 from mcpmux.transports.byte_stream import connect
-from mcpmux.transports.http.client_connection import HttpConnection
 from mcpmux.transports.http.message import HEAD_FIELDS, is_target
 from mcpmux.transports.tls.context import CurrentContext, client_context
 from mcpmux.transports.tls.stream import ByteStream, connect_tls
@@ -108,12 +107,6 @@ class Proxy:
     def fields(self) -> tuple[tuple[str, str], ...]:
         """The header fields that are for the proxy itself."""
         return () if self.authorization is None else (("Proxy-Authorization", self.authorization),)
-
-    def check_answer(self, connection: HttpConnection) -> None:
-        """Raises ConnectFailed, after closing the connection, when the proxy did not let us through."""
-        if connection.parser.status == AUTHENTICATION_REQUIRED:
-            connection.byte_stream.close()
-            raise self.wants_credentials()
 
     def wants_credentials(self) -> ConnectFailed:
         """What to raise for its status 407."""
@@ -276,9 +269,9 @@ class Route(msgspec.Struct, frozen=True):
     proxy_tls: ssl.SSLContext | CurrentContext | None = None
 
     @property
-    def sends_whole_urls(self) -> bool:
-        """Whether requests are made of the proxy, in absolute form (RFC 9112, section 3.2.2)."""
-        return self.proxy is not None and not self.origin.secure
+    def asked_proxy(self) -> Proxy | None:
+        """The proxy, if requests are made of it, in absolute form (RFC 9112, section 3.2.2)."""
+        return None if self.origin.secure else self.proxy
 
     async def open(self) -> ByteStream:
         """A stream on which requests can be made. Raises ConnectFailed; cancelling it leaves no socket."""
