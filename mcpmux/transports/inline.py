@@ -41,8 +41,6 @@ class Source(Protocol):
 
 
 class _InTask:
-    """Asks for a task."""
-
     def __await__(self) -> Generator[Any, None, None]:
         yield self
 

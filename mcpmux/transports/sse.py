@@ -127,7 +127,6 @@ class SseDecoder:
         return fresh
 
     def _split_lines(self, chunk: bytes) -> list[bytes]:
-        """The lines that end in `chunk`, without their ends."""
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
@@ -154,7 +153,6 @@ class SseDecoder:
             self._unended_bytes += len(part)
 
     def _give_up(self) -> None:
-        """The event is too large."""
         if not self._skips:
             raise MessageTooLarge(f"an event is larger than {self.max_event_bytes} bytes")
         self._skipping = True

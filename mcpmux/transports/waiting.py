@@ -177,7 +177,6 @@ class Registration:
         return Abort.SUCCEEDED
 
     def _hear(self) -> None:
-        """There is something to receive, or the end."""
         if self._task is None:  # it is looked at when the task sleeps again
             self.close()
             return

@@ -357,8 +357,6 @@ async def open_websocket_client(
 
 
 class _Handshake:
-    """The handshake of one client. What a broken stream raises leaves it."""
-
     def __init__(self, stream: PatientStream) -> None:
         self._stream = stream
         self._protocol = WSConnection(ConnectionType.SERVER)

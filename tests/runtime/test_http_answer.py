@@ -25,6 +25,7 @@ class Peer:
         self.received += data
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(
     "before", [[], ["question"], ["event"], ["question", "event"], ["event", "question"]]

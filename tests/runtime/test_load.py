@@ -225,6 +225,7 @@ async def test_stream_that_never_says_anything_is_closed(autojump_clock):
     assert json.loads(silent.told[0])["error"]["message"].startswith("Invalid request: no message within")
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     ("busy", "status"), [(Busy("x", "limits.max_in_flight", own=True), 429), (Busy("x", "limits.y"), 503)]
 )

@@ -21,6 +21,8 @@ from mcpmux.transports.http.sse_streams import (
 from mcpmux.transports.message_stream import QUEUE_BYTES
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
+pytestmark = pytest.mark.interpreted  # a connection of its own
+
 
 class ByteStream:
     """What the client has received; while `stuck` it reads nothing."""

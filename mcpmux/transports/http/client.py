@@ -286,7 +286,6 @@ class HttpPool:
         return head + b"\r\n"
 
     async def _exchange_anew(self, head: bytes, body: bytes) -> HttpConnection:
-        """Send on a new connection, and receive the head of the response."""
         if self._ending and self._running + len(self._ending) > self.limits.connections:
             self._close_ending()
         with not_sent_yet():
@@ -381,7 +380,6 @@ class HttpPool:
         self.put_back(connection, has_turn=False)
 
     def _close_ending(self) -> None:
-        """Do not wait any longer for the end that has been waited for longest."""
         connection = next(iter(self._ending))
         del self._ending[connection]
         connection.close()
@@ -458,7 +456,6 @@ class HttpExchange:
         self._send = send
 
     async def __aenter__(self) -> HttpResponse:
-        """Raises as `HttpPool.send` does."""
         self._response = await self._send()
         return self._response
 

@@ -90,7 +90,6 @@ def encode_fields(fields: Fields) -> bytes:
 
 @lru_cache(maxsize=NAMES)
 def _is_name(name: str) -> bool:
-    """Whether a field that is sent may be called that."""
     return name.lower() not in _FRAMING and _TOKEN.fullmatch(name) is not None
 
 

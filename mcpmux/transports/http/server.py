@@ -81,8 +81,6 @@ async def serve_http(
 
 
 class _Server:
-    """All connections, and what they share."""
-
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.state = shared.state

@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -91,38 +91,14 @@ FINISHED: Final = Stage.FINISHED
 PASSED: Final = Stage.PASSED
 
 
-class Sender(Protocol):
-    """How the bytes of a response leave. A peer that is gone cancels the handler."""
-
-    def send(self, data: bytes) -> Coroutine[Any, Any, None]:
-        """Send all of it."""
-        ...
-
-    def send_parts(self, parts: Sequence[Part]) -> Coroutine[Any, Any, None]:
-        """Send all of them, one after the other."""
-        ...
-
-    def send_nowait(self, data: bytes) -> bool:
-        """Take all of `data` and send what goes; False when a rest waits for `flush`, which comes next."""
-        ...
-
-    def flush(self) -> Coroutine[Any, Any, None]:
-        """Send what `send_nowait` has left."""
-        ...
-
-    def call_off(self, reason: str) -> None:
-        """Cancel the handler, and nothing else."""
-        ...
-
-
 class HttpReply:
     """The answer to one request. To be used by one task at a time."""
 
-    __slots__ = ("_chunked", "_sender", "_state", "passed_to", "request", "stage")
+    __slots__ = ("_chunked", "_connection", "_state", "passed_to", "request", "stage")
 
-    def __init__(self, request: HttpRequest, sender: Sender, state: ServerState) -> None:
+    def __init__(self, request: HttpRequest, connection: ServerConnection, state: ServerState) -> None:
         self.request = request
-        self._sender = sender
+        self._connection = connection
         self._state = state
         self.stage = NEW
         self._chunked = False
@@ -150,13 +126,13 @@ class HttpReply:
         self.stage = FINISHED
         head = self._encode_head(status, fields)
         if status != 200 and has_no_body(status):
-            return self._sender.send(head + b"\r\n")
+            return self._connection.send(head + b"\r\n")
         length = len(body)
         if self.request.method == "HEAD":
             body = b""
         if len(body) <= JOIN_BYTES:
-            return self._sender.send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
-        return self._sender.send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
+            return self._connection.send(b"%bContent-Length: %d\r\n\r\n%b" % (head, length, body))
+        return self._connection.send_parts([b"%bContent-Length: %d\r\n\r\n" % (head, length), body])
 
     async def send_parts(self, status: int, fields: Fields, body: Sequence[Part]) -> None:
         """As `send`, of a body in parts, which are not copied together."""
@@ -165,7 +141,7 @@ class HttpReply:
         self._advance(NEW, FINISHED)
         size = sum(map(len, body))
         head = b"%bContent-Length: %d\r\n\r\n" % (self._encode_head(status, fields), size)
-        await self._sender.send_parts([head, *body])
+        await self._connection.send_parts([head, *body])
 
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
         """Start a streamed response; the head and the first `data` travel together."""
@@ -178,13 +154,13 @@ class HttpReply:
         head = self._encode_head(status, fields)
         if self._chunked:
             head += b"Transfer-Encoding: chunked\r\n"
-        await self._sender.send(head + b"\r\n" + self._encode_part(data))
+        await self._connection.send(head + b"\r\n" + self._encode_part(data))
 
     async def write(self, data: bytes) -> None:
         """Send more of a streamed response."""
         self._advance(OPEN, OPEN)
         if data:
-            await self._sender.send(self._encode_part(data))
+            await self._connection.send(self._encode_part(data))
 
     def write_nowait(self, data: bytes) -> bool:
         """Take more of a streamed response, and send what goes without waiting.
@@ -197,24 +173,24 @@ class HttpReply:
         if not data:
             return True
         # As `encode_chunk` has it: a call less, for many may be told at once.
-        return self._sender.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return self._connection.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def flush(self) -> Coroutine[Any, Any, None]:
         """Send what `write_nowait` has left, if it has."""
-        return self._sender.flush()
+        return self._connection.flush()
 
     async def finish(self, data: bytes = b"") -> None:
         """End a streamed response; the last `data` and the end travel together."""
         self._advance(OPEN, FINISHED)
         end = LAST_CHUNK if self._chunked else b""
-        await self._sender.send(self._encode_part(data) + end)
+        await self._connection.send(self._encode_part(data) + end)
 
     def call_off(self, reason: str) -> None:
         """Cancel the handler; the server answers for it, with nothing, and the connection goes on.
 
         To be called by another task while the handler works, which needs no cancel scope of its own so.
         """
-        self._sender.call_off(reason)
+        self._connection.call_off(reason)
 
     def pass_on(self, worker: int) -> None:
         """Have another worker answer; the handler returns without an answer of its own."""
@@ -520,7 +496,6 @@ class ServerConnection:
         return await self._registration.receive()
 
     async def _finish(self, reply: HttpReply) -> None:
-        """End what a returning handler left open."""
         if reply.passed_to is not None:
             await self._pass_on(reply, reply.passed_to)
             return
@@ -529,7 +504,6 @@ class ServerConnection:
         await reply.finish()
 
     async def _pass_on(self, reply: HttpReply, worker: int) -> None:
-        """Hand the connection over, with this request and all that came behind it."""
         reply.request.keep_alive = False  # for us it ends here
         parser, handing = self._parser, self._shared.handing
         if parser.phase is not IDLE or parser.refusal is not None or handing is None:
@@ -640,7 +614,6 @@ async def _crash(crash: Exception) -> None:
 
 
 async def _give_up(handling: Inline) -> None:
-    """Nobody wants that answer any more: the handler is cancelled."""
     with trio.CancelScope() as scope:
         scope.cancel(reason="the answer is not wanted any more")
         await handling.attend()
