@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from mcpmux.errors import McpmuxError
@@ -43,12 +45,29 @@ def after(changed):
     return told(parser, changed)
 
 
+FACTS = (
+    "method",
+    "path",
+    "query",
+    "headers",
+    "body",
+    "peer",
+    "http_1_0",
+    "keep_alive",
+    "holder",
+    "principal",
+)
+
+
 def told(parser, pieces):
     for piece in pieces:
         if parser.refusal is None:
             parser.feed(piece)
     received = parser.body_bytes if parser.phase is BODY else 0
-    return list(parser.requests), parser.refusal, parser.phase, parser.wants_continue, received
+    requests = [
+        SimpleNamespace(**{name: getattr(request, name) for name in FACTS}) for request in parser.requests
+    ]
+    return requests, parser.refusal, parser.phase, parser.wants_continue, received
 
 
 def answered(parser, pieces):

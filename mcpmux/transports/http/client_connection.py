@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
@@ -235,23 +236,20 @@ class HttpConnection:
 
     def hear_end(self) -> bool:
         """Take what has come of a response of which only the end matters; whether nothing more comes."""
-        return self.parser.complete or self._let_pass()
-
-    def _let_pass(self) -> bool:
-        ended = False
-        try:
+        parser = self.parser
+        if parser.complete:
+            return True
+        with suppress(McpmuxError):  # after which nothing comes either
             data = self.byte_stream.receive_nowait()
             if data:
-                self.parser.feed(data)
-                self.parser.take_body()
+                parser.feed(data)
+                parser.take_body()
             elif data is not None:
-                self.parser.feed_eof()
-            ended = self.parser.complete
-        except McpmuxError:
-            ended = True
-        if ended:
-            self._tell_over()
-        return ended
+                parser.feed_eof()
+            if not parser.complete:
+                return False
+        self._tell_over()
+        return True
 
     def _tell_over(self) -> None:
         over, self._over = self._over, None

@@ -34,7 +34,6 @@ from urllib.parse import urlsplit
 import httptools
 
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
-from mcpmux.protocol.envelope import Value
 from mcpmux.protocol.principal import ANYONE, Principal
 
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
@@ -246,7 +245,7 @@ def http_date(seconds: float) -> str:
     return strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(seconds))
 
 
-class HttpRequest(Value):
+class HttpRequest:
     """One complete request.
 
     `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
@@ -292,11 +291,6 @@ class HttpRequest(Value):
         self.holder = holder
         self.principal = principal
 
-    def parts(self) -> tuple[object, ...]:
-        target = (self.method, self.path, self.query)
-        where = (self.peer, self.http_1_0, self.keep_alive, self.holder, self.principal)
-        return *target, self.headers, self.body, *where
-
 
 # Fields that mean something else to every reader when they come twice.
 SINGLETONS: Final = frozenset(
@@ -330,11 +324,7 @@ _TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use ht
 
 
 class RequestRefused(Exception):
-    """A decision on its way out of a parser callback; `feed` turns it into `refusal`."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.refusal = Refusal(status, sentence)
+    """A decision on its way out of a parser callback; `feed` makes a `Refusal` of its arguments."""
 
 
 class RequestParser:
@@ -472,14 +462,19 @@ class RequestParser:
         if self._wire_bytes > self._limits.head_bytes:
             self._check_head_size()
         version = self._parser.get_http_version()
-        if version != "1.1":
-            _check_old_version(version, headers)
-        elif "host" not in headers:
-            raise RequestRefused(400, "malformed request: Host is missing")
+        if version == "1.1":
+            if "host" not in headers:
+                raise RequestRefused(400, "malformed request: Host is missing")
+        elif version != "1.0":
+            raise RequestRefused(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
+        elif "transfer-encoding" in headers:
+            raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
         if "content-length" in headers or "transfer-encoding" in headers:
             self._check_body_headers()
         if "expect" in headers:
-            self._check_expectation(version)
+            if headers["expect"].lower() != "100-continue":
+                raise RequestRefused(417, "the only expectation supported is 100-continue")
+            self.wants_continue = version == "1.1"
         self._request = self._start_request(version)
 
     def on_body(self, part: bytes) -> None:
@@ -545,7 +540,7 @@ class RequestParser:
                 if self._wire_bytes > limit:
                     raise self._head_too_large()
             except RequestRefused as refused:
-                self.refusal = refused.refusal
+                self.refusal = Refusal(*refused.args)
         elif self.phase is BODY and self._wire_bytes > 2 * limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
             self.refusal = Refusal(400, "malformed request: chunks are mostly framing")
 
@@ -561,11 +556,6 @@ class RequestParser:
             _check_coding(self._headers["transfer-encoding"].lower())
             self._chunked = _SIZE
         self._body_withheld = self._parser.should_upgrade()
-
-    def _check_expectation(self, version: str) -> None:
-        if self._headers["expect"].lower() != "100-continue":
-            raise RequestRefused(417, "the only expectation supported is 100-continue")
-        self.wants_continue = version == "1.1"
 
     def _body_head(self) -> bytes:
         """After an Upgrade: a head that makes httptools read the body which it left out."""
@@ -586,13 +576,6 @@ class RequestParser:
 
     def _body_too_large(self) -> RequestRefused:
         return RequestRefused(413, f"the request's body is larger than {self._limits.body_bytes} bytes")
-
-
-def _check_old_version(version: str, headers: dict[str, str]) -> None:
-    if version != "1.0":
-        raise RequestRefused(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
-    if "transfer-encoding" in headers:
-        raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
 
 
 def _check_coding(coding: str) -> None:
@@ -619,7 +602,7 @@ def _origin_form(target: str) -> tuple[str, str]:
 def _refusal(error: httptools.HttpParserError) -> Refusal:
     reason = str(error)
     if isinstance(error.__context__, RequestRefused):
-        return error.__context__.refusal
+        return Refusal(*error.__context__.args)
     if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):
         return Refusal(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
     return Refusal(400, f"malformed request: {reason}")
