@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Protocol, TypeVar
 
 import trio
 from trio.abc import HalfCloseableStream
@@ -172,6 +172,9 @@ class MessageStream(Protocol):
         return None
 
 
+Messages = TypeVar("Messages", bound=MessageStream)
+
+
 class LineStream(MessageStream):
     """A message stream over a byte stream. Made by `open_line_stream`.
 
@@ -184,16 +187,15 @@ class LineStream(MessageStream):
         self._decoder = LineDecoder(max_message_bytes)
         self._received: deque[Line] = deque()
         self._receive_end: str | None = None
-        self._queue = SendQueue(stream.send_all)
-        self.run_writer = self._queue.run
+        self.queue = SendQueue(stream.send_all)
 
     async def send(self, message: bytes) -> None:
-        await self._queue.room()
-        if not self._queue.offer(encode_line(message)):
-            raise TransportClosed(self._queue.end or "")
+        await self.queue.room()
+        if not self.queue.offer(encode_line(message)):
+            raise TransportClosed(self.queue.end or "")
 
     def offer(self, message: bytes) -> bool:
-        return self._queue.offer(encode_line(message))
+        return self.queue.offer(encode_line(message))
 
     async def receive(self) -> bytes:
         while (message := self.receive_nowait()) is None:
@@ -222,18 +224,18 @@ class LineStream(MessageStream):
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._flush()
         finally:
-            self._queue.stop()
+            self.queue.stop()
             await trio.aclose_forcefully(self._stream)
 
     async def _flush(self) -> None:
-        self._queue.finish()
-        await self._queue.done.wait()
+        self.queue.finish()
+        await self.queue.done.wait()
 
     async def _read_more(self) -> None:
         if self._receive_end is not None:
             raise TransportClosed(self._receive_end)
         try:
-            with self._queue.reading() as scope:
+            with self.queue.reading() as scope:
                 chunk = await self._stream.receive_some(RECEIVE_BYTES)
                 self._received += self._decoder.feed(bytes(chunk)) if chunk else self._decoder.close()
                 if not chunk:
@@ -241,19 +243,26 @@ class LineStream(MessageStream):
         except BROKEN as error:
             self._receive_end = f"cannot receive: {error.__cause__ or error}"
         if scope.cancelled_caught:
-            self._receive_end = self._queue.end
+            self._receive_end = self.queue.end
 
 
 @asynccontextmanager
-async def open_line_stream(stream: HalfCloseableStream, max_message_bytes: int) -> AsyncIterator[LineStream]:
-    """A message stream over `stream`, which it owns; at the end it writes its queue and closes that.
-
-    Two one-way streams are made one by `trio.StapledStream`. Cancelling closes without writing the queue.
-    """
+async def sending(messages: Messages, queue: SendQueue) -> AsyncIterator[Messages]:
+    """Have the queue of a stream sent; at the end the stream is closed."""
     async with trio.open_nursery() as nursery:
-        messages = LineStream(stream, max_message_bytes)
-        nursery.start_soon(messages.run_writer, name="line writer")
+        nursery.start_soon(queue.run, name="message writer")
         try:
             yield messages
         finally:
             await messages.aclose()
+
+
+def open_line_stream(
+    stream: HalfCloseableStream, max_message_bytes: int
+) -> AbstractAsyncContextManager[LineStream]:
+    """A message stream over `stream`, which it owns; at the end it writes its queue and closes that.
+
+    Two one-way streams are made one by `trio.StapledStream`. Cancelling closes without writing the queue.
+    """
+    messages = LineStream(stream, max_message_bytes)
+    return sending(messages, messages.queue)

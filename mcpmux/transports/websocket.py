@@ -21,7 +21,7 @@ other hears why, in a status and a sentence. The handshake is bounded in time (H
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -47,7 +47,7 @@ from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.http.message import Fields, encode_response_head
 from mcpmux.transports.http.route import HttpOrigin, target_of
-from mcpmux.transports.message_stream import BROKEN, RECEIVE_BYTES, MessageStream, SendQueue
+from mcpmux.transports.message_stream import BROKEN, RECEIVE_BYTES, MessageStream, SendQueue, sending
 from mcpmux.transports.stream import PatientStream, open_tcp
 
 SUBPROTOCOL = "mcp"  # what the SDKs' own WebSocket transports say; MCP itself specifies none
@@ -76,22 +76,21 @@ class WebSocketStream(MessageStream):
         self._stream = stream
         self._limit = max_message_bytes
         self._allowance = ALLOWANCE_SHARES * max_message_bytes + ALLOWANCE_BYTES
-        self._queue = SendQueue(stream.send_all, shield=True)
-        self.run_writer = self._queue.run
+        self.queue = SendQueue(stream.send_all, shield=True)
         self._partial = bytearray()
         self._received = 0  # since the last message was whole
         self._garbled = False  # the parser has given up
         self._end: str | None = None  # why nothing more is received, nor taken to be sent
 
     async def send(self, message: bytes) -> None:
-        await self._queue.room()
+        await self.queue.room()
         if not self.offer(message):
             raise TransportClosed(self._end or LOST)
 
     def offer(self, message: bytes) -> bool:
-        if not self._queue.takes_more:
+        if not self.queue.takes_more:
             return False
-        return self._queue.offer(self._protocol.send(TextMessage(message.decode(errors="replace"))))
+        return self.queue.offer(self._protocol.send(TextMessage(message.decode(errors="replace"))))
 
     async def receive(self) -> bytes:
         """The next message. Raises TransportClosed at the end, every time from then on."""
@@ -112,12 +111,12 @@ class WebSocketStream(MessageStream):
 
     async def _read_more(self) -> None:
         data: bytes | bytearray = b""
-        with self._queue.reading(), suppress(*BROKEN):
+        with self.queue.reading(), suppress(*BROKEN):
             data = await self._stream.receive_some(RECEIVE_BYTES)
         if not data:
             self._end = self._end or LOST
-            self._queue.finish()
-            self._queue.stop()
+            self.queue.finish()
+            self.queue.stop()
         elif self._end is None:
             self._received += len(data)
             if self._received > self._allowance:
@@ -133,7 +132,7 @@ class WebSocketStream(MessageStream):
             self._refuse(UNSUPPORTED_DATA, "a binary message came; MCP messages are text")
         elif isinstance(event, Ping):
             # In place of a pong that still waits (RFC 6455 section 5.5.3).
-            self._queue.put_first(self._protocol.send(event.response()))
+            self.queue.put_first(self._protocol.send(event.response()))
         elif isinstance(event, CloseConnection):
             self._take_close(event)
         return None
@@ -157,7 +156,7 @@ class WebSocketStream(MessageStream):
         if self._protocol.state is ConnectionState.REMOTE_CLOSING:
             said = f": {event.reason}" if event.reason else ""
             self._end = f"the connection was closed with {int(event.code)}{said}"
-            self._queue.finish(self._protocol.send(event.response()))
+            self.queue.finish(self._protocol.send(event.response()))
         else:
             self._garbled = True
             self._refuse(event.code, f"the peer breaks the rules of WebSocket: {event.reason}")
@@ -166,22 +165,22 @@ class WebSocketStream(MessageStream):
         """End the connection from this side: nothing more is received, nor taken to be sent."""
         self._end = reason
         self._partial.clear()
-        self._queue.finish(self._protocol.send(CloseConnection(code, reason)))
+        self.queue.finish(self._protocol.send(CloseConnection(code, reason)))
 
     async def aclose(self) -> None:
         """Send what is queued and say goodbye, each within bounds. May be called again."""
         if self._end is None:
             self._end = "the stream is closed"
-            self._queue.finish(self._protocol.send(CloseConnection(self.close_code)))
+            self.queue.finish(self._protocol.send(CloseConnection(self.close_code)))
         try:
             with trio.move_on_after(CLOSE_SECONDS):
-                await self._queue.done.wait()
+                await self.queue.done.wait()
         finally:
-            self._queue.drop()
+            self.queue.drop()
             with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                await self._queue.done.wait()
+                await self.queue.done.wait()
                 await self._await_goodbye()
-            self._queue.stop()
+            self.queue.stop()
 
     async def _await_goodbye(self) -> None:
         """Receive the rest: closing on bytes that nobody received would reset our last words away."""
@@ -199,21 +198,15 @@ class WebSocketStream(MessageStream):
                         return
 
 
-@asynccontextmanager
-async def open_websocket_stream(
+def open_websocket_stream(
     protocol: WSConnection, stream: PatientStream, max_message_bytes: int
-) -> AsyncIterator[WebSocketStream]:
+) -> AbstractAsyncContextManager[WebSocketStream]:
     """A message stream over `stream`, where the handshake of `protocol` is done. At the end it says goodbye.
 
     The stream stays the caller's to close. Cancelling drops what is queued; the goodbye is still said.
     """
-    async with trio.open_nursery() as nursery:
-        messages = WebSocketStream(protocol, stream, max_message_bytes)
-        nursery.start_soon(messages.run_writer, name="websocket writer")
-        try:
-            yield messages
-        finally:
-            await messages.aclose()
+    messages = WebSocketStream(protocol, stream, max_message_bytes)
+    return sending(messages, messages.queue)
 
 
 BODY_BYTES = 200  # of a refusal that are worth telling

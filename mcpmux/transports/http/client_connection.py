@@ -29,19 +29,6 @@ class HttpConnection:
     with `hear_more`.
     """
 
-    __slots__ = (
-        "_broke_off",
-        "_deadlines",
-        "_hear",
-        "_over",
-        "_poller",
-        "byte_stream",
-        "failure",
-        "idle_since",
-        "parser",
-        "until",
-    )
-
     def __init__(
         self,
         byte_stream: ByteStream,

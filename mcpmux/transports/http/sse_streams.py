@@ -35,7 +35,7 @@ from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.http.server_connection import HttpReply
-from mcpmux.transports.message_stream import MessageStream, SendQueue
+from mcpmux.transports.message_stream import MessageStream, SendQueue, sending
 from mcpmux.transports.sse import SseDecoder, SseEvent, encode_event
 
 log = structlog.get_logger()
@@ -311,8 +311,11 @@ class SseServerStream(MessageStream):
         self._queue.finish()
         self._inbox.close()
         self._posted.close()
-        with trio.move_on_after(FLUSH_SECONDS):
-            await self._queue.done.wait()
+        try:
+            with trio.move_on_after(FLUSH_SECONDS):
+                await self._queue.done.wait()
+        finally:
+            self._queue.stop()
 
 
 @asynccontextmanager
@@ -323,11 +326,5 @@ async def open_sse_server_stream(reply: HttpReply, endpoint: str) -> AsyncIterat
     """
     await reply.open(200, STREAM_HEADERS, encode_event(endpoint.encode(), event="endpoint"))
     queue = SendQueue(reply.write, filler=b":\n\n", quiet=KEEP_ALIVE_SECONDS)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run, name="sse writer")
-        messages = SseServerStream(queue)
-        try:
-            yield messages
-        finally:
-            await messages.aclose()
-            nursery.cancel_scope.cancel()
+    async with sending(SseServerStream(queue), queue) as messages:
+        yield messages
