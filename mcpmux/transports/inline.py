@@ -212,9 +212,8 @@ class Inline:
                 except BaseException as error:
                     thrown = error
         finally:
-            thrown = value = (
-                None  # what leaves here has this frame in its traceback: a circle would keep both
-            )
+            # What leaves here has this frame in its traceback: a circle would keep both.
+            thrown = value = None
             self._end(None)
 
 

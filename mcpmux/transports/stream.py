@@ -228,18 +228,14 @@ async def open_unix_listener(path: str, mode: int) -> AsyncIterator[trio.SocketL
             await trio.to_thread.run_sync(_remove, path, identity, abandon_on_cancel=True)
 
 
-Identity = tuple[int, int]
-"""Device and inode of a file: of two files with one name, which it is."""
-
-
-def _bind(path: str, mode: int) -> tuple[socket.socket, Identity]:
+def _bind(path: str, mode: int) -> tuple[socket.socket, os.stat_result]:
     bound = socket.socket(socket.AF_UNIX)
     try:
         _clear(path)
         bound.setblocking(False)
         bound.bind(path)
         os.chmod(path, mode)  # noqa: PTH101  # nobody can connect yet: there is no `listen` so far
-        identity = _identity(path)
+        identity = os.lstat(path)
         bound.listen(BACKLOG)
     except (OSError, ValueError) as error:
         bound.close()
@@ -271,12 +267,7 @@ def _clear(path: str) -> None:
     raise TransportError(f"cannot listen on unix:{path}: another process listens there already")
 
 
-def _remove(path: str, identity: Identity) -> None:
+def _remove(path: str, identity: os.stat_result) -> None:
     with suppress(OSError):
-        if _identity(path) == identity:
+        if os.path.samestat(os.lstat(path), identity):
             os.unlink(path)  # noqa: PTH108
-
-
-def _identity(path: str) -> Identity:
-    found = os.lstat(path)
-    return found.st_dev, found.st_ino

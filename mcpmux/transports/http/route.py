@@ -308,16 +308,14 @@ async def _open_proxy(proxy: Proxy, context: ssl.SSLContext | None) -> ByteStrea
 
 
 async def _tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin) -> None:
-    done = False
     try:
         with trio.fail_after(TUNNEL_SECONDS):
             await open_tunnel(byte_stream, proxy, origin)
-        done = True
-    except trio.TooSlowError:
-        where = f"{origin.host}:{origin.port} within {TUNNEL_SECONDS:g} s"
-        raise ConnectFailed(f"the proxy {proxy} did not connect to {where}") from None
-    except TransportClosed as error:
-        raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
-    finally:
-        if not done:
-            byte_stream.close()
+    except BaseException as error:
+        byte_stream.close()
+        if isinstance(error, trio.TooSlowError):
+            where = f"{origin.host}:{origin.port} within {TUNNEL_SECONDS:g} s"
+            raise ConnectFailed(f"the proxy {proxy} did not connect to {where}") from None
+        if isinstance(error, TransportClosed):
+            raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
+        raise
