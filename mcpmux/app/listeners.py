@@ -42,7 +42,7 @@ from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.stdio import open_stdio_stream
 from mcpmux.transports.stream import in_tls, open_tcp_listeners, open_unix_listener, serve_streams
-from mcpmux.transports.tls.context import CurrentContext, TlsContexts
+from mcpmux.transports.tls import CurrentContext, TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
 
 if TYPE_CHECKING:

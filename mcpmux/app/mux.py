@@ -44,7 +44,7 @@ from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
-from mcpmux.transports.tls.context import TlsContexts
+from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller, available
 
 log = structlog.get_logger()

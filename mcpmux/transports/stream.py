@@ -24,7 +24,7 @@ from trio.abc import HalfCloseableStream, Listener, Stream
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.transports.byte_stream import keep_alive, reason_of
-from mcpmux.transports.tls.context import CurrentContext, client_context, explain_server
+from mcpmux.transports.tls import CurrentContext, client_context, explain_server
 
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read
 

@@ -26,7 +26,7 @@ from mcpmux.printable import printable
 from mcpmux.transports.byte_stream import KEEP_ALIVE, reason_of
 from mcpmux.transports.http.message import HEAD_FIELDS, Fields
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, Proxy
-from mcpmux.transports.tls.context import client_context, explain_server
+from mcpmux.transports.tls import client_context, explain_server
 
 CONNECT_SECONDS = 15.0  # for TCP, and again for TLS
 MOST_ADDRESSES = 4  # of one name that are tried

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from mcpmux.config import ClientTls, Http, Secret, ServerTls
 from mcpmux.errors import ConfigError, RpcError
-from mcpmux.transports.tls.context import server_context
+from mcpmux.transports.tls import server_context
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import SSE, Web, event, exchange, initialize, open_web
 from tests.transports.certificates import Certificates

@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
 from mcpmux.logs import configure_logs
+from mcpmux.transports import tls as tls_handshake
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
-from mcpmux.transports.tls import stream as tls_handshake
-from mcpmux.transports.tls.context import client_context, server_context
+from mcpmux.transports.tls import client_context, server_context
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]

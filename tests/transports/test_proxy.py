@@ -14,7 +14,7 @@ from mcpmux.errors import ConfigError, ConnectFailed
 from mcpmux.transports.http import route as http_route
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, Proxy, Route, choose_proxy, is_loopback, parse_proxy
-from mcpmux.transports.tls.context import client_context
+from mcpmux.transports.tls import client_context
 from tests.transports.forward_proxy import open_proxy
 from tests.transports.test_https import echo, scripted, server_tls, serving
 

@@ -25,7 +25,7 @@ from mcpmux.transports.stream import (
     open_unix_listener,
     serve_streams,
 )
-from mcpmux.transports.tls.context import server_context
+from mcpmux.transports.tls import server_context
 
 
 async def test_a_peer_that_reads_nothing_in_time_counts_as_gone(autojump_clock):

@@ -8,7 +8,7 @@ import pytest
 
 from mcpmux.config import ClientTls, Secret, ServerTls
 from mcpmux.errors import ConfigError
-from mcpmux.transports.tls.context import client_context, server_context
+from mcpmux.transports.tls import client_context, server_context
 from tests.transports.certificates import PASSPHRASE
 
 

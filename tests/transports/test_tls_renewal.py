@@ -10,8 +10,8 @@ import pytest
 
 from mcpmux.config import ServerTls
 from mcpmux.errors import ConfigError
-from mcpmux.transports.tls import context as served_module
-from mcpmux.transports.tls.context import CurrentContext, TlsContexts, server_context
+from mcpmux.transports import tls as served_module
+from mcpmux.transports.tls import CurrentContext, TlsContexts, server_context
 from tests.transports.certificates import Certificates
 
 

@@ -10,8 +10,7 @@ import trio.testing
 
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.tls.context import client_context, server_context
-from mcpmux.transports.tls.stream import TlsStream
+from mcpmux.transports.tls import TlsStream, client_context, server_context
 
 TEXT = bytes(range(256)) * 400
 

@@ -13,7 +13,7 @@ from trio_websocket import ConnectionClosed, serve_websocket
 
 from mcpmux.config import ClientTls, ServerTls
 from mcpmux.errors import ConnectFailed, TransportClosed
-from mcpmux.transports.tls.context import server_context
+from mcpmux.transports.tls import server_context
 from mcpmux.transports.websocket import open_websocket
 
 LIMIT = 1000

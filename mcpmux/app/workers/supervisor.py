@@ -40,7 +40,7 @@ from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals, metrics_route
 from mcpmux.transports.handing import Note, can_hand
-from mcpmux.transports.tls.context import TlsContexts
+from mcpmux.transports.tls import TlsContexts
 
 log = structlog.get_logger()
 

@@ -26,8 +26,7 @@ from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messag
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.tls.context import holder_of
-from mcpmux.transports.tls.stream import HANDSHAKE_SECONDS
+from mcpmux.transports.tls import HANDSHAKE_SECONDS, holder_of
 from mcpmux.transports.websocket import GOING_AWAY, POLICY_VIOLATION, Door, Refusal, open_websocket_client
 
 if TYPE_CHECKING:

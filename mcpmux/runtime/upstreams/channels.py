@@ -42,7 +42,7 @@ from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy, target_of
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream
 from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
-from mcpmux.transports.tls.context import TlsContexts
+from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
 
 log = structlog.get_logger()

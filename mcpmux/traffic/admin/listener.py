@@ -28,7 +28,7 @@ from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import cannot_listen
-from mcpmux.transports.tls.context import TlsContexts
+from mcpmux.transports.tls import TlsContexts
 
 CONNECTIONS = 64  # people, and collectors of metrics
 BODY_BYTES = 64 * 2**10  # of a request

@@ -10,7 +10,7 @@ from typing import Final
 from mcpmux.errors import McpmuxError, TransportClosed
 from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
 from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES, ResponseParser
-from mcpmux.transports.tls.stream import ByteStream
+from mcpmux.transports.tls import ByteStream
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
 
 Over = Callable[["HttpConnection"], None]

@@ -17,7 +17,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.transports.byte_stream import PlainStream
 from mcpmux.transports.handing import NOTE_BYTES, Handing
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.tls.stream import ByteStream
+from mcpmux.transports.tls import ByteStream
 
 _REMADE = frozenset({"content-length", "transfer-encoding", "expect"})
 

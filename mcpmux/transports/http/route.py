@@ -25,8 +25,7 @@ from mcpmux.config import ClientTls, Secret, display_url
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
 from mcpmux.transports.byte_stream import connect
 from mcpmux.transports.http.message import HEAD_FIELDS, is_target
-from mcpmux.transports.tls.context import CurrentContext, client_context
-from mcpmux.transports.tls.stream import ByteStream, connect_tls
+from mcpmux.transports.tls import ByteStream, CurrentContext, client_context, connect_tls
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 

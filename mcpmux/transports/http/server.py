@@ -29,7 +29,7 @@ from mcpmux.transports.http.server_connection import (
     Shared,
 )
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.tls.context import CurrentContext
+from mcpmux.transports.tls import CurrentContext
 from mcpmux.transports.waiting import ReadinessPoller
 
 SWEEP_SECONDS = 0.1  # resolution of every deadline, and how soon a client's leaving is noticed

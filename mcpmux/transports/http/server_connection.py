@@ -55,8 +55,7 @@ from mcpmux.transports.http.message import (
     has_no_body,
 )
 from mcpmux.transports.inline import Inline, in_task
-from mcpmux.transports.tls.context import CurrentContext, holder_of
-from mcpmux.transports.tls.stream import ByteStream, NotTls, accept_tls, linger
+from mcpmux.transports.tls import ByteStream, CurrentContext, NotTls, accept_tls, holder_of, linger
 from mcpmux.transports.waiting import ReadinessPoller, Registration
 from mcpmux.transports.wall import walled
 

@@ -1,1 +1,0 @@
-"""TLS at both ends: contexts out of settings, the handshake, the stream."""
