@@ -25,9 +25,15 @@ RECEIVE_BYTES: Final = 64 * 1024  # one receive holds any usual message whole
 LARGE_RECEIVE_BYTES: Final = 512 * 1024
 
 # A server that vanished without a word (power, network, a firewall that forgot) is found out in a minute.
-KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 """The last in milliseconds: for what was sent and is not acknowledged. Systems lack some of them."""
 
+KEEP_ALIVE: Final = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in _KEEP_ALIVE.items()
+    if hasattr(socket, name)
+]
+"""What `setsockopt` takes."""
 
 LARGE_SEND_BYTES: Final = 2 * 2**20  # that may wait in the kernel to be sent, for who has large messages
 PARTS_AT_ONCE: Final = 64  # what every system takes in one call; the rest comes after
@@ -201,11 +207,8 @@ async def connect(host: str, port: int) -> PlainStream:
 
 def keep_alive(sock: trio.socket.SocketType) -> None:
     """Have the kernel find out when the peer of a quiet TCP connection is not there any more."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE.items():
-        option = getattr(socket, name, None)
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    for level, option, value in KEEP_ALIVE:
+        sock.setsockopt(level, option, value)
 
 
 def reason_of(error: BaseException) -> str:

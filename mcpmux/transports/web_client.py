@@ -10,7 +10,6 @@ again. The caller owns the deadline.
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -34,11 +33,6 @@ SHOWN_CHARACTERS = 100  # of what a library or a proxy says
 
 _OWN_FIELDS = (("User-Agent", "mcpmux"), ("Accept-Encoding", "identity"), ("Connection", "keep-alive"))
 _EXTENSIONS = {"timeout": {"connect": CONNECT_SECONDS}}
-_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
-    (socket.IPPROTO_TCP, getattr(socket, name), value)
-    for name, value in KEEP_ALIVE.items()
-    if hasattr(socket, name)
-]
 
 Find = Callable[[str, int], Awaitable[Sequence[str]]]
 """(host, port) → the addresses to connect to. Raises McpmuxError when there is none that may be."""
@@ -155,7 +149,7 @@ class _Connection:
             own = client_context(ClientTls()) if self._proxy.origin.secure else None
             proxy = httpx.Proxy(self._proxy.origin.url, headers=list(self._proxy.fields), ssl_context=own)
         self.transport = httpx.AsyncHTTPTransport(
-            verify=context, trust_env=False, proxy=proxy, socket_options=_KEEP_ALIVE
+            verify=context, trust_env=False, proxy=proxy, socket_options=KEEP_ALIVE
         )
 
     async def send(self, request: httpx.Request) -> httpx.Response:

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import socket
-
 import trio
 
 from mcpmux.transports.byte_stream import KEEP_ALIVE, connect
 from mcpmux.transports.stream import open_tcp
 
 
-def options_of(sock: socket.socket) -> dict[str, int]:
-    options = {name: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in KEEP_ALIVE}
-    return options | {"on": sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)}
+def options_of(sock):
+    return [(level, option, sock.getsockopt(level, option)) for level, option, _ in KEEP_ALIVE]
 
 
 async def test_the_kernel_watches_every_connection_to_a_server():
@@ -20,6 +17,6 @@ async def test_the_kernel_watches_every_connection_to_a_server():
         byte_stream = await connect("127.0.0.1", port)
         stream = await open_tcp("127.0.0.1", port, None)
         async with stream:
-            assert options_of(byte_stream._socket) == KEEP_ALIVE | {"on": 1}
-            assert options_of(stream.socket) == KEEP_ALIVE | {"on": 1}
+            assert options_of(byte_stream._socket) == KEEP_ALIVE
+            assert options_of(stream.socket) == KEEP_ALIVE
         byte_stream.close()

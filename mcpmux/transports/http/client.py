@@ -189,14 +189,7 @@ class HttpPool:
             self._close_ending()
 
     async def send(
-        self,
-        method: str,
-        target: str,
-        headers: Fields,
-        body: bytes,
-        *,
-        idempotent: bool,
-        more: Fields = (),
+        self, method: str, target: str, headers: Fields, body: bytes, *, idempotent: bool, more: Fields = ()
     ) -> HttpResponse:
         """A response whose head is in, to be released. `target` is path and query as they are sent.
 
@@ -290,9 +283,7 @@ class HttpPool:
             self._close_ending()
         with not_sent_yet():
             byte_stream = await self.route.open()
-        connection = HttpConnection(
-            byte_stream, self.deadlines, self.limits.head_bytes, self.limits.head_fields
-        )
+        connection = HttpConnection(byte_stream, self.deadlines, self.limits)
         await connection.exchange(head, body)
         return connection
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
 from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
-from mcpmux.transports.http.message import HEAD_FIELDS, JOIN_BYTES, ResponseParser
+from mcpmux.transports.http.message import JOIN_BYTES, ResponseParser
+from mcpmux.transports.http.route import PoolLimits
 from mcpmux.transports.tls import ByteStream
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
 
@@ -29,15 +30,9 @@ class HttpConnection:
     with `hear_more`.
     """
 
-    def __init__(
-        self,
-        byte_stream: ByteStream,
-        deadlines: DeadlineSweeper,
-        head_limit: int,
-        field_limit: int = HEAD_FIELDS,
-    ) -> None:
+    def __init__(self, byte_stream: ByteStream, deadlines: DeadlineSweeper, limits: PoolLimits) -> None:
         self.byte_stream = byte_stream
-        self.parser = ResponseParser(head_limit, field_limit)
+        self.parser = ResponseParser(limits.head_bytes, limits.head_fields)
         self.idle_since = 0.0
         self.until = math.inf
         self._deadlines = deadlines

@@ -507,17 +507,9 @@ class RequestParser:
             if self._headers.setdefault("host", host).lower() != host.lower():
                 raise RequestRefused(400, "malformed request: the target and Host name different hosts")
         path, _, query = target.partition("?")
-        return HttpRequest(
-            self._parser.get_method().decode("latin-1"),
-            path,
-            query,
-            self._headers,
-            b"",
-            self._peer,
-            version == "1.0",
-            self._parser.should_keep_alive(),
-            self.holder,
-        )
+        method, stays = self._parser.get_method().decode("latin-1"), self._parser.should_keep_alive()
+        old = version == "1.0"
+        return HttpRequest(method, path, query, self._headers, b"", self._peer, old, stays, self.holder)
 
     def _check_growth(self) -> None:
         limit = self._limits.head_bytes

@@ -24,13 +24,7 @@ from urllib.parse import urljoin
 import structlog
 import trio
 
-from mcpmux.errors import (
-    ConnectFailed,
-    MessageTooLarge,
-    RemoteProtocolError,
-    TransportClosed,
-    TransportError,
-)
+from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportClosed, TransportError
 from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
