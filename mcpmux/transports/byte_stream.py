@@ -42,9 +42,12 @@ Part = bytes | memoryview
 
 
 class PlainStream:
-    """A connected, non-blocking TCP socket that this object owns. One task sends, one task receives."""
+    """A connected, non-blocking TCP socket that this object owns. One task sends, one task receives.
 
-    __slots__ = ("_early", "_fd", "_socket", "_widened")
+    `descriptor`: the socket's. `early`: what is to be received, and the socket does not know of.
+    """
+
+    __slots__ = ("_widened", "descriptor", "early", "socket")
 
     def __init__(self, stream: trio.SocketStream, early: bytes = b"") -> None:
         """Take the socket out of `stream`, with the options trio set (TCP_NODELAY).
@@ -52,37 +55,22 @@ class PlainStream:
         `early`: what another process has received of it already.
         """
         taken = stream.socket
-        self._socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
-        self._socket.setblocking(False)
-        self._fd = self._socket.fileno()
+        self.socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
+        self.socket.setblocking(False)
+        self.descriptor = self.socket.fileno()
         self._widened = False
-        self._early = early
-
-    @property
-    def descriptor(self) -> int:
-        """Of the open socket, for whoever watches it."""
-        return self._fd
-
-    @property
-    def is_early(self) -> bool:
-        """Whether there is something to receive that the socket does not know of."""
-        return bool(self._early)
-
-    @property
-    def socket(self) -> socket.socket:
-        """The socket itself, for whoever hands it to another process."""
-        return self._socket
+        self.early = early
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
         """Bytes as they come, or b"" at the end. Raises TransportClosed when it broke."""
-        if self._early:
+        if self.early:
             await trio.lowlevel.checkpoint()
-            early, self._early = self._early, b""
+            early, self.early = self.early, b""
             return early
         while True:
             try:
-                await wait_readable(self._fd)
-                return self._socket.recv(most)
+                await wait_readable(self.descriptor)
+                return self.socket.recv(most)
             except BlockingIOError:
                 continue
             except OSError as error:
@@ -97,8 +85,8 @@ class PlainStream:
         try:
             while True:
                 try:
-                    await wait_readable(self._fd)
-                    return self._socket.recv_into(room)
+                    await wait_readable(self.descriptor)
+                    return self.socket.recv_into(room)
                 except BlockingIOError:
                     continue
                 except OSError as error:
@@ -110,12 +98,12 @@ class PlainStream:
         """Have whoever waits to receive sleep until so many bytes are there, or it is full, or the end."""
         if sys.platform == "linux":
             with suppress(OSError):  # it is broken or closed, which whoever receives is told
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def receive_nowait(self) -> bytes | None:
         """What has come, b"" at the end, None for nothing yet. Raises as `receive` does."""
         try:
-            return self._socket.recv(RECEIVE_BYTES)
+            return self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -127,7 +115,7 @@ class PlainStream:
         Whoever goes on sends what is left, and nothing else. Raises as `send` does.
         """
         try:
-            return self._socket.send(data)
+            return self.socket.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -138,7 +126,7 @@ class PlainStream:
         if not self._widened:
             self._widen()
         try:
-            return self._socket.sendmsg(parts[:PARTS_AT_ONCE])
+            return self.socket.sendmsg(parts[:PARTS_AT_ONCE])
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -149,7 +137,7 @@ class PlainStream:
         self._widened = True
         with suppress(OSError, AttributeError):  # not every system has it, nor needs it then
             option = trio.socket.TCP_NOTSENT_LOWAT
-            self._socket.setsockopt(socket.IPPROTO_TCP, option, LARGE_SEND_BYTES)
+            self.socket.setsockopt(socket.IPPROTO_TCP, option, LARGE_SEND_BYTES)
 
     async def send(self, data: bytes) -> None:
         """Hand all of `data` to the kernel. Raises TransportClosed when the peer is gone."""
@@ -160,19 +148,19 @@ class PlainStream:
 
     async def wait_sendable(self) -> None:
         """Wait until sending may get further."""
-        await wait_writable(self._fd)
+        await wait_writable(self.descriptor)
 
     def send_eof(self) -> None:
         """Tell the peer that nothing more comes; receiving goes on. Raises as `send` does."""
         try:
-            self._socket.shutdown(socket.SHUT_WR)
+            self.socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise TransportClosed(reason_of(error)) from error
 
     def is_finished(self) -> bool:
         """True when the peer closed or reset and no byte of it is left to receive."""
         try:
-            return not self._socket.recv(1, socket.MSG_PEEK)
+            return not self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except OSError:
@@ -180,15 +168,15 @@ class PlainStream:
 
     def is_readable(self) -> bool:
         """True when bytes, the end of the stream or an error wait to be received."""
-        if self._early:
+        if self.early:
             return True
         poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
+        poller.register(self.descriptor, select.POLLIN)
         return bool(poller.poll(0))
 
     def close(self) -> None:
         """Give the socket back, now and without ceremony. May be called again."""
-        self._socket.close()
+        self.socket.close()
 
 
 async def connect(host: str, port: int) -> PlainStream:

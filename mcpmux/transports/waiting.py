@@ -135,7 +135,7 @@ class Registration:
     this before the stream.
     """
 
-    __slots__ = ("_byte_stream", "_data", "_poller", "_take", "_task", "_watched")
+    __slots__ = ("_byte_stream", "_poller", "_take", "_task", "_watched", "data")
 
     def __init__(
         self, poller: ReadinessPoller, byte_stream: PlainStream, take: Callable[[bytes], bool]
@@ -144,18 +144,18 @@ class Registration:
         self._byte_stream = byte_stream
         self._take = take
         self._task: trio.lowlevel.Task | None = None  # asleep
-        self._data = b""
+        self.data = b""  # received, and not seen by the task yet
         self._watched = False
 
     async def receive(self) -> bytes:
         """What has come and was not taken, b"" at the end of the stream or when it broke."""
-        if self._byte_stream.is_early or not self._is_watched():
+        if self._byte_stream.early or not self._is_watched():
             with suppress(TransportClosed):
                 return await self._byte_stream.receive()
             return b""
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._leave)
-        data, self._data = self._data, b""
+        data, self.data = self.data, b""
         return data
 
     def _is_watched(self) -> bool:
@@ -166,11 +166,6 @@ class Registration:
                 return False
             self._watched = True
         return True
-
-    @property
-    def has_data(self) -> bool:
-        """Whether something was received that its task has not seen yet."""
-        return bool(self._data)
 
     def _leave(self, _raise_cancel: object) -> Abort:
         self._task = None
@@ -188,7 +183,7 @@ class Registration:
             return
         task, self._task = self._task, None
         if task is not None:  # else what `take` did has cancelled it, or woken it
-            self._data = data
+            self.data = data
             self._poller.give_way()
             trio.lowlevel.reschedule(task)
 

@@ -123,16 +123,16 @@ class _Server:
         """
         connection = ServerConnection(self.shared, stream, note)
         self.connections.add(connection)
-        has_room = self._has_room(connection.host)
+        host = connection.peer.rpartition(":")[0]
+        has_room = self._has_room(host)
         try:
             if has_room:
-                self._room.come(connection.host, connection)
+                self._room.come(host, connection)
                 await connection.run()
             else:
                 await self._refuse(connection)
         finally:
-            if has_room:
-                self._room.go(connection.host, connection)
+            self._room.go(host, connection)
             self.connections.discard(connection)
             connection.close()
 

@@ -327,14 +327,8 @@ class ServerConnection:
 
     def _has_come(self) -> bool:
         """Whether there is something of a request, which its task has not seen yet."""
-        return (
-            self._registration is not None and self._registration.has_data
-        ) or self.byte_stream.is_readable()
-
-    @property
-    def host(self) -> str:
-        """The peer's address without its port."""
-        return self.peer.rpartition(":")[0]
+        seen = self._registration is None or not self._registration.data
+        return not seen or self.byte_stream.is_readable()
 
     @property
     def resting_since(self) -> float | None:
