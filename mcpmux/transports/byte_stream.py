@@ -180,23 +180,23 @@ class PlainStream:
 
 
 async def connect(host: str, port: int) -> PlainStream:
-    """Open a TCP stream to host:port.
+    """Open a TCP stream to host:port. Raises as `open_socket`."""
+    return PlainStream(await open_socket(host, port))
 
-    Raises ConnectFailed with a sentence that names the address and the reason. Cancelling it leaves
-    no socket behind.
+
+async def open_socket(host: str, port: int) -> trio.SocketStream:
+    """The same as trio has it; the kernel finds out when the peer of a quiet one is not there any more.
+
+    Raises ConnectFailed with a sentence that names the address and the reason. Cancelling it leaves no socket
+    behind.
     """
     try:
         stream = await trio.open_tcp_stream(host, port)
-        keep_alive(stream.socket)
-        return PlainStream(stream)
+        for level, option, value in KEEP_ALIVE:
+            stream.socket.setsockopt(level, option, value)
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
-
-
-def keep_alive(sock: trio.socket.SocketType) -> None:
-    """Have the kernel find out when the peer of a quiet TCP connection is not there any more."""
-    for level, option, value in KEEP_ALIVE:
-        sock.setsockopt(level, option, value)
+    return stream
 
 
 def reason_of(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from trio.abc import HalfCloseableStream, Listener, Stream
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, TransportError
-from mcpmux.transports.byte_stream import keep_alive, reason_of
+from mcpmux.transports.byte_stream import open_socket, reason_of
 from mcpmux.transports.tls import CurrentContext, client_context, explain_server
 
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read
@@ -70,11 +70,7 @@ async def open_tcp(host: str, port: int, tls: ClientTls | None) -> Stream:
     context = None
     if tls is not None:
         context = await trio.to_thread.run_sync(partial(client_context, tls, ()))
-    try:
-        stream = await trio.open_tcp_stream(host, port)
-        keep_alive(stream.socket)
-    except OSError as error:
-        raise ConnectFailed(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
+    stream = await open_socket(host, port)
     if context is None or tls is None:
         return stream
     return await _wrap(stream, context, tls.server_name or host, f"{host}:{port}")

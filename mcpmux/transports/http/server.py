@@ -198,9 +198,10 @@ class Room:
         if found is None and now - self._looked >= LOOK_SECONDS:
             self._look(now)
             found = self._find(least)
-        if found is not None:
-            self.go(*found)
-        return found[1] if found is not None else None
+        if found is None:
+            return None
+        self.go(*found)
+        return found[1]
 
     def _look(self, now: float) -> None:
         self._looked = now
