@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import trio
-from mcpmux.transports.tls.context import TlsContexts
 
 from mcpmux.app.control import Control
 from mcpmux.config.listener import Admin
@@ -25,6 +24,7 @@ from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.tls import TlsContexts
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import World, open_world
 

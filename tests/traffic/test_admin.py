@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from mcpmux.transports.tls.context import TlsContexts
 
 from mcpmux.cli.admin_client import AdminClient
 from mcpmux.config.expansion import Secret
@@ -17,6 +16,7 @@ from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
 from mcpmux.transports.sse import SseDecoder
+from mcpmux.transports.tls import TlsContexts
 from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Traffic, listening
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import trio
-from mcpmux.transports.tls.context import TlsContexts
 
 from mcpmux.app.control import Control
 from mcpmux.config.expansion import Secret
@@ -13,6 +12,7 @@ from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.telemetry.prometheus import Family, metrics_route, mux_gauges, snapshot
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.tls import TlsContexts
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.admin_world import Traffic
