@@ -35,10 +35,9 @@ from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.tasks import Tasks
-from mcpmux.runtime.upstreams.addressee import Addressee
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.registry import Addressee, UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import CacheStore
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream

@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.config import Http, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
-from mcpmux.runtime.upstreams.era_sessions import PAUSE_SECONDS, era_session_key, mirrors
+from mcpmux.runtime.upstreams.registry import PAUSE_SECONDS, era_session_key, mirrors
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import LEGACY, MODERN, client_of

@@ -7,6 +7,16 @@ mcpmux starts comes up again only then, as two of its processes at a time might 
 A private session (`session = "per-client"`) is opened at the client's first use of the upstream, with that
 client's capabilities, and closed when the client goes. The shared one beside it tells what the server can
 do, and serves clients that nobody can recognise again (stateless requests over HTTP).
+
+Many servers of 2026-07-28 serve legacy clients too, and otherwise: they push what they ask (sampling,
+elicitation) instead of answering `input_required`. So while such a server has legacy clients, it has a legacy
+session beside the modern one, its era session:
+
+    none --open--> opening --connected--> ready --lost and not regained--> none
+    opening --refused--> none          (then not opened again for PAUSE_SECONDS)
+
+A call never waits for an era session; without one it is served by the shared session. When it ends, the
+interest of its subscribers moves to the shared session.
 """
 
 from __future__ import annotations
@@ -19,30 +29,61 @@ import structlog
 import trio
 
 from mcpmux.config import Stdio
+from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
+from mcpmux.mux import rewrite
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import EMPTY_OBJECT
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.revisions import is_modern
+from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.era_sessions import (
-    EraSessions,
-    MakeEraSession,
-    MoveInterest,
-    era_session_key,
-    mirrors,
-)
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
 RETIRE_SECONDS: Final = 30.0  # for what is in flight when an upstream is removed or restarted
+PAUSE_SECONDS: Final = 60.0  # after a server had no legacy session for us; asking again costs it one request
 
 MakePrivate = Callable[[str, str, Raw, Eras], Upstream]
 """Makes the upstream for a private session: (configured name, key, the client's capabilities, eras)."""
+
+MakeEraSession = Callable[[str, str], Upstream]
+"""Makes the upstream for an era session: (configured name, key)."""
+
+MoveInterest = Callable[[str, str], None]
+"""Called with the keys (of the session that ended, of the shared session that takes over)."""
+
+
+def mirrors(config: UpstreamConfig) -> bool:
+    """Whether clients of both eras are to reach an upstream in their own."""
+    # A second session with a child process is a second process, which knows nothing of what the first did.
+    return config.era == "mirror" or (config.era == "auto" and not isinstance(config.target, Stdio))
+
+
+def era_session_key(name: str) -> str:
+    """The key of an upstream's era session."""
+    return f"{name}@legacy"  # no upstream can have this name
+
+
+class Addressee:
+    """The client that is meant by what one server asks outside of any call, as that server sees it."""
+
+    def __init__(self, client: Client, space: Space) -> None:
+        self._client = client
+        self._space = space
+        self.capabilities, self.principal = client.capabilities, client.principal
+        self.knows_tasks = client.knows_tasks
+
+    async def ask(self, method: str, params: Fields) -> Fields:
+        """The client's answer. Raises RpcError when it refuses or cannot be reached."""
+        own = related_task(params)
+        answer = await self._client.ask(method, rewrite.expose_question(method, params, self._space))
+        return answer if own is None else rewrite.resolve_related(answer, lambda _exposed: own)
 
 
 class Run(NamedTuple):
@@ -59,13 +100,15 @@ class UpstreamRegistry(Mapping[str, Upstream]):
     def __init__(
         self, make_private: MakePrivate, make_era_session: MakeEraSession, move_interest: MoveInterest
     ) -> None:
-        self._shared: Mapping[str, Upstream] = {}
-        self._runs: dict[str, Run] = {}
         self._make_private = make_private
+        self._make_era_session = make_era_session
         self._move_interest = move_interest
+        self._shared: Mapping[str, Upstream] = {}
+        self._by_key: dict[str, Upstream] = {}  # of every kind
+        self._runs: dict[str, Run] = {}  # of the shared sessions, by name
+        self._era_runs: dict[str, Run] = {}
+        self._not_before: dict[str, float] = {}  # when an upstream is asked for an era session again
         self._private: dict[object, dict[str, Run]] = {}
-        self._by_key: dict[str, Upstream] = {}
-        self._era_sessions = EraSessions(make_era_session, self._by_key, move_interest)
         self._clients: dict[object, Client] = {}
         self._arrival = trio.Event()  # the next client has come
         self._numbers = itertools.count(1)
@@ -103,67 +146,73 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 self._by_key[name] = upstream
                 if self._nursery is not None:
                     upstream.left_out()
-                    self._start(self._nursery, upstream)
+                    self._start_shared(upstream)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep every upstream connected until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await nursery.start(self._era_sessions.run)
+        async with trio.open_nursery() as self._nursery:
             for upstream in self._shared.values():
-                self._start(nursery, upstream)
+                self._start_shared(upstream)
             task_status.started()
             await trio.sleep_forever()
 
-    def _start(self, nursery: trio.Nursery, upstream: Upstream) -> None:
-        before = self._runs.get(upstream.name)
-        run = self._runs[upstream.name] = Run(upstream, trio.CancelScope(), trio.Event())
-        waits = before is not None and isinstance(before.upstream.config.target, Stdio)
-        nursery.start_soon(
-            self._keep,
-            run,
-            before.ended if before is not None and waits else None,
-            name=f"upstream {upstream.key}",
-        )
+    # How a session of any kind begins and ends
 
-    async def _keep(self, run: Run, after: trio.Event | None = None) -> None:
-        """Keep one session connected until its scope is cancelled; `after`: what has to be over first."""
-        upstream = run.upstream
+    def _start_shared(self, upstream: Upstream) -> None:
+        before = self._runs.get(upstream.name)
+        waits = before is not None and isinstance(before.upstream.config.target, Stdio)
+        self._runs[upstream.name] = self._start(upstream, before.ended if before and waits else None)
+
+    def _start(self, upstream: Upstream, after: trio.Event | None = None) -> Run:
+        """Keep a session connected until its scope is cancelled; `after`: what has to be over first."""
+        assert self._nursery is not None
+        self._by_key[upstream.key] = upstream
+        run = Run(upstream, trio.CancelScope(), trio.Event())
+        self._nursery.start_soon(self._keep, run, after, name=f"upstream {upstream.key}")
+        return run
+
+    async def _keep(self, run: Run, after: trio.Event | None) -> None:
+        upstream, reason = run.upstream, "its session was closed; ask again"
+        name, key = upstream.name, upstream.key
         try:
             with run.scope:
                 if after is not None:
                     await after.wait()
-                await upstream.run()
+                if key != era_session_key(name):
+                    await upstream.run()
+                else:
+                    await upstream.run_while_it_lasts()
+                    reason = upstream.trouble
+                    log.info("legacy clients are served in 2026-07-28", upstream=key, reason=reason)
         finally:
-            upstream.end("its session was closed; ask again")
-            if self._by_key.get(upstream.key) is upstream:
-                del self._by_key[upstream.key]
-            if self._runs.get(upstream.name) is run:
-                del self._runs[upstream.name]
+            upstream.end(reason)
+            if self._era_runs.get(name) is run:
+                del self._era_runs[name]
+                self._not_before[name] = trio.current_time() + PAUSE_SECONDS
+                self._move_interest(key, name)
+            if self._runs.get(name) is run:
+                del self._runs[name]
+            if self._by_key.get(key) is upstream:
+                del self._by_key[key]
             run.ended.set()
 
     def _retire(self, name: str) -> None:
         """Every session with an upstream gets no new call, and ends when nothing is in flight in it."""
-        ending = [(self._runs[name].upstream, self._runs[name].scope)] if name in self._runs else []
-        if (era_session := self._era_sessions.retire(name)) is not None:
-            ending.append(era_session)
-        for sessions in self._private.values():
-            if (private := sessions.pop(name, None)) is not None:
-                self._move_interest(private.upstream.key, name)
-                ending.append((private.upstream, private.scope))
-        for upstream, scope in ending:
-            upstream.retire()
-            if self._nursery is not None:
-                self._nursery.start_soon(_end_when_idle, upstream, scope, name=f"end {upstream.key}")
+        self._not_before.pop(name, None)
+        private = [sessions.pop(name, None) for sessions in self._private.values()]
+        for run in (self._runs.get(name), self._era_runs.pop(name, None), *private):
+            if run is not None and self._nursery is not None:
+                upstream = run.upstream
+                if upstream.key != name:
+                    self._move_interest(upstream.key, name)
+                upstream.retire()
+                self._nursery.start_soon(_end_when_idle, run, name=f"end {upstream.key}")
 
-    @property
-    def clients(self) -> int:
-        """How many clients there are that can be asked things: those with a session."""
-        return len(self._clients)
+    # Which session serves whom
 
     def connected(self) -> Iterator[Upstream]:
         """Every upstream with a connection, private ones included."""
-        return (upstream for upstream in list(self._by_key.values()) if upstream.connection is not None)
+        return (upstream for upstream in self.sessions() if upstream.connection is not None)
 
     def sessions(self) -> list[Upstream]:
         """Every session: the shared ones, era sessions and private ones."""
@@ -183,13 +232,33 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         try:
             shared = self._shared[name]
         except KeyError:
-            raise _removed(name) from None
+            data = {"upstream": name, "state": "removed"}
+            raise RpcError(UPSTREAM_UNAVAILABLE, f"Upstream {name!r} was removed", data) from None
         if shared.config.session != "shared" and call.client is not None:
             sessions = self._private.setdefault(call.client, {})
             if name not in sessions:
-                sessions[name] = self._open_private(name, call)
+                eras = Eras.LEGACY_FIRST if call.legacy and mirrors(shared.config) else Eras.MODERN_FIRST
+                offers = call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT)
+                private = self._make_private(name, f"{name}#{next(self._numbers)}", offers, eras)
+                sessions[name] = self._start(private)
             return sessions[name].upstream
-        return self._era_sessions.of(shared) if call.legacy else shared
+        return self._for_legacy(shared) if call.legacy else shared
+
+    def _for_legacy(self, shared: Upstream) -> Upstream:
+        """What serves a legacy client of an upstream: its era session when that is ready."""
+        run = self._era_runs.get(shared.name)
+        if run is None:
+            self._open_era_session(shared)
+        return run.upstream if run is not None and run.upstream.connection is not None else shared
+
+    def _open_era_session(self, shared: Upstream) -> None:
+        """Start an era session, if there is none, the server may have one and it is time to ask."""
+        facts, name = shared.facts, shared.name
+        if name in self._era_runs or self._nursery is None or facts is None:
+            return
+        may_have_one = is_modern(facts.revision) and mirrors(shared.config)
+        if may_have_one and trio.current_time() >= self._not_before.get(name, 0):
+            self._era_runs[name] = self._start(self._make_era_session(name, era_session_key(name)))
 
     def tellers(self, name: str, call: Call) -> list[Upstream]:
         """Who may tell a client of updates: the session that serves it; then the shared one, for a server
@@ -215,32 +284,37 @@ class UpstreamRegistry(Mapping[str, Upstream]):
     async def _settle(self, upstream: Upstream, legacy: bool) -> None:
         await upstream.settled()
         if legacy:
-            await self._era_sessions.settled(upstream)
+            self._open_era_session(upstream)
+            if (run := self._era_runs.get(upstream.name)) is not None:
+                await run.upstream.settled()
 
     def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
         """What each upstream that is ready said about itself, in the era that such a client meets."""
-        serving = [(name, self._era_sessions.of(up) if legacy else up) for name, up in self._shared.items()]
+        serving = [(name, self._for_legacy(up) if legacy else up) for name, up in self._shared.items()]
         return [(name, upstream.facts) for name, upstream in serving if upstream.facts is not None]
 
-    def _open_private(self, name: str, call: Call) -> Run:
-        key = f"{name}#{next(self._numbers)}"
-        in_its_era = call.legacy and mirrors(self._shared[name].config)
-        eras = Eras.LEGACY_FIRST if in_its_era else Eras.MODERN_FIRST
-        upstream = self._make_private(name, key, call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT), eras)
-        run = Run(upstream, trio.CancelScope(), trio.Event())
-        self._by_key[key] = upstream
-        assert self._nursery is not None
-        self._nursery.start_soon(self._keep, run, name=f"upstream {key}")
-        return run
+    # Clients that can be asked things: those with a session
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return len(self._clients)
 
     def join(self, client: Client) -> None:
-        """A client has come that can be asked things. `leave` must follow."""
+        """A client has come. `leave` must follow."""
         self._clients[client] = client
         arrival, self._arrival = self._arrival, trio.Event()
         arrival.set()
 
+    def leave(self, client: object) -> None:
+        """A client has gone: its private sessions are closed."""
+        self._clients.pop(client, None)
+        for run in self._private.pop(client, {}).values():
+            log.debug("private session closed", upstream=run.upstream.key)
+            run.scope.cancel(reason="its client has gone")
+
     def client(self, identity: object) -> Client | None:
-        """The client that calls itself so in its calls, when it can be asked things."""
+        """The client that calls itself so in its calls."""
         return self._clients.get(identity)
 
     def client_of(self, key: str) -> Client | None:
@@ -256,25 +330,13 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             await self._arrival.wait()
         return self.client_of(key)
 
-    def leave(self, client: object) -> None:
-        """A client has gone: its private sessions are closed."""
-        self._clients.pop(client, None)
-        for run in self._private.pop(client, {}).values():
-            log.debug("private session closed", upstream=run.upstream.key)
-            run.scope.cancel(reason="its client has gone")
 
-
-async def _end_when_idle(upstream: Upstream, scope: trio.CancelScope) -> None:
+async def _end_when_idle(run: Run) -> None:
+    upstream = run.upstream
     with trio.move_on_after(RETIRE_SECONDS):
         await upstream.idle()
     if upstream.in_flight:
         log.warning(
             "exchanges are cut off, their upstream has gone", upstream=upstream.key, number=upstream.in_flight
         )
-    scope.cancel(reason="it was removed or restarted")
-
-
-def _removed(name: str) -> RpcError:
-    return RpcError(
-        UPSTREAM_UNAVAILABLE, f"Upstream {name!r} was removed", {"upstream": name, "state": "removed"}
-    )
+    run.scope.cancel(reason="it was removed or restarted")
