@@ -92,7 +92,6 @@ async def test_a_server_that_dies_over_and_over_is_tried_at_the_cap_and_said_to_
         before = world.connects["x"]
         await trio.sleep(10 * LOOP_SECONDS)
         assert 10 <= world.connects["x"] - before <= 10 / (1 - JITTER)
-        assert [change.state for change in upstream.history.changes].count("crash-loop") >= 10
         if upstream.connection is not None:
             await trio.sleep(1)  # it lives for half a second now and then
         left_out = (await world.client().request("resources/list"))["_meta"]["dev.mcpmux/upstreams"]
@@ -134,7 +133,7 @@ async def test_an_idle_server_that_answers_nothing_any_more_is_started_again(up,
         world.servers["x"] = Moody(up)
         await trio.sleep(30 + SILENCES * ANSWER_SECONDS + 10)
         assert world.connects["x"] == 2
-        assert "health check" in str([change.reason for change in upstream.history.changes])
+        assert "health check" in (upstream.last_error or "")
         assert await call_tool(world) is None
 
 
@@ -218,12 +217,14 @@ async def test_calls_that_take_too_long_never_shut_off_a_server_that_is_alive(up
     server = Moody(up)
     server.dumb = frozenset({"tools/call"})
     async with open_world({"x": server, "docs": other()}, settings=SHORT) as world:
+        upstream = world.mux.upstreams["x"]
+        await upstream.settled()
+        ready_since = upstream.since
         for _ in range(3):
             await fail_calls(world)
             assert len((await world.client().request("resources/list"))["resources"]) == 1
-        upstream = world.mux.upstreams["x"]
         assert (upstream.state, world.connects["x"]) == ("ready", 1)
-        assert {change.state for change in upstream.history.changes} == {"ready"}
+        assert upstream.since == ready_since
 
 
 @pytest.mark.parametrize("up", ERAS)

@@ -1,4 +1,5 @@
-"""How one upstream is: what speaks for it and what against it, in states and words that people are told.
+"""How one upstream is: what speaks for it and what against it, in states and words that people are told; and
+how many exchanges it is given at a time (`Limiter`; the rules are in `mux/fair_queue`).
 
 State
 
@@ -14,10 +15,8 @@ is connected and asked.
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 import trio
@@ -25,56 +24,81 @@ import trio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.mux.breaker import Breaker, Comeback
-from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
+from mcpmux.mux.fair_queue import FairQueue
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
-from mcpmux.runtime.upstreams.limiter import Limiter
 from mcpmux.runtime.upstreams.response_cache import ResponseCache
+from mcpmux.transports.http.server_connection import CONNECTION
 
 log = structlog.get_logger()
 
-CHANGES_KEPT: Final = 50  # of one upstream's state; those of a crash loop fill an hour
 BREATH_SECONDS: Final = 0.05  # between the exchanges of one call, such as the pages of a list
 
 OnChange = Callable[[str, Collection[str]], None]
 """Lists of an upstream may have changed: its name, and the capabilities that they belong to."""
 
 
-class StateChange(NamedTuple):
-    """`at`: seconds since 1970. `reason`: why, in words; "" for a good end."""
+class Waiter:
+    """One exchange that waits, until it is `called`. `refused`: it had to give way to another client's."""
 
-    at: float
-    state: str
-    reason: str
-
-
-class History:
-    """The latest changes of one upstream's state, oldest first, none twice in a row."""
+    __slots__ = ("called", "refused")
 
     def __init__(self) -> None:
-        self._changes: deque[StateChange] = deque(maxlen=CHANGES_KEPT)
+        self.called = trio.Event()
+        self.refused = False
 
-    def __repr__(self) -> str:
-        return f"<History {len(self._changes)} changes>"
 
-    def note(self, state: str, reason: str = "") -> None:
-        """It is in this state now."""
-        if not self._changes or self._changes[-1][1:] != (state, reason):
-            self._changes.append(StateChange(time.time(), state, reason))
+class Limiter(FairQueue[Waiter]):
+    """In front of one upstream. `enter` or `wait`, then `leave` in any case: who has the slot is `called`.
 
-    @property
-    def changes(self) -> tuple[StateChange, ...]:
-        """The latest, oldest first."""
-        return tuple(self._changes)
+    A free slot is taken without waiting. A slot is never lost, whoever is cancelled. Who is refused hears
+    `Busy` at once.
+    """
+
+    __slots__ = ("_upstream",)
+
+    def __init__(self, upstream: str, slots: int, room: int) -> None:
+        super().__init__(slots, room)
+        self._upstream = upstream
+
+    async def wait(self, call: Call) -> bool:
+        """Wait for a slot, after `enter` said that none is free; True, when it is there.
+
+        Whose turn it is goes by its principal, else its session or stream, else its connection. Raises Busy.
+        The caller owns the deadline.
+        """
+        client, waiter = call.principal.name or call.client or CONNECTION.get(), Waiter()
+        displaced = self.enqueue(client, waiter)
+        if displaced is waiter:
+            raise self.busy()
+        if displaced is not None:
+            displaced.refused = True
+            displaced.called.set()
+        try:
+            await waiter.called.wait()
+        except BaseException:
+            has_none = self.withdraw(client, waiter) or waiter.refused
+            if not has_none and (following := self.leave()) is not None:
+                following.called.set()
+            raise
+        if waiter.refused:
+            raise self.busy()
+        return True
+
+    def busy(self) -> Busy:
+        """Why an exchange gets no slot."""
+        sentence = f"upstream {self._upstream!r} works on {self.running} exchanges and {self.waiting} wait"
+        return Busy(sentence, f"upstreams.{self._upstream}.max_waiting", upstream=self._upstream)
 
 
 class UpstreamStatus:
     """One upstream's.
 
     `name` is the configured one. `connection` is set while it is ready or failing; `trouble` says in words
-    why it is not, and `last_error` what went wrong last. `connects` counts connections. `history` has
-    the latest changes of its state.
+    why it is not, and `last_error` what went wrong last. `connects` counts connections.
     """
 
     def __init__(self, config: UpstreamConfig, on_change: OnChange) -> None:
@@ -85,7 +109,6 @@ class UpstreamStatus:
         self.trouble = "it is still starting"
         self.last_error: str | None = None
         self.connects = 0
-        self.history = History()
         self.since = trio.current_time()  # when it came into its state; see `state`
         self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
         self.unasked_logs = 0  # log messages on the way of modern calls that had asked for none
@@ -95,9 +118,8 @@ class UpstreamStatus:
         self.memory: ResponseCache | None = None  # what it has said and may be used again; None: nothing
         self._told_lists: frozenset[str] = frozenset()  # capabilities of which a modern server tells changes
         self.breaker = Breaker()
-        self.silent = (
-            True  # nothing was answered since somebody looked; always so while the breaker has doubts
-        )
+        # Nothing was answered since somebody looked; always so while the breaker has doubts.
+        self.silent = True
         self.speaks_up = False  # it is known to answer health checks
         self.alarm = trio.Event()  # the breaker wants it asked
         self._comeback = Comeback()
@@ -151,13 +173,13 @@ class UpstreamStatus:
     def hold(self, reason: str) -> None:
         """Take no more exchanges; `reason` goes on from its name. Those in flight are not touched."""
         self.held = reason
-        self.since = trio.current_time()
+        self.turned()
         self.forget()
 
     def release(self) -> None:
         """Take exchanges again."""
         self.held = None
-        self.since = trio.current_time()
+        self.turned()
         self.forget()
 
     def remember(self, memory: ResponseCache | None) -> None:
@@ -186,7 +208,7 @@ class UpstreamStatus:
         self.silent = False
         if self.breaker.doubtful and self.breaker.answered():
             self.alarm.set()
-            self.turned("ready")
+            self.turned()
             log.info("upstream answers again")
             self._tell_change()
 
@@ -201,7 +223,7 @@ class UpstreamStatus:
         """A probe has failed: no calls until one is answered. `wish`: seconds that the server asks for."""
         self.trouble = self.last_error = reason
         if self.breaker.probe_failed(trio.current_time(), chance, wish):
-            self.turned("failing", reason)
+            self.turned()
             log.warning("upstream failing", reason=reason, retry_seconds=self.retry_seconds)
             self._tell_change()
 
@@ -217,9 +239,9 @@ class UpstreamStatus:
         if self.connection is not None:
             self._on_change(self.name, self.connection.facts.capabilities)
 
-    def turned(self, state: str, reason: str = "") -> None:
+    def turned(self) -> None:
+        """It has come into another state."""
         self.since = trio.current_time()
-        self.history.note(state, reason)
 
     def lost(self, error: TransportError) -> RpcError:
         """A call has failed for good: what its client is told."""

@@ -3,7 +3,7 @@
 Promises: a crash, hang or garbage of this upstream stays here; an exchange gets its answer, or an RpcError
 that names the upstream and says what is wrong, within the upstream's deadline; an idempotent exchange is
 sent a second time when the first connection was lost under it, or when the server asks for a little patience.
-Its states are those of `condition`.
+Its states are those of `status`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeatin
 from mcpmux.runtime.upstreams.status import OnChange, UpstreamStatus, when_again
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.waiting import Deadline
+from mcpmux.transports.waiting import Deadline, limited
 from mcpmux.transports.wall import walled
 
 log = structlog.get_logger()
@@ -105,9 +105,6 @@ class Upstream(UpstreamStatus):
         self._is_news = False  # see `left_out`
         self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
         subscriber.on_lists = self.hear_of_lists
-
-    def __repr__(self) -> str:
-        return f"<Upstream {self.name} {self.state}>"
 
     async def settled(self) -> None:
         """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody."""
@@ -222,7 +219,7 @@ class Upstream(UpstreamStatus):
         if self.watch is not None:
             self.watch.routed(self.name)
         for last in (False, True):
-            connection = self.connection or await self._connected_within(deadline)
+            connection = self.connection or await self._connected(deadline)
             try:
                 result = await connection.exchange(call, notify, deadline)
             except RpcError as error:
@@ -265,19 +262,16 @@ class Upstream(UpstreamStatus):
             self._forget(connection)
             await trio.sleep(pause)
 
-    async def _connected_within(self, deadline: Deadline) -> Connection:
-        await in_task()
-        with deadline.limit():
-            return await self._connected()
-
-    async def _connected(self) -> Connection:
+    async def _connected(self, deadline: Deadline | None = None) -> Connection:
         """The open connection. Raises RpcError when there is none and none is about to be."""
-        while self.connection is None:
-            if self._settled.is_set():
-                again = when_again(self.retry_seconds)
-                raise self.error(UPSTREAM_UNAVAILABLE, f"is not available: {self.trouble}{again}")
-            await self.settled()
-        return self.connection
+        await in_task()
+        with limited(deadline):
+            while self.connection is None:
+                if self._settled.is_set():
+                    again = when_again(self.retry_seconds)
+                    raise self.error(UPSTREAM_UNAVAILABLE, f"is not available: {self.trouble}{again}")
+                await self.settled()
+            return self.connection
 
     def _forget(self, connection: Connection) -> None:
         """`connection` has ended: exchanges from now on wait for the attempt that follows."""
@@ -288,7 +282,7 @@ class Upstream(UpstreamStatus):
             self.forget()
             self.hear_of_lists(frozenset())
             self.breaker, self.silent = Breaker(), True
-            self.turned("connecting", str(connection.close_reason))
+            self.turned()
             self.left_out()
             self._gone = connection.facts.capabilities
 
@@ -330,7 +324,7 @@ class Upstream(UpstreamStatus):
             if wait > SOON_SECONDS or not (held is not None or died_of_probe):
                 self._settled.set()
                 self.left_out()
-                self.turned(self.state, reason)
+                self.turned()
                 if self._gone:
                     self._on_change(self.name, self._gone)
                     self._gone = ()
@@ -344,14 +338,11 @@ class Upstream(UpstreamStatus):
     async def run_while_it_lasts(self) -> None:
         """Connect, and again after each loss, until an attempt fails or its connection does not hold."""
         structlog.contextvars.bind_contextvars(upstream=self.key)
-        try:
-            while True:
-                began = trio.current_time()
-                held, _ = await self._attempt()
-                if held is None or trio.current_time() - began < STABLE_SECONDS:
-                    return
-        finally:
-            self._settled.set()
+        while True:
+            began = trio.current_time()
+            held, _ = await self._attempt()
+            if held is None or trio.current_time() - began < STABLE_SECONDS:
+                return
 
     async def _attempt(self) -> tuple[float | None, bool]:
         """Connect and stay until the connection is lost. Sets `trouble`.
@@ -421,7 +412,7 @@ class Upstream(UpstreamStatus):
         self.announce()
         self.connects += 1
         self.speaks_up |= is_modern(connection.facts.revision)  # it answered `server/discover`
-        self.turned("ready")
+        self.turned()
         if self.watch is not None:
             self.watch.leg.revision = connection.facts.revision
         self._settled.set()
