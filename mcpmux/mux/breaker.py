@@ -66,9 +66,6 @@ class Breaker:
         self.retry_at: float | None = None
         self._pause = FIRST_PAUSE_SECONDS
 
-    def __repr__(self) -> str:
-        return f"Breaker({self.state.value}, failures={self.failures})"
-
     @property
     def blocks(self) -> bool:
         """Whether calls are refused."""
@@ -120,9 +117,6 @@ class Comeback:
         self._next = 0.0
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self.looping = False
-
-    def __repr__(self) -> str:
-        return f"Comeback(next={self._next:.1f}s{', looping' if self.looping else ''})"
 
     @property
     def deaths(self) -> int:

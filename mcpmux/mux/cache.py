@@ -135,9 +135,6 @@ class Freshness:
         self._ttl_ms: int | None = None
         self.scope = "public"
 
-    def __repr__(self) -> str:
-        return f"Freshness({self.ttl_ms} ms, {self.scope})"
-
     def take(self, result: Fields) -> None:
         """One more part. An empty result is no part: there was nothing to ask."""
         if not result:
@@ -200,9 +197,6 @@ class Fetch(msgspec.Struct, eq=False):
     outcome: Any = None
     done: Done | None = None
 
-    def __repr__(self) -> str:
-        return f"<Fetch of {self.key}{', spoiled' if self.spoiled else ''}>"
-
     def fail(self, error: RpcError) -> None:
         """What the server itself has answered is for those who have joined, too; other trouble is not."""
         if is_own_answer(error):
@@ -221,9 +215,6 @@ class Cache:
         self.joinable: dict[tuple[Key, int, Audience], Fetch] = {}
         """The open fetches that nothing has spoiled, by what they are of, since when, and for whom."""
         self.bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<Cache {len(self._entries)} entries, {self.bytes} bytes>"
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -400,9 +391,6 @@ class Generations:
         self._counts = data.cast("B").cast("Q")
         self._row = process * 2 * SLOTS
         self.processes = processes
-
-    def __repr__(self) -> str:
-        return f"<Generations {self.of(MERGED)}, row {self._row // (2 * SLOTS)} of {self.processes}>"
 
     def act(self, name: str) -> None:
         """Something was done at an upstream, or is being done: another generation for every process."""

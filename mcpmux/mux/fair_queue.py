@@ -37,10 +37,6 @@ class FairQueue(Generic[T]):
         self.waiting = 0
         self._ring: OrderedDict[Hashable, OrderedDict[T, None]] = OrderedDict()  # the next in turn first
 
-    def __repr__(self) -> str:
-        clients = len(self._ring)
-        return f"<FairQueue {self.running}/{self.slots} running, {self.waiting} of {clients} clients waiting>"
-
     def enter(self) -> bool:
         """Take a free slot, which `leave` gives back. False when there is none."""
         if self.running < self.slots:

@@ -123,30 +123,22 @@ class Calls:
         self.pending_requests = PendingRequests()
         self._send = send
         self._hear = hear
-        self._parked: dict[str, PendingRequest] = {}
+        self.parked: dict[str, PendingRequest] = {}  # by state
         self.may_ask = m.ASKED_DURING  # in which of our requests the server may ask something
         self.find_client: FindClient = nobody
         self.revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
-
-    def __repr__(self) -> str:
-        return f"<Calls {self.pending_requests!r}, {len(self._parked)} parked>"
 
     def park(self, pending: PendingRequest) -> Fields:
         """The server has asked something in a call: what its client gets instead of an answer.
 
         Raises RpcError when too many wait already.
         """
-        if len(self._parked) >= PARK_LIMIT:
+        if len(self.parked) >= PARK_LIMIT:
             raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
         state = secrets.token_urlsafe(STATE_BYTES)
-        self._parked[state] = pending
+        self.parked[state] = pending
         pending.parked_until = trio.current_time() + PARK_SECONDS
         return input_required(pending.asked, state, legacy=pending.call.legacy)
-
-    @property
-    def has_parked(self) -> bool:
-        """Whether any call waits for its client."""
-        return bool(self._parked)
 
     # Questions of the server
 
@@ -178,7 +170,7 @@ class Calls:
         for pending in self.pending_requests:
             if pending.asked.get(key) is not None and pending.asked[key].id == request_id:
                 del pending.asked[key]
-        for state, pending in self._parked.items():
+        for state, pending in self.parked.items():
             if not pending.asked:
                 self._hear(Notification(WITHDRAWN, raw({STATE: state})))
 
@@ -231,10 +223,10 @@ class Calls:
         Raises RpcError for a state that was not given to this very request, or not any more.
         """
         state = call.text(STATE) or ""
-        pending = self._parked.get(state)
+        pending = self.parked.get(state)
         if pending is None or not _is_same(pending.call, call):
             raise unknown_state()
-        del self._parked[state]
+        del self.parked[state]
         pending.parked_until = None
         pending.call = call
         try:
@@ -253,12 +245,8 @@ class Calls:
     def overdue(self) -> list[PendingRequest]:
         """Parked requests whose clients took too long, no longer parked."""
         now = trio.current_time()
-        late = [s for s, t in self._parked.items() if t.parked_until is not None and t.parked_until < now]
-        return [self._parked.pop(state) for state in late]
-
-    def take_back(self, state: str) -> PendingRequest | None:
-        """The parked request of a client that has gone; None when there is none with that state."""
-        return self._parked.pop(state, None)
+        late = [s for s, t in self.parked.items() if t.parked_until is not None and t.parked_until < now]
+        return [self.parked.pop(state) for state in late]
 
     async def refuse_questions(self, pending: PendingRequest) -> None:
         """Tell the server that what it asked in a call will not be answered."""

@@ -48,7 +48,7 @@ class Channel:
         self._expiring = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.calls!r}>"
+        return f"<{type(self).__name__} {self.calls.pending_requests!r}>"
 
     @property
     def close_reason(self) -> TransportError:
@@ -143,13 +143,13 @@ class Channel:
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when no call was parked with that state."""
-        pending = self.calls.take_back(state)
+        pending = self.calls.parked.pop(state, None)
         if pending is not None and not self.closed.is_set():
             self._nursery.start_soon(self._give_up, pending)
         return pending is not None
 
     async def _expire_parked(self) -> None:
-        while self.calls.has_parked:
+        while self.calls.parked:
             await trio.sleep(EXPIRE_SECONDS)
             for pending in self.calls.overdue():
                 await self._give_up(pending)

@@ -83,9 +83,6 @@ class DuplexChannel(Channel):
         self._draining = False
         self.ended = trio.Event()  # the peer will say nothing more, and everything it asked is done with
 
-    def __repr__(self) -> str:
-        return f"<DuplexChannel {self.calls!r}, {len(self._incoming)} incoming>"
-
     @property
     def close_reason(self) -> TransportError:
         """Why it ended, once `closed` is set."""

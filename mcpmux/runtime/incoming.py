@@ -40,9 +40,6 @@ class InlineExchange:
         self._scope: trio.CancelScope | None = None
         self._attended = False
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._running!r}>"
-
     def start(self, work: Coroutine[Any, Any, None], context: Context) -> None:
         """Begin."""
         self._running = running = Inline(work, context, self.attend)
@@ -90,9 +87,6 @@ class Incoming:
         self._on_done = on_done
         self._exchanges: dict[Id, InlineExchange | trio.CancelScope] = {}
         self._context = copy_context()  # each exchange has its own copy
-
-    def __repr__(self) -> str:
-        return f"<Incoming {len(self._exchanges)} in progress>"
 
     def __len__(self) -> int:
         return len(self._exchanges)

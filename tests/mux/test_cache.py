@@ -255,15 +255,6 @@ def test_one_large_answer_does_not_displace_all_others():
     assert not keep(Cache(ENTRY_OVERHEAD, 1), READ)
 
 
-def test_it_shows_its_state():
-    cache = Cache(MAX_BYTES, MAX_ENTRIES)
-    keep(cache, READ)
-    assert repr(cache).startswith("<Cache 1 entries, ")
-    fetch = cache.begin(READ)
-    cache.clear()
-    assert repr(fetch).endswith(", spoiled>")
-
-
 @given(st.sampled_from(URIS), st.sampled_from(URIS))
 def test_touching_is_mutual(uri: str, other: str):
     assert touches(uri, other) is touches(other, uri)

@@ -76,10 +76,6 @@ def test_withdrawn_gets_no_turn_and_says_so_once():
     assert turns(queue) == [("a", 2), ("b", 1)]
 
 
-def test_what_waits_shows():
-    assert repr(filled(2, 9, [("a", 1)])) == "<FairQueue 2/2 running, 1 of 1 clients waiting>"
-
-
 @pytest.mark.parametrize("flood", [100, 10_000])
 def test_flood_does_not_delay_another_client(flood):
     """Ten of b are served within twenty turns, whatever a has before them."""

@@ -62,4 +62,3 @@ def test_an_empty_result_is_no_part():
 def test_nothing_taken_is_not_fresh():
     fresh = Freshness()
     assert (fresh.ttl_ms, fresh.scope) == (0, "public")
-    assert repr(fresh) == "Freshness(0 ms, public)"

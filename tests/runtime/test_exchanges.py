@@ -426,7 +426,7 @@ async def test_an_answer_that_waits_without_a_task_is_an_error_that_is_told(auto
         await theirs.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
         with trio.fail_after(5):
             assert json.loads(await theirs.receive())["error"]["code"] == -32603
-        assert "0 incoming" in repr(link)
+        assert len(link._incoming) == 0
 
 
 async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock, server, monkeypatch):

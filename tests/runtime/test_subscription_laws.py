@@ -319,7 +319,7 @@ class Stage:
             if upstream.connection is not None:
                 assert repr(upstream.subscriber) == "<Subscriber 0 asked, 0 refused>"
                 listens = 1 if upstream.connection.facts.revision == MODERN else 0  # for changes of lists
-                assert f"<PendingRequests {listens} in flight>" in repr(upstream.connection._channel)
+                assert f"<PendingRequests {listens} in flight>" in repr(upstream.connection.channel)
 
 
 clients = st.sampled_from(list(CLIENTS))

@@ -54,31 +54,13 @@ class Connection:
     """One upstream's open conversation. `facts` is what it said about itself."""
 
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
-        self._channel = channel
+        self.channel = channel
         self._client_info = client_info
         self.facts = facts
         self.makes_tasks = offers_tasks(facts)
         self.task_support: dict[str, str] = {}  # what its tools said about tasks when they were last listed
         self.closed = channel.closed
         self._sure_until = -math.inf
-
-    def __repr__(self) -> str:
-        return f"<Connection {self.facts.revision}{' closed' if self.closed.is_set() else ''}>"
-
-    @property
-    def channel(self) -> Channel:
-        """What carries it; another one than was tried first when the server was found to be older."""
-        return self._channel
-
-    @property
-    def hearing(self) -> bool:
-        """Whether what a legacy server says of its own accord is heard at the moment."""
-        return self._channel.hearing
-
-    @property
-    def close_reason(self) -> TransportError:
-        """Why it ended, once `closed` is set."""
-        return self._channel.close_reason
 
     def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
         """One call, until the end of `deadline`.
@@ -90,11 +72,7 @@ class Connection:
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when the state is not known here."""
-        return self._channel.abandon(state)
-
-    async def reply(self, call: Call) -> None:
-        """Answer what a parked call asked, and wait for it no more. Raises like `exchange`."""
-        await self._channel.reply(call)
+        return self.channel.abandon(state)
 
     async def tell(self, method: str, params: Fields) -> None:
         """Pass on a notification of the clients that this server's era knows; 2026-07-28 knows none."""
@@ -104,14 +82,14 @@ class Connection:
 
         Over HTTP a server can be replaced by one of the other era without anything being closed.
         """
-        if not self._channel.doubtful or trio.current_time() < self._sure_until:
+        if not self.channel.doubtful or trio.current_time() < self._sure_until:
             return True
         await in_task()
-        self._channel.believe()
+        self.channel.believe()
         if await self._is_recognised():
             self._sure_until = trio.current_time() + SURE_SECONDS
             return True
-        self._channel.give_up(TransportClosed(f"it does not speak {self.facts.revision} any more"))
+        self.channel.give_up(TransportClosed(f"it does not speak {self.facts.revision} any more"))
         return False
 
     async def _is_recognised(self) -> bool:
@@ -120,10 +98,6 @@ class Connection:
     async def check(self) -> None:
         """Ask something that every server answers. Raises RpcError (an answer, too) or TransportError."""
         raise NotImplementedError
-
-    def give_up(self, reason: TransportError) -> None:
-        """The server is as good as gone: sets `closed`."""
-        self._channel.give_up(reason)
 
 
 class ModernConnection(Connection):
@@ -137,20 +111,20 @@ class ModernConnection(Connection):
         leg = call if complete else call.with_meta(modern_meta(call, self._client_info))
         if call.method == m.TOOLS_LIST:
             return self._list_tools(leg, notify, deadline)
-        return self._channel.exchange(leg, notify, deadline)
+        return self.channel.exchange(leg, notify, deadline)
 
     async def _list_tools(self, leg: Call, notify: Notify, deadline: Deadline | None) -> Fields:
-        result = self._channel.learn_tools(await self._channel.exchange(leg, notify, deadline))
+        result = self.channel.learn_tools(await self.channel.exchange(leg, notify, deadline))
         return without_task_support(result) if leg.legacy else result
 
     async def _is_recognised(self) -> bool:
         try:
-            return await _discover(self._channel, self._client_info) is not None
+            return await _discover(self.channel, self._client_info) is not None
         except McpmuxError:
             return True  # some other trouble, which the next call will meet
 
     async def check(self) -> None:
-        await self._channel.exchange(handshake.discover_call(self._client_info), unheard)
+        await self.channel.exchange(handshake.discover_call(self._client_info), unheard)
 
 
 class LegacyConnection(Connection):
@@ -161,55 +135,44 @@ class LegacyConnection(Connection):
         self._severity = len(LOG_LEVELS)  # of the log level that was set; so far none
 
     def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
-        leg = self._leg(call)
-        if leg is None:
-            return self._speak_up_and_exchange(call, notify, deadline)
+        level = call.meta.get(LOG_LEVEL)
+        if level is not None and severity(text_of(level)) < self._severity and self.facts.offers("logging"):
+            return self._speak_up_and_exchange(text_of(level), call, notify, deadline)
+        offered = call.meta.get(CLIENT_CAPABILITIES)
+        meta = downgrade_meta(call)
+        leg = Call(call.method, call.params, meta, call.client, offered, call.legacy, call.principal)
         if STATE in call.params:
             return _upgraded(call, self._resume(leg, notify, deadline))
         if RESPONSES in call.params:
             leg = after_visits(leg)
-        return _upgraded(call, self._channel.exchange(leg, notify, deadline))
+        return _upgraded(call, self.channel.exchange(leg, notify, deadline))
 
-    async def _speak_up_and_exchange(self, call: Call, notify: Notify, deadline: Deadline | None) -> Fields:
-        await self._speak_up(text_of(call.meta[LOG_LEVEL]), deadline)
+    async def _speak_up_and_exchange(
+        self, level: str | None, call: Call, notify: Notify, deadline: Deadline | None
+    ) -> Fields:
+        """Have the server log at least `level`: its sessions have one level, our clients each their own."""
+        self._severity = severity(level)
+        try:
+            await self.channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard, deadline)
+        except RpcError as error:
+            log.debug("log level refused", level=level, reason=error.message)
         return await self.exchange(call, notify, deadline)
-
-    def _leg(self, call: Call) -> Call | None:
-        """The call in the session's words; None when the server has to be told another log level before."""
-        level = call.meta.get(LOG_LEVEL)
-        quiet = (
-            level is None or severity(text_of(level)) >= self._severity or not self.facts.offers("logging")
-        )
-        return self._in_session(call) if quiet else None
-
-    def _in_session(self, call: Call) -> Call:
-        capabilities = call.meta.get(CLIENT_CAPABILITIES)
-        meta = downgrade_meta(call)
-        return Call(call.method, call.params, meta, call.client, capabilities, call.legacy, call.principal)
 
     async def _resume(self, leg: Call, notify: Notify, deadline: Deadline | None) -> Fields:
         await in_task()
         with limited(deadline):
-            return await self._channel.resume(leg, notify)
-
-    async def _speak_up(self, level: str | None, deadline: Deadline | None) -> None:
-        """Have the server log at least `level`: its sessions have one level, our clients each their own."""
-        self._severity = severity(level)
-        try:
-            await self._channel.exchange(Call(m.SET_LEVEL, {"level": raw(level)}, {}), unheard, deadline)
-        except RpcError as error:
-            log.debug("log level refused", level=level, reason=error.message)
+            return await self.channel.resume(leg, notify)
 
     async def tell(self, method: str, params: Fields) -> None:
-        await self._channel.notify(method, params)
+        await self.channel.notify(method, params)
 
     async def _is_recognised(self) -> bool:
         with trio.move_on_after(PROBE_SECONDS), suppress(RpcError, TransportError):
-            await self._channel.exchange(Call(m.PING, {}, {}), unheard)
-        return not self._channel.doubtful
+            await self.channel.exchange(Call(m.PING, {}, {}), unheard)
+        return not self.channel.doubtful
 
     async def check(self) -> None:
-        await self._channel.exchange(Call(m.PING, {}, {}), unheard)
+        await self.channel.exchange(Call(m.PING, {}, {}), unheard)
 
 
 async def _upgraded(call: Call, exchange: Awaitable[Fields]) -> Fields:
@@ -227,18 +190,6 @@ class Eras(enum.Enum):
     LEGACY_FIRST = enum.auto()
     """For a server that does not survive `server/discover`, and for the session of a legacy client."""
     LEGACY_ONLY = enum.auto()
-
-    @property
-    def after_a_death(self) -> Eras:
-        """It may have died of the first question: the next attempt begins with another one."""
-        return _AFTER_A_DEATH[self]
-
-
-_AFTER_A_DEATH: Final = {
-    Eras.MODERN_FIRST: Eras.LEGACY_FIRST,
-    Eras.LEGACY_FIRST: Eras.MODERN_FIRST,
-    Eras.LEGACY_ONLY: Eras.LEGACY_ONLY,
-}
 
 
 async def connect(
@@ -317,9 +268,6 @@ class NotificationQueue:
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, bytes], Fields] = {}
         self._arrival = trio.Event()
-
-    def __repr__(self) -> str:
-        return f"<NotificationQueue {len(self._waiting)}>"
 
     def put_nowait(self, method: str, params: Fields) -> bool:
         """Have it passed on, once. False when too much waits already."""

@@ -57,7 +57,7 @@ class Health:
                 self._patient.speaks_up = True
                 self._patient.heard()
             elif self._silences >= SILENCES and self._counts:
-                self._connection.give_up(TransportClosed(f"{DEAF}, {SILENCES} times in a row"))
+                self._connection.channel.give_up(TransportClosed(f"{DEAF}, {SILENCES} times in a row"))
                 return
             elif self._counts and self._patient.breaker.suspect():
                 self._patient.silent = True  # nothing but an idle server's silence speaks against it so far

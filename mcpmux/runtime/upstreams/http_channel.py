@@ -110,9 +110,6 @@ class HttpChannel(Channel):
         self._learning: list[Call] = []  # calls that are repeated with other headers
         self._answer = answer
 
-    def __repr__(self) -> str:
-        return f"<HttpChannel {self._peer!r} {self.calls!r}>"
-
     @property
     def close_reason(self) -> TransportError:
         """Why it ended, once `closed` is set."""

@@ -296,9 +296,6 @@ class HttpPeer:
         self.closed = trio.Event()
         self.close_reason: TransportError = TransportClosed("not reachable")
 
-    def __repr__(self) -> str:
-        return f"<HttpPeer {self._target} session={self.session!r}>"
-
     def settle(self, facts: ServerFacts) -> None:
         """From now on every request carries what the agreed revision asks for."""
         headers = []

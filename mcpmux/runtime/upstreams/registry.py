@@ -114,9 +114,6 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery | None = None
 
-    def __repr__(self) -> str:
-        return f"<UpstreamRegistry {list(self._shared.values())}, {len(self._private)} clients of their own>"
-
     def __getitem__(self, name: str) -> Upstream:
         return self._shared[name]
 

@@ -138,9 +138,6 @@ class CacheStore:
         self.cache = Cache(self.config.max_bytes, self.config.max_entries)
         self.counts: dict[str, Counts] = {}
 
-    def __repr__(self) -> str:
-        return f"<CacheStore {self.cache!r}>"
-
     def follow(self, config: Caching) -> None:
         """This holds from now on; what was kept is forgotten."""
         self.config = config
@@ -172,9 +169,6 @@ class ResponseCache:
         self._doubts = 0
         self._passing = 0
         self._public: set[str] = set()  # lists that are the same for everybody, as far as is known
-
-    def __repr__(self) -> str:
-        return f"<ResponseCache of {self.key}>"
 
     # What the session tells
 

@@ -196,7 +196,9 @@ class UpstreamStatus:
     def announce(self) -> None:
         """Its memory learns of which lists changes can be heard now."""
         if self.memory is not None and self.connection is not None:
-            self.memory.follow(self.connection.facts, self._told_lists, hearing=self.connection.hearing)
+            self.memory.follow(
+                self.connection.facts, self._told_lists, hearing=self.connection.channel.hearing
+            )
 
     def forget(self) -> None:
         """What it has said so far is not used any more, nor what is on its way."""

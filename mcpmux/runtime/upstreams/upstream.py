@@ -208,7 +208,7 @@ class Upstream(UpstreamStatus):
         connection = await self._connected()
         self._generations.act(self.name)
         try:
-            await connection.reply(call)
+            await connection.channel.reply(call)
         except TransportError as error:
             raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
         finally:
@@ -378,7 +378,7 @@ class Upstream(UpstreamStatus):
                     nursery.start_soon(Health(self, connection).run, name=f"health {self.name}")
                     await connection.closed.wait()
                     nursery.cancel_scope.cancel()
-                self.trouble = str(connection.close_reason)
+                self.trouble = str(connection.channel.close_reason)
             finally:
                 self._forget(connection)
 
@@ -390,8 +390,10 @@ class Upstream(UpstreamStatus):
         with trio.move_on_after(seconds):
             try:
                 connection = await connect(channel, self._client_info, self._capabilities, eras)
-            except TransportClosed:
-                self._eras = eras.after_a_death
+            except TransportClosed:  # it may have died of the first question: the next time another is first
+                if eras is not Eras.LEGACY_ONLY:
+                    modern = eras is Eras.MODERN_FIRST
+                    self._eras = Eras.LEGACY_FIRST if modern else Eras.MODERN_FIRST
                 raise
             except RpcError as error:
                 raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
