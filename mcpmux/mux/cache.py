@@ -28,7 +28,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -174,19 +174,11 @@ class Entry(msgspec.Struct, frozen=True):
     generation: int = 0
 
 
-class Done(Protocol):
-    """What those wait for who have joined a fetch."""
-
-    def set(self) -> None:
-        """Wake them."""
-        ...
-
-
 class Fetch(msgspec.Struct, eq=False):
     """An open fetch. `spoiled`: what it brings must not be kept; `generation`: in which it began.
 
     `audience`: who may join it; `first`: the call that it was begun for. `outcome`: what it brings to those
-    who have joined, perhaps an RpcError; None: one of them asks next. `done`: once somebody has joined.
+    who have joined, perhaps an RpcError; None: one of them asks next. `done`: an event, once one has joined.
     """
 
     key: Key
@@ -195,7 +187,7 @@ class Fetch(msgspec.Struct, eq=False):
     first: Call | None = None
     spoiled: bool = False
     outcome: Any = None
-    done: Done | None = None
+    done: Any = None
 
     def fail(self, error: RpcError) -> None:
         """What the server itself has answered is for those who have joined, too; other trouble is not."""
@@ -318,7 +310,6 @@ class Cache:
             self._spoil(self._open.get(each, ()))
 
     def clear(self) -> None:
-        """Nothing holds any more."""
         self._entries.clear()
         self._tagged.clear()
         self.bytes = 0
@@ -326,7 +317,6 @@ class Cache:
             self._spoil(fetches)
 
     def resize(self, max_bytes: int, max_entries: int) -> None:
-        """Other limits hold."""
         self._max_bytes, self._max_entries = max_bytes, max_entries
         self._shrink()
 

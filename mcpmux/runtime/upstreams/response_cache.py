@@ -70,22 +70,16 @@ REMEMBERED: Final = frozenset({*m.LISTS, m.RESOURCES_READ})
 
 
 class Asked(Protocol):
-    """The upstream that is asked."""
+    """The upstream that is asked. `patience`: seconds for an exchange; `late`: what is said after those."""
 
     name: str
     watch: Watch | None
 
-    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """Ask it. Raises RpcError."""
-        ...
+    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]: ...
 
-    def patience(self, method: str) -> float:
-        """Seconds for one exchange."""
-        ...
+    def patience(self, method: str) -> float: ...
 
-    def late(self, method: str, seconds: float) -> RpcError:
-        """What is said when it was not answered in time."""
-        ...
+    def late(self, method: str, seconds: float) -> RpcError: ...
 
 
 class Counts(msgspec.Struct):
@@ -122,11 +116,11 @@ class Found(NamedTuple):
     again: bool = False
 
 
-class _Brought(NamedTuple):
-    """What a read has brought. `public`: it is for everybody, and nothing was said on its way."""
+class _Read(NamedTuple):
+    """What a read has brought. `personal`: it is not for everybody, or something was said on its way."""
 
     result: Fields
-    public: bool
+    personal: bool
 
 
 class CacheStore:
@@ -181,15 +175,13 @@ class ResponseCache:
         elif method == m.TASK_STATUS:
             self._generations.act(self._name)  # it may be over, with what it has done
         elif method == m.RESOURCE_UPDATED:
-            self._generations.hear(self._name)
-            uri = _uri_in(notification) if self._cache.knows(self.key) else None
-            if uri is not None:
-                self.updated(uri)
+            self.updated(_uri_in(notification) if self._cache.knows(self.key) else None)
 
-    def updated(self, uri: str) -> None:
-        """A resource has changed, or may have."""
+    def updated(self, uri: str | None) -> None:
+        """A resource has changed, or may have; None: one that nothing is kept of."""
         self._generations.hear(self._name)
-        self._cache.update(self.key, uri)
+        if uri is not None:
+            self._cache.update(self.key, uri)
 
     def lists_changed(self, lists: Collection[str]) -> None:
         """Lists have changed, or may have."""
@@ -204,13 +196,9 @@ class ResponseCache:
         self.modern = is_modern(facts.revision)
         if not self.modern:
             told = [name for name in facts.capabilities if hearing and facts.announces(name)]
-        self.announces(frozenset(method for method, kind in m.LISTS.items() if kind.capability in told))
-
-    def announces(self, lists: frozenset[str]) -> None:
-        """The changes of exactly these are heard from now on; what was kept of others may be wrong."""
-        if lists != self.announced:
-            changed, self.announced = lists ^ self.announced, lists
-            self.lists_changed(changed)
+        lists = frozenset(method for method, kind in m.LISTS.items() if kind.capability in told)
+        changed, self.announced = lists ^ self.announced, lists
+        self.lists_changed(changed)  # what was kept of others may be wrong
 
     def drop(self) -> None:
         """The session has begun or ended, or is given no exchange any more."""
@@ -283,23 +271,15 @@ class ResponseCache:
 
     async def _join_read(self, key: Key, call: Call, ask: Ask, notify: Notify, upstream: Asked) -> Fields:
         """What another's exchange brings, or our own when that is not for us."""
-
-        def accepts(outcome: _Brought | RpcError, leader: Call) -> bool:
-            if isinstance(outcome, RpcError):
-                return self._audience(leader) == self._audience(call)
-            return outcome.public
-
         seconds = upstream.patience(call.method)
         await in_task()
         with trio.move_on_after(seconds) as patience:
-            generation = self._generations.of(self._name)
-            brought: _Brought | None
-            brought, answered = await self._join(key, generation, None, accepts)
-            if brought is not None:
+            read, answered = await self._join(key, self._generations.of(self._name), None, call)
+            if read is not None:
                 self.counts.misses -= 1
                 self.counts.shared += 1
-                self._doubt(public=brought.public)
-                return dict(brought.result)
+                self._doubt(public=True)
+                return dict(read.result)
             if answered:
                 patience.deadline = math.inf  # the server answers: its own time for this begins now
             return await self._lead_read(key, self._generations.of(self._name), call, ask, notify)
@@ -317,7 +297,7 @@ class ResponseCache:
         try:
             result = await ask(pass_on)
             public = silent and is_public(result)
-            fetch.outcome = _Brought(result, public)
+            fetch.outcome = _Read(result, not public)
             if public and (ttl := ttl_of(result)):
                 until = trio.current_time() + ttl / 1000
                 now = self._generations.of(self._name)
@@ -330,25 +310,25 @@ class ResponseCache:
         self._doubt(public=public)
         return dict(result)
 
-    async def _join(
-        self, key: Key, generation: int, audience: Audience, accepts: Callable[[Any, Call], bool]
-    ) -> tuple[Any, bool]:
+    async def _join(self, key: Key, generation: int, audience: Audience, call: Call) -> tuple[Any, bool]:
         """What the fetch of another brings, or None when we must ask; and whether the server has answered.
 
-        `accepts`: whether what was brought for another call is for us, too. When the first one is cancelled,
-        or has trouble that is not the server's answer, one of those who have joined asks next. Raises
-        RpcError when that is what was brought.
+        It is for us when it is for everybody; an error or a page also when it is for clients like us. When
+        the first one is cancelled, or has trouble that is not the server's answer, one of those who have
+        joined asks next. Raises RpcError when that is what was brought.
         """
         while (fetch := self._cache.joinable.get((key, generation, audience))) is not None:
             done = fetch.done = trio.Event() if fetch.done is None else fetch.done
-            assert isinstance(done, trio.Event)
             await done.wait()
-            outcome = fetch.outcome
-            if outcome is None:
+            outcome, leader = fetch.outcome, fetch.first
+            if outcome is None or leader is None:
                 continue  # the first of us to wake asks next
-            if fetch.first is not None and not accepts(outcome, fetch.first):
-                return None, True
-            if isinstance(outcome, RpcError):
+            is_error = isinstance(outcome, RpcError)
+            if is_error or outcome.personal:
+                alike = self._audience(leader) == self._audience(call)
+                if not alike or isinstance(outcome, _Read):
+                    return None, True
+            if is_error:
                 raise RpcError(outcome.code, outcome.message, outcome.data)
             return outcome, True
         return None, False
@@ -388,16 +368,11 @@ class ResponseCache:
             page = page._replace(result=aged(entry, page.result))
             return Found(page, entry.until, entry.audience is not None, again=True)
 
-        def accepts(outcome: Found | RpcError, leader: Call) -> bool:
-            if isinstance(outcome, Found) and not outcome.personal:
-                return True
-            return self._audience(leader) == who
-
         audience = None if method in self._public else who
         if (key, generation, audience) in self._cache.joinable:
             await in_task()
             with limited(deadline):
-                found, _ = await self._join(key, generation, audience, accepts)
+                found, _ = await self._join(key, generation, audience, call)
             if found is not None:
                 self.counts.shared += 1
                 return found
