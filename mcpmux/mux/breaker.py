@@ -68,7 +68,6 @@ class Breaker:
 
     @property
     def blocks(self) -> bool:
-        """Whether calls are refused."""
         return self.state in (State.OPEN, State.HALF_OPEN)
 
     def fail(self) -> bool:

@@ -4,12 +4,10 @@ A legacy server asks in the middle of a call. The call is then parked: its reque
 returns `input_required` with a random `requestState`, and the repeated call with that state goes on where it
 was. A state is good for one connection, one method and one target, for PARK_SECONDS.
 
-On a shared session a legacy server cannot say whose call it means. It is understood when one call only, or
-calls of one client only, can be meant; otherwise the server's request is refused in words that name the cure.
-A call that has waited for its client for a while asks nothing more, so that it stands in nobody's way.
-
-What a server asks in a `resources/subscribe`, which mcpmux sends by itself, goes to a client that listens to
-that resource, without parking anything; what it asks outside of all calls to the only client there is.
+On a shared session a legacy server cannot say whose call it means. It is understood when calls of one client
+only can be meant; otherwise it is refused in words that name the cure. A call that has waited for its client
+for a while asks nothing more. What a server asks in a `resources/subscribe`, which mcpmux sends by itself,
+goes to a client that listens to that resource; what it asks outside of all calls to the only client there is.
 
 Source: `basic/patterns/mrtr`, 2026-07-28.
 """
@@ -66,22 +64,20 @@ AMBIGUOUS: Final = (
 
 
 class Client(Protocol):
-    """A client that can be asked something outside of any call of its own."""
+    """A client that can be asked something outside of any call of its own.
+
+    `capabilities`: what it said that it offers; `principal`: who it has been shown to be; `knows_tasks`:
+    whether its revision has tasks, so that it can make them itself.
+    """
 
     @property
-    def capabilities(self) -> Raw:
-        """What it said that it offers."""
-        ...
+    def capabilities(self) -> Raw: ...
 
     @property
-    def principal(self) -> Principal:
-        """Who it has been shown to be."""
-        ...
+    def principal(self) -> Principal: ...
 
     @property
-    def knows_tasks(self) -> bool:
-        """Whether its revision has tasks, so that it can make them itself."""
-        ...
+    def knows_tasks(self) -> bool: ...
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """The client's answer. Raises RpcError when it refuses or cannot be reached."""
@@ -180,23 +176,22 @@ class Calls:
         Raises RpcError.
         """
         if cause is None:
-            return await self._ask_whoever(Question(method, params, related_task(params)))
-        cause.push(Event(m.ASKED, {}))
+            question = Question(method, params, related_task(params))
+        else:
+            question = Question(method, params, None, cause.call.client)
+            cause.push(Event(m.ASKED, {}))
         try:
-            return await self._ask_whoever(Question(method, params, None, cause.call.client))
+            client = await self.find_client(question)
+            if client is None:
+                raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
+            if not offers(client.capabilities, method, params):
+                raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {method}")
+            with trio.move_on_after(PARK_SECONDS):
+                return await client.ask(method, params)
+            raise _unanswered()
         finally:
-            cause.push(Event(m.ANSWERED, {}))
-
-    async def _ask_whoever(self, question: Question) -> Fields:
-        method, params = question.method, question.params
-        client = await self.find_client(question)
-        if client is None:
-            raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
-        if not offers(client.capabilities, method, params):
-            raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {method}")
-        with trio.move_on_after(PARK_SECONDS):
-            return await client.ask(method, params)
-        raise RpcError(INVALID_REQUEST, "the client did not answer")
+            if cause is not None:
+                cause.push(Event(m.ANSWERED, {}))
 
     def _waiting_for(self, task_id: str) -> PendingRequest | None:
         """The `tasks/result` that waits for a task; None when there is none."""
@@ -242,18 +237,11 @@ class Calls:
                 await self._reply(request, answer)
         return pending
 
-    def overdue(self) -> list[PendingRequest]:
-        """Parked requests whose clients took too long, no longer parked."""
-        now = trio.current_time()
-        late = [s for s, t in self.parked.items() if t.parked_until is not None and t.parked_until < now]
-        return [self.parked.pop(state) for state in late]
-
     async def refuse_questions(self, pending: PendingRequest) -> None:
         """Tell the server that what it asked in a call will not be answered."""
         for request in pending.asked.values():
-            error = RpcError(INVALID_REQUEST, "the client did not answer")
             try:
-                await self._send(encode_error(request.id, error))
+                await self._send(encode_error(request.id, _unanswered()))
             except TransportError:
                 return
 
@@ -262,6 +250,10 @@ def _has_asked(pending: PendingRequest) -> bool:
     """Whether a server has waited for a client's answer for so long that it asks nothing more before."""
     began = math.inf if pending.parked_until is None else pending.parked_until - PARK_SECONDS
     return trio.current_time() - began > ASKS_MORE_SECONDS
+
+
+def _unanswered() -> RpcError:
+    return RpcError(INVALID_REQUEST, "the client did not answer")
 
 
 def unknown_state() -> RpcError:

@@ -34,6 +34,8 @@ class Channel:
     """Exchanges with one peer. Its tasks are in `_nursery`, which whoever opens it sets.
 
     `closed`: the peer will say nothing more. `legacy_only`: no modern server is to be expected there.
+    `hearing`: whether what a legacy server says of its own accord is heard; `HEARING` says when that changes.
+    `doubtful`: the server has refused something as one of another era would.
     """
 
     legacy_only = False
@@ -45,6 +47,8 @@ class Channel:
         self.calls = Calls(send, hear)
         self.deadlines = DeadlineSweeper()
         self.closed = closed
+        self.hearing = True
+        self.doubtful = False
         self._expiring = False
 
     def __repr__(self) -> str:
@@ -151,7 +155,9 @@ class Channel:
     async def _expire_parked(self) -> None:
         while self.calls.parked:
             await trio.sleep(EXPIRE_SECONDS)
-            for pending in self.calls.overdue():
+            parked, now = self.calls.parked, trio.current_time()
+            late = [state for state, t in parked.items() if t.parked_until and t.parked_until < now]
+            for pending in [parked.pop(state) for state in late]:
                 await self._give_up(pending)
         self._expiring = False
 
@@ -185,19 +191,6 @@ class Channel:
     def settle(self, facts: ServerFacts) -> None:
         """The revision is agreed."""
         self.calls.revision = facts.revision
-
-    @property
-    def hearing(self) -> bool:
-        """Whether what a legacy server says of its own accord is heard; `HEARING` says when that changes."""
-        return True
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the server has refused something as one of another era would, since `believe`."""
-        return False
-
-    def believe(self) -> None:
-        """Forget the doubts so far."""
 
     def give_up(self, reason: TransportError) -> None:
         """What was agreed does not hold any more: sets `closed`."""

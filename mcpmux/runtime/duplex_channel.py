@@ -7,16 +7,26 @@ sessions and what a method means, but for cancellation, progress and log message
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Final
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, Final
 
 import structlog
 import trio
 
-from mcpmux.errors import MessageTooLarge, TransportClosed, TransportError
+from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, Event, PendingRequest, encode_call
+from mcpmux.protocol.call import (
+    META,
+    PROGRESS_TOKEN,
+    SUBSCRIPTION_ID,
+    Event,
+    Notify,
+    PendingRequest,
+    encode_call,
+)
 from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -31,6 +41,7 @@ from mcpmux.protocol.envelope import (
     decode_request,
     encode_error,
     encode_notification,
+    encode_reply,
     id_of,
     is_batch,
 )
@@ -41,8 +52,7 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.incoming import Answer, Incoming
-from mcpmux.transports.inline import in_task
+from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.waiting import Deadline, limited
 
@@ -55,6 +65,55 @@ INCOMING_LIMIT: Final = 1024  # exchanges of one peer at a time; more than any h
 OBJECTION_LIMIT: Final = 16
 FAREWELL_SECONDS: Final = 2.0  # for telling a peer that an exchange is cancelled
 LAST_WORDS_SECONDS: Final = 1.0  # for the answers of a peer that takes nothing more
+
+Answer = Callable[[Request, Notify], Awaitable[Fields]]
+"""Answers one request of the peer, or raises RpcError."""
+
+
+class InlineExchange:
+    """One request that is being answered: inline, and in a task once it needs one."""
+
+    __slots__ = ("_attended", "_nursery", "_running", "_scope")
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._running: Inline | None = None
+        self._scope: trio.CancelScope | None = None
+        self._attended = False
+
+    def start(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+        self._running = running = Inline(work, context, self.attend)
+        if not running.start():
+            self.attend()
+
+    def attend(self) -> None:
+        """From now on it has a task, unless it is over."""
+        running = self._running
+        if running is None or self._attended:
+            return
+        if running.is_over:
+            if (mistake := running.error) is not None:  # of ours, outside the wall
+                log.error("an exchange ended badly", exc_info=mistake)
+            return
+        self._attended = True
+        try:
+            self._nursery.start_soon(self._go_on, running, self._make_scope(), name="exchange")
+        except RuntimeError:  # who serves it has ended before this connection: nothing goes on any more
+            running.close()
+
+    def _make_scope(self) -> trio.CancelScope:
+        """Its scope; most are over before they need one."""
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+        return self._scope
+
+    async def _go_on(self, running: Inline, scope: trio.CancelScope) -> None:
+        with scope:
+            await running.attend()
+
+    def cancel(self, reason: str) -> None:
+        self._make_scope().cancel(reason=reason)
+        self.attend()
 
 
 class DuplexChannel(Channel):
@@ -78,14 +137,15 @@ class DuplexChannel(Channel):
         self._refused = 0
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
-        self._incoming = Incoming(messages, answer, self._stop_when_drained)
+        self._answer = answer
+        self._incoming: dict[Id, InlineExchange | trio.CancelScope] = {}  # the peer's exchanges in progress
+        self._context = copy_context()  # each of them has its own copy
         self._reading = trio.CancelScope()
         self._draining = False
         self.ended = trio.Event()  # the peer will say nothing more, and everything it asked is done with
 
     @property
     def close_reason(self) -> TransportError:
-        """Why it ended, once `closed` is set."""
         return self._close_reason
 
     def _send_now(self, pending: PendingRequest) -> bool:
@@ -96,19 +156,15 @@ class DuplexChannel(Channel):
     async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
         await in_task()
         with limited(deadline):
-            await self._send_or_end(encode_call(pending.id, pending.call))
-
-    async def _send_or_end(self, message: bytes) -> None:
-        """Send. Raises TransportClosed, and the channel is closed by then, so that nobody repeats on it."""
-        try:
-            await self._messages.send(message)
-        except TransportClosed as error:
-            with trio.move_on_after(LAST_WORDS_SECONDS):
-                await self.closed.wait()
-            if not self.closed.is_set():
-                self.give_up(error.with_traceback(None))
-                await self.closed.wait()
-            raise
+            try:
+                await self._messages.send(encode_call(pending.id, pending.call))
+            except TransportClosed as error:  # the channel is closed before anybody repeats on it
+                with trio.move_on_after(LAST_WORDS_SECONDS):
+                    await self.closed.wait()
+                if not self.closed.is_set():
+                    self.give_up(error.with_traceback(None))
+                    await self.closed.wait()
+                raise
 
     def _abandon(self, pending: PendingRequest) -> None:
         if self.closed.is_set() or pending.call.method == m.INITIALIZE:
@@ -124,7 +180,6 @@ class DuplexChannel(Channel):
                 await self._messages.send(message)
 
     def settle(self, facts: ServerFacts) -> None:
-        """A duplex stream looks the same in every revision, but for batches."""
         super().settle(facts)
         self.batches = allows_batch(facts.revision)
 
@@ -134,7 +189,6 @@ class DuplexChannel(Channel):
         self._reading.cancel(reason="given up")
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
-        """Send a notification. Raises TransportClosed."""
         await self._messages.send(encode_notification(method, params))
 
     def drain(self) -> None:
@@ -161,7 +215,9 @@ class DuplexChannel(Channel):
                 self._close_reason = error.with_traceback(None)  # or what was read stays with it
             finally:
                 self.closed.set()
-                self._incoming.close()
+                for exchange in list(self._incoming.values()):  # they go on, in tasks of this nursery
+                    if isinstance(exchange, InlineExchange):
+                        exchange.attend()
                 self.calls.pending_requests.fail_all(self._close_reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + linger
         self.ended.set()
@@ -235,8 +291,58 @@ class DuplexChannel(Channel):
         elif len(self._incoming) >= self.incoming_limit:
             busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
+        elif batch is None:
+            exchange = self._incoming[request.id] = InlineExchange(self._nursery)
+            exchange.start(self._serve(request), self._context.copy())
         else:
-            self._incoming.begin(self._nursery, request, batch)
+            batch.expect()
+            scope = self._incoming[request.id] = trio.CancelScope()
+            serve = partial(self._serve_in_batch, request, scope, batch)
+            self._nursery.start_soon(serve, name="exchange of a batch")
+
+    # What the peer asks: each request is answered once, alone or with the rest of its batch, or not at all
+    # when the peer has cancelled it. One that fails hurts no other.
+
+    async def _serve(self, request: Request) -> None:
+        try:
+            await self._send_answer(await self._encoded_answer(request))
+        finally:
+            del self._incoming[request.id]
+            self._stop_when_drained()
+
+    async def _serve_in_batch(self, request: Request, scope: trio.CancelScope, batch: BatchAnswer) -> None:
+        """The one that is done last sends the answers of all."""
+        data: bytes | None = None
+        try:
+            with scope:
+                data = await self._encoded_answer(request)
+            if (whole := batch.settle(data)) is not None:
+                await self._send_answer(whole)
+        finally:
+            del self._incoming[request.id]
+            self._stop_when_drained()
+
+    async def _encoded_answer(self, request: Request) -> bytes:
+        async def notify(event: Event) -> None:
+            message = encode_notification(event.method, event.params)
+            if not self._offer(message):
+                await in_task()
+                await self._messages.send(message)
+
+        try:
+            return encode_reply(request.id, await self._answer(request, notify))
+        except Exception as error:  # the wall around one request
+            if isinstance(error, RpcError):
+                return encode_error(request.id, error)
+            log.error("request failed", method=request.method, exc_info=error)
+            return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+
+    async def _send_answer(self, data: bytes) -> None:
+        """To a peer that may be gone; the reader notices that on its own."""
+        if not self._offer(data):
+            await in_task()
+            with suppress(TransportError):
+                await self._messages.send(data)
 
     def _take_notification(self, message: Notification) -> None:
         try:
@@ -245,7 +351,10 @@ class DuplexChannel(Channel):
             return
         if message.method == m.CANCELLED:
             request_id = id_of(params.get("requestId"))
-            if request_id is None or not self._incoming.cancel(request_id):
+            exchange = self._incoming.get(request_id) if request_id is not None else None
+            if exchange is not None:
+                exchange.cancel(reason="the peer cancelled the request")
+            else:
                 self.calls.withdraw_question(request_id)
         elif message.method == m.PROGRESS:
             event = Event(message.method, params)

@@ -8,19 +8,13 @@ from contextlib import asynccontextmanager
 import trio
 
 from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.incoming import Answer
+from mcpmux.runtime.duplex_channel import Answer, DuplexChannel
 from mcpmux.transports.message_stream import MessageStream
 
 
 @asynccontextmanager
 async def open_duplex_channel(
-    messages: MessageStream,
-    answer: Answer,
-    hear: Hear,
-    *,
-    objects: bool,
-    linger: float = 0,
+    messages: MessageStream, answer: Answer, hear: Hear, *, objects: bool, linger: float = 0
 ) -> AsyncIterator[DuplexChannel]:
     """A channel over `messages` that reads in the background. The stream stays the caller's.
 

@@ -84,11 +84,7 @@ class Tap(Protocol):
         """A leg is over."""
 
     def message_passed(
-        self,
-        leg: Leg,
-        direction: Direction,
-        message: bytes,
-        status: int | None = None,
+        self, leg: Leg, direction: Direction, message: bytes, status: int | None = None
     ) -> None:
         """A message as it is on the wire, with the HTTP status that it came or goes with.
 
@@ -162,12 +158,7 @@ class Watch(NamedTuple):
         EXCHANGE.set(0)
 
     def sent(self, message: bytes, status: int | None = None) -> None:
-        """mcpmux sends a message."""
         self.tap.message_passed(self.leg, "out", message, status)
-
-    def received(self, message: bytes, status: int | None = None) -> None:
-        """mcpmux has received a message."""
-        self.tap.message_passed(self.leg, "in", message, status)
 
 
 def identify(call: Call) -> None:

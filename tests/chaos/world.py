@@ -56,7 +56,7 @@ def _tasks() -> list[str]:
 
 def _is_deaf(connection: Connection | None) -> bool:
     """Whether what a legacy server says of its own accord is not heard."""
-    return connection is not None and not (is_modern(connection.facts.revision) or connection.hearing)
+    return connection is not None and not (is_modern(connection.facts.revision) or connection.channel.hearing)
 
 
 class World:

@@ -11,7 +11,7 @@ import trio.testing
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import decode_any
-from mcpmux.runtime.upstreams import http_own_stream
+from mcpmux.runtime.upstreams import http_channel
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import LEGACY, SSE, TOOLS, Web, event, exchange, initialize, open_web
 
@@ -221,7 +221,7 @@ async def test_updates_come_on_the_servers_own_stream_across_its_breaks():
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 async def test_a_server_whose_own_stream_is_not_there_yet_is_asked_for_it_again(status, monkeypatch):
-    monkeypatch.setattr(http_own_stream, "REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(http_channel, "REFUSED_SECONDS", 0.01)
     refusals = 2
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
@@ -248,7 +248,7 @@ async def test_a_server_whose_own_stream_is_not_there_yet_is_asked_for_it_again(
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_a_server_without_a_stream_of_its_own_is_not_asked_again(status, monkeypatch):
-    monkeypatch.setattr(http_own_stream, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(http_channel, "REFUSED_SECONDS", 0.0)
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if not await initialize(web, request, message, reply):

@@ -48,7 +48,7 @@ from mcpmux.runtime.downstreams.http_answer import (
 )
 from mcpmux.runtime.downstreams.own_stream import OWN_STREAM, OwnStream
 from mcpmux.runtime.downstreams.service import Session
-from mcpmux.runtime.incoming import InlineExchange
+from mcpmux.runtime.duplex_channel import InlineExchange
 from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken

@@ -19,10 +19,11 @@ from typing import NamedTuple
 import structlog
 import trio
 from msgspec.structs import replace
+from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.config import ClientTls, Http, Stdio, Upstream, WebSocket
-from mcpmux.errors import ConfigError, RpcError, TransportClosed, TransportError
+from mcpmux.config import ClientTls, Http, Stdio, Tcp, Unix, Upstream, WebSocket
+from mcpmux.errors import ConfigError, ConnectFailed, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request
@@ -31,8 +32,7 @@ from mcpmux.protocol.method import PING
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.incoming import Answer
+from mcpmux.runtime.duplex_channel import Answer, DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
 from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
@@ -41,6 +41,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy, target_of
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream
+from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
 from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
@@ -72,6 +73,11 @@ class HttpPlace(NamedTuple):
     watch: Watch | None = None
     credential: Credential | None = None
 
+    def watch_as(self, transport: str) -> None:
+        """Whoever watches is told what it is, once that is known: it may be another one than last time."""
+        if self.watch is not None:
+            self.watch.leg.transport = transport
+
 
 @asynccontextmanager
 async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> AsyncIterator[HttpChannel]:
@@ -80,7 +86,7 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
     The server need not be there yet. `older`: opens what it may need instead.
     """
     pool, url, headers, limit, answer, hear, _, watch, credential = place
-    _watch_as(watch, "http")
+    place.watch_as("http")
     peer = HttpPeer(pool, target_of(url), headers, limit, watch, credential)
     async with trio.open_nursery() as nursery:
         channel = HttpChannel(peer, answer, hear, nursery, older)
@@ -98,19 +104,19 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
 async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
     """A channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
     pool, url, headers, limit, answer, hear, patience, watch, credential = place
-    shown = credential.header if credential is not None else None
     async with AsyncExitStack() as stack:
-        opening = open_sse_client_stream(pool, url, headers, limit, patience, shown)
+        shown = credential.header if credential is not None else None
         try:
-            messages = await stack.enter_async_context(opening)
+            messages = await stack.enter_async_context(
+                open_sse_client_stream(pool, url, headers, limit, patience, shown)
+            )
         except NoEventStream as error:
-            if credential is not None and error.status in REFUSES_TOKEN:
-                # The next attempt to connect shows another token, if there is one.
-                renewed = await credential.refused(credential.header_now(), error.status, error.challenge)
-                if not renewed and credential.advice is not None:
-                    raise TransportError(f"{error}: {credential.advice}") from None
+            if credential is not None:
+                shown_then = credential.header_now()
+                if advice := await _advice(credential, shown_then, error.status, error.challenge):
+                    raise TransportError(f"{error}{advice}") from None
             raise
-        _watch_as(watch, "sse")
+        place.watch_as("sse")
         channel = await stack.enter_async_context(
             open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
         )
@@ -118,10 +124,11 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
         yield channel
 
 
-def _watch_as(watch: Watch | None, transport: str) -> None:
-    """Whoever watches is told what it is, once that is known: it may be another one than last time."""
-    if watch is not None:
-        watch.leg.transport = transport
+async def _advice(credential: Credential, shown: Headers, status: int, challenge: str) -> str:
+    """What a person can do about the refusal of a token; "" when the next attempt shows another one."""
+    if status not in REFUSES_TOKEN or await credential.refused(shown, status, challenge):
+        return ""
+    return f": {credential.advice}" if credential.advice is not None else ""
 
 
 @asynccontextmanager
@@ -130,22 +137,8 @@ async def open_either(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Cha
 
     A remembered one that has no event stream any more is forgotten and found out anew. Raises as `open_sse`.
     """
-    async with AsyncExitStack() as stack:
-        guess = place._replace(patience=min(place.patience, DETECT_SECONDS))
-        channel: Channel | None = None
-        if place.url in sse_urls:
-            try:
-                channel = await stack.enter_async_context(open_sse(guess))
-            except NoEventStream as error:
-                log.info("the server does not speak HTTP+SSE any more", reason=str(error))
-                sse_urls.discard(place.url)
-        if channel is None:
-            channel = await stack.enter_async_context(_open_detecting(guess, sse_urls))
-        yield channel
+    place = place._replace(patience=min(place.patience, DETECT_SECONDS))
 
-
-@asynccontextmanager
-async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator[Channel]:
     async def hold(task_status: trio.TaskStatus[DuplexChannel]) -> None:
         EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
         async with open_sse(place) as channel:
@@ -161,9 +154,84 @@ async def _open_detecting(place: HttpPlace, sse_urls: set[str]) -> AsyncIterator
         sse_urls.add(place.url)
         return channel
 
-    async with trio.open_nursery() as nursery, open_streamable(place, older) as channel:
+    async with AsyncExitStack() as stack:
+        channel: Channel | None = None
+        if place.url in sse_urls:
+            try:
+                channel = await stack.enter_async_context(open_sse(place))
+            except NoEventStream as error:
+                log.info("the server does not speak HTTP+SSE any more", reason=str(error))
+                sse_urls.discard(place.url)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        if channel is None:
+            channel = await stack.enter_async_context(open_streamable(place, older))
         yield channel
         nursery.cancel_scope.cancel(reason="the channel is closed")
+
+
+# A stream that stays open: WebSocket, TCP or a Unix socket. Most servers are reached otherwise, and what
+# these need is a large part of a start: it is imported by the first that is opened.
+
+
+@asynccontextmanager
+async def open_stream_channel(
+    target: WebSocket | Tcp | Unix,
+    message_limit: int,
+    patience: float,
+    answer: Answer,
+    hear: Hear,
+    watch: Watch | None,
+    credential: Credential | None = None,
+) -> AsyncIterator[DuplexChannel]:
+    """A channel to the server at `target`, connected within `patience` seconds.
+
+    Leaving closes the stream. Raises TransportError, and ConfigError for a file of the TLS settings.
+    """
+    tls = None if isinstance(target, Unix) else target.tls
+    is_plain = isinstance(target, WebSocket) and not target.url.startswith("wss")
+    if tls is not None and not tls.verify and not is_plain:
+        log.warning("ANY SERVER IS BELIEVED: `tls.verify` is false", target=target.display)
+    async with AsyncExitStack() as stack:
+        if isinstance(target, WebSocket):
+            messages = await _open_websocket(stack, target, message_limit, patience, credential)
+        else:
+            messages = await stack.enter_async_context(
+                open_line_stream(await _connect(target, patience), message_limit)
+            )
+        yield await stack.enter_async_context(
+            open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
+        )
+
+
+async def _open_websocket(
+    stack: AsyncExitStack,
+    target: WebSocket,
+    message_limit: int,
+    patience: float,
+    credential: Credential | None,
+) -> MessageStream:
+    from mcpmux.transports.websocket import HandshakeRefused, open_websocket
+
+    headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
+    shown = await credential.header() if credential is not None else ()
+    opening = open_websocket(target.url, headers + shown, target.tls, message_limit, patience)
+    try:
+        return await stack.enter_async_context(opening)
+    except HandshakeRefused as error:
+        if credential is None or error.status not in REFUSES_TOKEN:
+            raise
+        advice = await _advice(credential, shown, error.status, error.challenge)
+        raise ConnectFailed(f"{error}{advice}") from None
+
+
+async def _connect(target: Tcp | Unix, patience: float) -> HalfCloseableStream:
+    from mcpmux.transports.stream import PatientStream, open_tcp, open_unix
+
+    with trio.move_on_after(patience):
+        if isinstance(target, Unix):
+            return PatientStream(await open_unix(target.path))
+        return PatientStream(await open_tcp(target.host, target.port, target.tls))
+    raise ConnectFailed(f"cannot connect to {target.display}: not within {patience:g} s")
 
 
 @dataclass(eq=False, repr=False)
@@ -195,9 +263,6 @@ class ChannelOpener:
             return self._open_process(target, hear, watch)
         if isinstance(target, Http):
             return self._open_http(upstream, target, hear, watch)
-        # Not at the top: most servers are reached otherwise, and WebSocket is a large part of a start.
-        from mcpmux.runtime.upstreams.stream_channel import open_stream_channel
-
         credential = self._credential_of(upstream)
         return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential)
 

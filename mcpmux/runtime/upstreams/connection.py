@@ -85,7 +85,7 @@ class Connection:
         if not self.channel.doubtful or trio.current_time() < self._sure_until:
             return True
         await in_task()
-        self.channel.believe()
+        self.channel.doubtful = False
         if await self._is_recognised():
             self._sure_until = trio.current_time() + SURE_SECONDS
             return True
@@ -222,10 +222,21 @@ async def connect(
 
 
 async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
-    """The facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one."""
+    """The facts of a modern server, None for a legacy one. Raises RemoteProtocolError for a newer one.
+
+    A server that refuses a version which it lists is asked once more: "The client SHOULD select a mutually
+    supported version from the `supported` list and retry the request" (Versioning, 2026-07-28).
+    """
+    call = handshake.discover_call(client_info)
     with trio.move_on_after(PROBE_SECONDS):
         try:
-            return handshake.read_discover_result(await _probe(channel, client_info))
+            try:
+                result = await channel.exchange(call, unheard)
+            except RpcError as error:
+                if not handshake.offers_newest(error):
+                    raise
+                result = await channel.exchange(call, unheard)
+            return handshake.read_discover_result(result)
         except RpcError as error:
             if handshake.is_modern_error(error) and not handshake.common_legacy(error):
                 raise RemoteProtocolError(handshake.refusal(error)) from None
@@ -235,21 +246,6 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
         except RemoteProtocolError as nonsense:  # the answer to `initialize` will say more
             log.debug("the probe's answer makes no sense", reason=str(nonsense))
     return None
-
-
-async def _probe(channel: Channel, client_info: Raw) -> Fields:
-    """The answer to `server/discover`. Asked once more of a server that refused a version which it lists.
-
-    "The client SHOULD select a mutually supported version from the `supported` list and retry the request"
-    (Versioning, 2026-07-28): ours is one.
-    """
-    call = handshake.discover_call(client_info)
-    try:
-        return await channel.exchange(call, unheard)
-    except RpcError as error:
-        if not handshake.offers_newest(error):
-            raise
-    return await channel.exchange(call, unheard)
 
 
 async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw, revision: str) -> Connection:

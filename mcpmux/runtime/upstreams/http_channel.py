@@ -26,7 +26,7 @@ import trio
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify, PendingRequest, encode_call
-from mcpmux.protocol.codes import HEADER_MISMATCH
+from mcpmux.protocol.codes import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CLIENT_CAPABILITY
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Message,
@@ -49,13 +49,16 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.incoming import Answer
-from mcpmux.runtime.upstreams.http_own_stream import hear_own_stream, stream_of
+from mcpmux.runtime.duplex_channel import Answer, DuplexChannel
+from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.http_peer import (
     FAREWELL_SECONDS,
+    REFUSALS,
     STREAM_BYTES,
+    TOO_MANY,
+    UNAVAILABLE,
     HttpPeer,
+    HttpStatusError,
     PendingHttpRequest,
     SessionExpired,
     answer_in,
@@ -77,10 +80,20 @@ OpenOlder = Callable[[], Awaitable[DuplexChannel | None]]
 
 # For the server to open its own stream; some send no headers before there is an event.
 LISTEN_SECONDS: Final = 2.0
+REFUSED_SECONDS = 5.0  # before a server is asked again that had too much to do, or failed by itself
 TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations before a call is repeated
 
 _NOT_STREAMABLE: Final = (400, 404, 405)
 """What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
+
+_FORGOTTEN: Final = (404, 400, 405)
+"""What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
+
+_NOT_IMPLEMENTED: Final = 501
+
+_ANSWERS_OF_MODERN: Final = frozenset(
+    {METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY}
+)
 
 _OF_REQUESTS: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE, m.ACKNOWLEDGED})
 """What means nothing where there is no request that it belongs to."""
@@ -107,30 +120,15 @@ class HttpChannel(Channel):
         self._hear = hear
         self._nursery = nursery
         self._over: TransportError | None = None
+        self.hearing = False  # whether the server's own stream is open
         self._learning: list[Call] = []  # calls that are repeated with other headers
         self._answer = answer
 
     @property
     def close_reason(self) -> TransportError:
-        """Why it ended, once `closed` is set."""
         return self._peer.close_reason
 
-    @property
-    def doubtful(self) -> bool:
-        """Whether the server has refused something as one of another era would, since it was last asked."""
-        return self._peer.doubtful
-
-    @property
-    def hearing(self) -> bool:
-        """Whether what a legacy server says of its own accord is heard at the moment."""
-        return self._peer.hearing
-
-    def believe(self) -> None:
-        """Forget the doubts so far."""
-        self._peer.doubtful = False
-
     def give_up(self, reason: TransportError) -> None:
-        """What was agreed with the server does not hold any more."""
         self._peer.lose(reason)
 
     async def older(self) -> DuplexChannel | None:
@@ -150,7 +148,6 @@ class HttpChannel(Channel):
         return self._peer.head_of(call)
 
     def settle(self, facts: ServerFacts) -> None:
-        """From now on every request carries what the agreed revision asks for."""
         super().settle(facts)
         self._peer.settle(facts)
 
@@ -249,7 +246,7 @@ class HttpChannel(Channel):
         answer = answer_in(begun[0], pending)
         if answer is not None:
             if peer.watched:
-                peer.note_event(begun[0], 200)
+                peer.note(begun[0], 200)
             response.finish()
         return answer
 
@@ -264,61 +261,52 @@ class HttpChannel(Channel):
             pending.context.run(start)
 
     async def _carry_on(self, pending: PendingHttpRequest, scope: trio.CancelScope) -> None:
+        """Send a call, if that was not done, and read until its answer; cancelled, tell the server."""
         try:
             with scope:
-                if pending.sent is not None or not scope.cancel_called:  # else it was taken back before
-                    pending.settle(await self._answer_to(pending))
+                if pending.sent is None and scope.cancel_called:
+                    return  # it was taken back before
+                try:
+                    pending.settle(await self._read_answer(pending))
+                except (trio.Cancelled, TransportClosed):
+                    if pending.answer is None and not pending.unsent:
+                        await self._say_cancelled(pending)
+                    raise
         except McpmuxError as error:
             pending.settle(error)
         finally:
             pending.carrier = None
 
-    async def _answer_to(self, pending: PendingHttpRequest) -> Reply | ErrorReply:
-        """Send a call, if that was not done, and read until its answer; cancelled, tell the server."""
-        try:
-            return await self._read_answer(pending)
-        except (trio.Cancelled, TransportClosed):
-            if pending.answer is None and not pending.unsent:
-                await self._say_cancelled(pending)
-            raise
-
     async def _read_answer(self, pending: PendingHttpRequest) -> Reply | ErrorReply:
-        """Over as many connections as the stream of the answer takes."""
-        sent, pending.sent = pending.sent, None
+        """Over as many connections as the stream of the answer takes: a legacy server lets it be resumed."""
+        peer, sent, pending.sent = self._peer, pending.sent, None
         try:
-            response = await self._peer.ask(pending.call, encode_call(pending.id, pending.call), sent)
+            response = await peer.ask(pending.call, encode_call(pending.id, pending.call), sent)
         except BaseException as error:
             pending.unsent = was_unsent(error)
             raise
-        answer: Reply | ErrorReply | None = None
-        try:
-            if is_event_stream(response):
-                answer = await self._read_stream(response, pending)
+        resumed = False
+        while True:
+            try:
+                is_stream = is_event_stream(response)
+                if resumed and not is_stream:
+                    raise TransportClosed("the response stream ended without an answer and is not resumed")
+                read = self._read_stream if is_stream else self._read
+                answer = await read(response, pending)
                 if answer is not None:
-                    response.finish()
-            else:
-                answer = await self._read(response, pending)
-        except SessionExpired as expired:
-            self._peer.lose(expired)
-            raise
-        finally:
-            response.release()
-        while answer is None and pending.decoder is not None:
-            answer = await self._resume_stream(pending, pending.decoder)
-        if answer is None:
-            raise LocalProtocolError("no answer, and no stream that it could come in")
-        return answer
-
-    async def _resume_stream(
-        self, pending: PendingHttpRequest, decoder: SseDecoder
-    ) -> Reply | ErrorReply | None:
-        """Go on reading a broken event stream where it broke off (2025-11-25 and earlier)."""
-        await trio.sleep(retry_seconds(decoder))
-        async with stream_of(self._peer, decoder.last_event_id) as response:
-            if not is_event_stream(response):
-                raise TransportClosed("the response stream ended without an answer and is not resumed")
-            pending.decoder = decoder.continued()
-            return await self._read_stream(response, pending)
+                    if is_stream and not resumed:
+                        response.finish()
+                    return answer
+            except SessionExpired as expired:
+                peer.lose(expired)
+                raise
+            finally:
+                response.release()
+            broken = pending.decoder
+            assert broken is not None  # `_read_stream` has made it
+            await trio.sleep(retry_seconds(broken))
+            response = await peer.open_stream(broken.last_event_id)
+            pending.decoder, resumed = broken.continued(), True
 
     # The answer in a response: JSON, a batch, or an event stream. What comes before it is taken to where it
     # belongs first; what comes behind it is nobody's. All raise TransportError and Overdue.
@@ -328,36 +316,27 @@ class HttpChannel(Channel):
 
         Raises SessionExpired and HttpStatusError besides.
         """
-        peer = self._peer
+        peer, status = self._peer, response.status
         body = pending.whole or response.read_nowait()
-        if response.status == 200 and not peer.batches and body:
-            if not pending.whole:
-                peer.note(body, 200)
-            answer = answer_in(body, pending)
-            if answer is None:
-                raise nonsense(response, body)
-            return answer
-        if response.status == 404 and peer.session is not None:
+        if status == 404 and peer.session is not None:
             raise SessionExpired("the server has forgotten the session")
         if body is None:
             received = await response.read_body()
-            if response.status == 200 and not peer.watched:
+            if status == 200 and not peer.watched:
                 reply = read_large_reply(received)
                 if reply is not None and reply.id == pending.id:
                     return reply
             body = bytes(received)
-        return await self._read_any(body, response, pending)
-
-    async def _read_any(
-        self, body: bytes, response: HttpResponse, pending: PendingHttpRequest
-    ) -> Reply | ErrorReply:
-        peer, status = self._peer, response.status
-        peer.note(body, status)
+        if not pending.whole:
+            peer.note(body, status)
         in_batch = peer.batches and is_batch(body)
         message = await self._take_up_to(batch_in(body), pending) if in_batch else message_in(body)
         if status >= 400:
-            peer.note_refusal(status, message if isinstance(message, ErrorReply) else None)
-            peer.check_overload(response, body)
+            usual = isinstance(message, ErrorReply) and message.code in _ANSWERS_OF_MODERN
+            if status in REFUSALS and (peer.legacy or not usual):
+                self.doubtful = True
+            if status in (TOO_MANY, UNAVAILABLE):  # whatever else it says with that
+                raise peer.status_error(response, body)
         answer = as_answer(message, pending)
         if answer is not None:
             return answer
@@ -374,17 +353,23 @@ class HttpChannel(Channel):
         decoder = pending.decoder
         if decoder is None:
             decoder = pending.decoder = SseDecoder(peer.message_limit)
-        for data in begun:
-            answer = await self._take_up_to(peer.messages_of_event(data, status), pending)
-            if answer is not None:
-                return answer
-        while chunk := await _received(response, decoder):
-            answer = await self._take_up_to(peer.messages_in(decoder, chunk, status), pending)
-            if answer is not None:
-                return answer
-        if decoder.last_event_id and peer.legacy:
-            return None
-        raise TransportClosed("the response stream ended without an answer")
+        while True:
+            for data in begun:
+                answer = await self._take_up_to(peer.messages_of(data, status), pending)
+                if answer is not None:
+                    return answer
+            try:
+                chunk = await response.receive_some()
+            except TransportClosed:
+                if not decoder.last_event_id:
+                    raise
+                chunk = b""
+            if chunk:
+                begun = [event.data for event in decoder.feed(chunk)]
+            elif decoder.last_event_id and peer.legacy:
+                return None
+            else:
+                raise TransportClosed("the response stream ended without an answer")
 
     async def _take_up_to(
         self, messages: Iterable[Message], pending: PendingHttpRequest
@@ -440,10 +425,11 @@ class HttpChannel(Channel):
 
     def _abandon(self, pending: PendingRequest) -> None:
         assert isinstance(pending, PendingHttpRequest)
-        if pending.carrier is not None:
-            pending.carrier.cancel(reason="the client gave up")
+        if pending.carrier is not None:  # which sends nothing any more, if it has not
+            pending.carrier.cancel(reason="nobody waits for it")
         elif pending.sent is not None:
             pending.sent.release()
+            pending.sent = None
             if self._over is None:
                 self._nursery.start_soon(self._say_cancelled, pending)
 
@@ -451,13 +437,7 @@ class HttpChannel(Channel):
         """The channel is over: whoever still waits hears it."""
         self._over = self.close_reason
         for pending in self.calls.pending_requests:
-            if not isinstance(pending, PendingHttpRequest):
-                continue
-            if pending.carrier is not None:  # which sends nothing any more, if it has not
-                pending.carrier.cancel(reason="the channel is over")
-            elif pending.sent is not None:
-                pending.sent.release()
-                pending.sent = None
+            self._abandon(pending)
         self.calls.pending_requests.fail_all(self._over)
 
     async def _say_cancelled(self, pending: PendingHttpRequest) -> None:
@@ -471,14 +451,58 @@ class HttpChannel(Channel):
     async def listen(self) -> None:
         """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
         listening = trio.Event()
-        self._nursery.start_soon(
-            hear_own_stream, self._peer, self._take_message, self._hear, listening, name="http listen"
-        )
+        self._nursery.start_soon(self._hear_own_stream, listening, name="http listen")
         with trio.move_on_after(LISTEN_SECONDS):
             await listening.wait()
 
+    async def _hear_own_stream(self, listening: trio.Event) -> None:
+        """Read it, and open it again whenever it breaks off, until the server does not offer one.
+
+        `listening` is set once there was an answer. What may have been missed while there was no stream is
+        told as `MISSED`, and `HEARING` whenever `hearing` has changed.
+        """
+        EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
+        peer = self._peer
+        decoder = SseDecoder(peer.message_limit)
+        missed = False
+        while not peer.closed.is_set():
+            pause = None
+            try:
+                response = await peer.open_stream(decoder.last_event_id)
+                try:
+                    status, again = response.status, listening.is_set()
+                    listening.set()
+                    if again and status in _FORGOTTEN:
+                        peer.lose(SessionExpired("the server has forgotten the session"))
+                        return
+                    # There is no stream now, which is not to say that there never is.
+                    if status == TOO_MANY or (status >= 500 and status != _NOT_IMPLEMENTED):
+                        raise peer.status_error(response, b"")
+                    if not is_event_stream(response):
+                        return
+                    self.hearing = True
+                    self._hear(Notification(m.HEARING))
+                    if missed and not decoder.last_event_id:
+                        self._hear(Notification(m.MISSED))
+                    decoder = decoder.continued()
+                    async for chunk in response:
+                        for event in decoder.feed(chunk):
+                            for message in peer.messages_of(event.data, status):
+                                await self._take_message(message, None)
+                finally:
+                    response.release()
+            except TransportError as error:
+                log.debug("the server's stream broke off", reason=str(error))
+                if isinstance(error, HttpStatusError):
+                    pause = max(REFUSED_SECONDS, error.retry_after or 0.0)
+            finally:
+                if self.hearing:
+                    self.hearing = False
+                    self._hear(Notification(m.HEARING))
+            missed = True
+            await trio.sleep(retry_seconds(decoder) if pause is None else pause)
+
     async def notify(self, method: str, params: Fields | None = None) -> None:
-        """Send a notification. Raises TransportError."""
         await self._peer.tell(encode_notification(method, params))
 
 
@@ -488,13 +512,3 @@ def _failure_of(error: Exception) -> McpmuxError:
         return error
     log.error("an answer could not be taken", exc_info=error)
     return LocalProtocolError("the answer could not be taken")
-
-
-async def _received(response: HttpResponse, decoder: SseDecoder) -> bytes:
-    """The next bytes of a stream, b"" when it has ended or broken off where it can be resumed."""
-    try:
-        return await response.receive_some()
-    except TransportClosed:
-        if not decoder.last_event_id:
-            raise
-        return b""

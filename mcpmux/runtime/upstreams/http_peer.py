@@ -11,7 +11,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import UTC, datetime
 from typing import Final
@@ -30,16 +30,7 @@ from mcpmux.errors import (
 )
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call
-from mcpmux.protocol.codes import (
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    MISSING_CLIENT_CAPABILITY,
-    SERVER_ERROR,
-    SESSION_NOT_FOUND,
-    UNSUPPORTED_VERSION,
-)
+from mcpmux.protocol.codes import INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -89,14 +80,6 @@ def message_in(body: bytes) -> Message | None:
         return decode_message(body)
     except RpcError:
         return None
-
-
-def messages_of(data: bytes, *, batches: bool) -> Sequence[Message]:
-    """The messages that an event's data holds: one, or none; with `batches` several, as in `batch_in`."""
-    if batches and is_batch(data):
-        return batch_in(data)
-    message = message_in(data) if data else None
-    return [] if message is None else [message]
 
 
 def batch_in(body: bytes) -> list[Message]:
@@ -250,21 +233,10 @@ REDIRECTS: Final = 3  # followed for one request; more are a circle
 _HOPS: Final = range(REDIRECTS + 1)
 _NOT_HERE: Final = REFUSES_TOKEN | MOVES  # statuses after which a request may be sent once more
 FAREWELL_SECONDS: Final = 2.0  # for ending a session at the server while we stop
-_ANSWERS_OF_MODERN: Final = frozenset(
-    {METHOD_NOT_FOUND, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY}
-)
-
-
-async def shown_by(credential: Credential) -> Headers:
-    """The Authorization header of now. Raises TransportError when there is none."""
-    return credential.header_now() or await credential.header()
 
 
 class HttpPeer:
-    """The endpoint of one server. `session` is the id that a legacy server gave us.
-
-    `doubtful`: it has refused something in a way that a server of the era that was agreed would not.
-    """
+    """The endpoint of one server. `session` is the id that a legacy server gave us."""
 
     def __init__(
         self,
@@ -278,11 +250,9 @@ class HttpPeer:
         self._watch = watch
         self.watched = watch is not None  # somebody sees what is said
         self._credential = credential
-        self.shows_token = credential is not None
         self._pool = pool
         self._target = target
         self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
-        self._of_session: Headers = ()
         self._of_all = self._fixed
         self._of_method: dict[str, Headers] = {}
         self.message_limit = message_limit
@@ -290,8 +260,6 @@ class HttpPeer:
         self.initialize_status: int | None = None  # of the answer to the last `initialize`
         self.legacy = False
         self.batches = False
-        self.doubtful = False
-        self.hearing = False  # whether its own stream is open
         self.tools = ToolHeaders()
         self.closed = trio.Event()
         self.close_reason: TransportError = TransportClosed("not reachable")
@@ -305,8 +273,7 @@ class HttpPeer:
             headers.append(("MCP-Protocol-Version", facts.revision))
         if self.session is not None:
             headers.append(("Mcp-Session-Id", self.session))
-        self._of_session = tuple(headers)
-        self._of_all = (*self._fixed, *self._of_session)
+        self._of_all = (*self._fixed, *headers)
 
     def _headers(self, call: Call) -> tuple[Headers, Headers]:
         """(what every call of this method says, what this one says besides)"""
@@ -358,7 +325,10 @@ class HttpPeer:
             more += TRACE_HEADERS.get()
         response = await self._send("POST", headers, body, idempotent=idempotent, more=more, sent=sent)
         if call.method == m.INITIALIZE:
-            self._note_session(response)
+            self.initialize_status = response.status
+            self.session = response.headers.get(SESSION_HEADER)
+            if self._watch is not None:
+                self._watch.leg.session = self.session
         return response
 
     async def _send(
@@ -376,18 +346,13 @@ class HttpPeer:
             shown: Headers = ()
             if self._credential is not None:
                 with not_sent_yet():
-                    shown = await shown_by(self._credential)
+                    shown = self._credential.header_now() or await self._credential.header()
             try:
                 if sent is not None:
                     response, sent = await sent.wait(), None
                 else:
                     response = await self._pool.send(
-                        verb,
-                        self._target,
-                        headers,
-                        body,
-                        idempotent=idempotent,
-                        more=more + shown,
+                        verb, self._target, headers, body, idempotent=idempotent, more=more + shown
                     )
             except ConnectFailed as error:
                 self.lose(error)
@@ -397,25 +362,31 @@ class HttpPeer:
         raise AssertionError("the answer to the last try is taken as it is")
 
     async def _is_to_be_repeated(self, response: HttpResponse, shown: Headers, hop: int) -> bool:
-        """Whether a request is sent again, with another token or elsewhere; its response is released then."""
-        again = False
+        """Whether a request is sent again, with another token or elsewhere; its response is released then.
+
+        Raises HttpStatusError, which says what to do, when a token was refused and there is no other.
+        """
+        status, headers, again = response.status, response.headers, False
         try:
-            if self._credential is not None and response.status in REFUSES_TOKEN:
-                again = await self._is_renewed(response, shown, hop)
-            elif response.status in MOVES:
-                again = self._moves(response, hop)
+            if self._credential is not None and status in REFUSES_TOKEN:
+                said = headers.get("www-authenticate", "")
+                if status != 403 or "insufficient_scope" in said:
+                    body = await response.read()
+                    self.note(body, status)
+                    again = hop < REDIRECTS and await self._credential.refused(shown, status, said)
+                    if not again:
+                        raise HttpStatusError(status, body, self._credential.advice)
+            elif status in MOVES and hop < REDIRECTS:  # elsewhere at the same origin, from now on
+                target = target_after(self._pool.origin, self._target, status, headers)
+                if again := target not in (None, self._target):
+                    log.info("the endpoint has moved", path=target.partition("?")[0])
+                    self._target = target
         except BaseException:
             response.release()
             raise
         if again:
             response.release()
         return again
-
-    def _note_session(self, response: HttpResponse) -> None:
-        self.initialize_status = response.status
-        self.session = response.headers.get(SESSION_HEADER)
-        if self._watch is not None:
-            self._watch.leg.session = self.session
 
     async def tell(self, body: bytes) -> None:
         """POST a message that is not answered. Raises TransportError."""
@@ -436,31 +407,6 @@ class HttpPeer:
         more = (("Last-Event-ID", last_event_id),) if last_event_id else ()
         return await self._send("GET", self._of_all, b"", idempotent=True, more=more)
 
-    async def _is_renewed(self, response: HttpResponse, shown: Headers, hop: int) -> bool:
-        """Whether the token that was refused has been renewed, so that the request may be repeated.
-
-        Raises HttpStatusError, which says what to do, when a token was refused and there is no other.
-        """
-        said = response.headers.get("www-authenticate", "")
-        if self._credential is None or response.status not in REFUSES_TOKEN:
-            return False
-        if response.status == 403 and "insufficient_scope" not in said:
-            return False
-        body = await response.read()
-        self.note(body, response.status)
-        if hop < REDIRECTS and await self._credential.refused(shown, response.status, said):
-            return True
-        raise HttpStatusError(response.status, body, self._credential.advice)
-
-    def _moves(self, response: HttpResponse, hop: int) -> bool:
-        """Whether to repeat the request where a redirect leads: elsewhere at the same origin, from now on."""
-        target = target_after(self._pool.origin, self._target, response.status, response.headers)
-        if target is None or target == self._target or hop == REDIRECTS:
-            return False
-        log.info("the endpoint has moved", path=target.partition("?")[0])
-        self._target = target
-        return True
-
     def status_error(self, response: HttpResponse, body: bytes) -> HttpStatusError:
         """What a response with `body` but without an MCP message says."""
         status = response.status
@@ -468,39 +414,21 @@ class HttpPeer:
         retry_after = read_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
         return HttpStatusError(status, body, move, retry_after)
 
-    def note_refusal(self, status: int, error: ErrorReply | None) -> None:
-        """The server answered a request with an error status."""
-        usual = not self.legacy and error is not None and error.code in _ANSWERS_OF_MODERN
-        if status in REFUSALS and not usual:
-            self.doubtful = True
-
-    def check_overload(self, response: HttpResponse, body: bytes) -> None:
-        """Raises HttpStatusError when the server has too much to do, whatever else it says with that."""
-        if response.status in (TOO_MANY, UNAVAILABLE):
-            raise self.status_error(response, body)
-
-    def note(self, body: bytes, status: int) -> None:
-        """A whole response has been read: whoever watches may see it."""
-        if self._watch is not None and body:
-            self._watch.tap.message_passed(self._watch.leg, "in", body, status)
-
-    def messages_in(self, decoder: SseDecoder, chunk: bytes, status: int) -> Iterator[Message]:
-        """The messages that a chunk of an event stream completes; events without one only carry an id.
-
-        `status`: that the stream came with.
-        """
-        for event in decoder.feed(chunk):
-            yield from self.messages_of_event(event.data, status)
-
-    def messages_of_event(self, data: bytes, status: int) -> Sequence[Message]:
-        """The messages that an event holds."""
-        self.note_event(data, status)
-        return messages_of(data, batches=self.batches)
-
-    def note_event(self, data: bytes, status: int) -> None:
-        """An event has been read: whoever watches may see it."""
+    def note(self, data: bytes, status: int) -> None:
+        """The body of a response, or an event of its stream, has been read: whoever watches may see it."""
         if self._watch is not None and data:
-            self._watch.received(data, status)
+            self._watch.tap.message_passed(self._watch.leg, "in", data, status)
+
+    def messages_of(self, data: bytes, status: int) -> Sequence[Message]:
+        """The messages that an event holds: one, or none, as it may only carry an id; several in a batch.
+
+        `status`: that its stream came with.
+        """
+        self.note(data, status)
+        if self.batches and is_batch(data):
+            return batch_in(data)
+        message = message_in(data) if data else None
+        return [] if message is None else [message]
 
     async def end_session(self) -> None:
         """Tell the server that the session is over; it may not care."""

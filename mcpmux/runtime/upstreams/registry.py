@@ -1,8 +1,8 @@
 """All upstreams: the shared session with each, its era session for legacy clients, and clients' private ones.
 
-The set changes while it runs: one immutable mapping is put in the place of another. A session that is not in
-the new one gets no new call; it ends when no exchange is in flight, or after RETIRE_SECONDS. A server that
-mcpmux starts comes up again only then, as two of its processes at a time might get in each other's way.
+The set changes while it runs. A session that is not in the new one gets no new call; it ends when no exchange
+is in flight, or after RETIRE_SECONDS. A server that mcpmux starts comes up again only then, as two of its
+processes at a time might get in each other's way.
 
 A private session (`session = "per-client"`) is opened at the client's first use of the upstream, with that
 client's capabilities, and closed when the client goes. The shared one beside it tells what the server can
@@ -258,18 +258,15 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             self._era_runs[name] = self._start(self._make_era_session(name, era_session_key(name)))
 
     def tellers(self, name: str, call: Call) -> list[Upstream]:
-        """Who may tell a client of updates: the session that serves it; then the shared one, for a server
-        may tell in 2026-07-28 alone. Raises as `for_call` does.
+        """Who may tell a client of updates: what serves it, then the shared session, as a server may tell in
+        2026-07-28 alone. Raises as `for_call` does.
         """
         serving = self.for_call(name, call)
         shared = self._shared[name]
         return [serving] if serving is shared else [serving, shared]
 
     def keys_of(self, name: str, call: Call) -> set[str]:
-        """The keys of every session with upstream `name` that may serve calls of this client.
-
-        Raises as `for_call` does.
-        """
+        """The keys of every session that may serve calls of this client. Raises as `for_call` does."""
         return {name, era_session_key(name), self.for_call(name, call).key}
 
     async def settled(self, *, legacy: bool) -> None:
@@ -294,7 +291,6 @@ class UpstreamRegistry(Mapping[str, Upstream]):
 
     @property
     def clients(self) -> int:
-        """How many there are."""
         return len(self._clients)
 
     def join(self, client: Client) -> None:

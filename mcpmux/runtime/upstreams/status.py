@@ -89,7 +89,6 @@ class Limiter(FairQueue[Waiter]):
         return True
 
     def busy(self) -> Busy:
-        """Why an exchange gets no slot."""
         sentence = f"upstream {self._upstream!r} works on {self.running} exchanges and {self.waiting} wait"
         return Busy(sentence, f"upstreams.{self._upstream}.max_waiting", upstream=self._upstream)
 
@@ -147,7 +146,6 @@ class UpstreamStatus:
 
     @property
     def restarts(self) -> int:
-        """How often it was connected again."""
         return max(0, self.connects - 1)
 
     @property
@@ -177,7 +175,6 @@ class UpstreamStatus:
         self.forget()
 
     def release(self) -> None:
-        """Take exchanges again."""
         self.held = None
         self.turned()
         self.forget()
@@ -242,7 +239,6 @@ class UpstreamStatus:
             self._on_change(self.name, self.connection.facts.capabilities)
 
     def turned(self) -> None:
-        """It has come into another state."""
         self.since = trio.current_time()
 
     def lost(self, error: TransportError) -> RpcError:

@@ -172,7 +172,6 @@ class Upstream(UpstreamStatus):
         raise self.late(call.method, deadline.seconds, exhausted=deadline.exhausted)
 
     def patience(self, method: str) -> float:
-        """Seconds for a call of `method`."""
         return self._timeouts.get(method, self.config.request_timeout)
 
     def _passes(self, event: Event, call: Call) -> bool:
@@ -193,7 +192,7 @@ class Upstream(UpstreamStatus):
 
     def retire(self) -> None:
         """Another session takes over, or none: this one tells nobody any more that lists may have changed."""
-        self._on_change = _untold
+        self._on_change = lambda _name, _capabilities: None
         self.remember(None)
 
     def end(self, reason: str) -> None:
@@ -222,43 +221,43 @@ class Upstream(UpstreamStatus):
             connection = self.connection or await self._connected(deadline)
             try:
                 result = await connection.exchange(call, notify, deadline)
-            except RpcError as error:
-                self.heard()
-                await self._get_over_refusal(error, connection, call, deadline, last=last)
-            except TransportError as loss:
-                await self._get_over_loss(loss, connection, call, deadline, last=last)
+            except (RpcError, TransportError) as error:
+                await self._get_over(error, connection, call, deadline, last=last)
             else:
                 if self.silent:
                     self.heard()
                 return upgrade_result(call.method, result)
         raise LocalProtocolError("unreachable")
 
-    async def _get_over_refusal(
-        self, error: RpcError, connection: Connection, call: Call, deadline: Deadline, *, last: bool
+    async def _get_over(
+        self,
+        error: RpcError | TransportError,
+        connection: Connection,
+        call: Call,
+        deadline: Deadline,
+        *,
+        last: bool,
     ) -> None:
-        """Raise the server's error, unless it means that the server has forgotten what was agreed.
+        """Wait until a call may be sent again after an error, or raise what its client is told.
 
-        `last`: the call may not be sent again.
+        An error of the server itself is its answer, unless it has forgotten what was agreed. `last`: the call
+        may not be sent again.
         """
-        refusal = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
-        if last or not may_repeat(call, error, holds=False):
-            raise refusal from None
-        await in_task()
-        with deadline.limit():
-            if await connection.holds():
-                raise refusal from None
-        self._forget(connection)
-
-    async def _get_over_loss(
-        self, loss: TransportError, connection: Connection, call: Call, deadline: Deadline, *, last: bool
-    ) -> None:
-        """There was no answer: wait until the call may be sent again, or raise what its client is told."""
+        answer: RpcError | None = None
+        if isinstance(error, RpcError):
+            self.heard()
+            answer = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
+            if last or not may_repeat(call, error, holds=False):
+                raise answer from None
         await in_task()
         with deadline.limit():
             holds = await connection.holds()
-            pause = pause_before_repeating(loss, deadline.left)
-            if last or pause is None or not may_repeat(call, loss, holds=holds):
-                raise self.lost(loss) from None
+            if answer is not None and holds:
+                raise answer from None
+            pause = pause_before_repeating(error, deadline.left)
+            if last or pause is None or not may_repeat(call, error, holds=holds):
+                assert isinstance(error, TransportError)
+                raise self.lost(error) from None
             self._forget(connection)
             await trio.sleep(pause)
 
@@ -435,7 +434,3 @@ class Upstream(UpstreamStatus):
             self.forget()
             self.subscriber.catch_up()
             self._on_change(self.name, list(filter(self.facts.announces, self.facts.capabilities)))
-
-
-def _untold(_name: str, _capabilities: Collection[str]) -> None:
-    """For a session that is not an upstream's any more."""
