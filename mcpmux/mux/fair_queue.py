@@ -7,12 +7,6 @@ Rules
   * At most `room` wait. When it is full a client that has its share of it, or more, is refused. One that has
     less takes the place of the newest of whoever has most, unless that would only turn the tables.
 
-| | a slot is free | none is |
-| --- | --- | --- |
-| `enter` | runs | no: `enqueue` |
-| `enqueue` | never called | waits; whoever had to give way is returned, perhaps itself |
-| `leave` | one slot more | the next in turn runs, and is returned |
-
 A client is any hashable value, what waits any hashable object. Nothing outside this file changes the state.
 """
 
@@ -45,7 +39,7 @@ class FairQueue(Generic[T]):
         return False
 
     def enqueue(self, client: Hashable, item: T) -> T | None:
-        """`item` waits, after `enter` said no. What is returned waits no more, and gets no turn."""
+        """`item` waits, after `enter` said no. What is returned, perhaps itself, had to give way."""
         displaced = None
         if self.waiting >= self.room:
             greedy = self._greedier_than(client)

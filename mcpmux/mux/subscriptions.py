@@ -2,10 +2,7 @@
 
 State: interest is a set of listeners per (upstream, uri). Nothing else is remembered: what an upstream has
 actually been asked for is its subscriber's business, who compares it with `wanted` whenever either changes.
-
-    no interest --add--> wanted      the first listener: the upstream is to be subscribed
-    wanted --add/remove--> wanted    more or fewer listeners: the upstream does not notice
-    wanted --remove--> no interest   the last listener: the upstream is to be unsubscribed
+The upstream notices the first and the last listener only.
 
 Laws: after any sequence of additions, removals and vanishings `wanted` is exactly what somebody still
 listens to; the audience of an update contains only listeners of that URI or of one above it.

@@ -6,11 +6,25 @@ who reads, is each channel's own: a duplex stream (`duplex_channel`), or HTTP (`
 Promises: an answer reaches exactly the exchange that asked. A peer is told once that an exchange is
 cancelled, and its late answer is dropped. The pending request is closed however its exchange ends. An
 exchange needs a task only where it waits for something besides its answer.
+
+A legacy server asks in the middle of a call. The call is then parked: its request stays pending, its exchange
+returns `input_required` with a random `requestState`, and the repeated call with that state goes on where it
+was. A state is good for one connection, one method and one target, for PARK_SECONDS.
+
+On a shared session a legacy server cannot say whose call it means. It is understood when calls of one client
+only can be meant; otherwise it is refused in words that name the cure. A call that has waited for its client
+for a while asks nothing more. What a server asks in a `resources/subscribe`, which mcpmux sends by itself,
+goes to a client that listens to that resource; what it asks outside of all calls to the only client there is.
+
+Source: `basic/patterns/mrtr`, 2026-07-28.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import math
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -18,16 +32,36 @@ import trio
 
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest, PendingRequests
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcpmux.protocol.content import downgrade_answer
+from mcpmux.protocol.envelope import Notification, Request, decode_fields, encode_error, encode_reply, raw
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.calls import Calls, FindClient, Hear, Send
+from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
+from mcpmux.protocol.raw_json import Fields, Id
+from mcpmux.protocol.revisions import NEWEST_LEGACY
+from mcpmux.protocol.tasks import TASK_ID, related_task
+from mcpmux.runtime.calls import (
+    PARK_LIMIT,
+    PARK_SECONDS,
+    STATE_BYTES,
+    FindClient,
+    Hear,
+    Question,
+    unknown_state,
+)
 from mcpmux.transports.inline import in_task, woken
 from mcpmux.transports.waiting import Deadline, DeadlineSweeper, limited
 
 log = structlog.get_logger()
 
 EXPIRE_SECONDS: Final = 10.0  # how often parked calls are looked after
+ASKS_MORE_SECONDS: Final = 2.0  # for a server to ask several things at once
+
+AMBIGUOUS: Final = (
+    "clients share this session and mcpmux cannot tell which one is meant; "
+    'set session = "per-client" on the upstream'
+)
 
 
 class Channel:
@@ -42,9 +76,15 @@ class Channel:
     _pending_kind: type[PendingRequest] = PendingRequest
     _nursery: trio.Nursery
 
-    def __init__(self, send: Send, hear: Hear, closed: trio.Event) -> None:
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, closed: trio.Event) -> None:
         """`send` carries our answers to what the peer asks; `hear` hears what belongs to no exchange."""
-        self.calls = Calls(send, hear)
+        self.pending_requests = PendingRequests()
+        self.may_ask = m.ASKED_DURING  # in which of our requests the server may ask something
+        self.parked: dict[str, PendingRequest] = {}  # by state
+        self.find_client: FindClient = _find_nobody
+        self._revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
+        self._tell = send
+        self._hear = hear
         self.deadlines = DeadlineSweeper()
         self.closed = closed
         self.hearing = True
@@ -52,7 +92,7 @@ class Channel:
         self._expiring = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.calls.pending_requests!r}>"
+        return f"<{type(self).__name__} {self.pending_requests!r}>"
 
     @property
     def close_reason(self) -> TransportError:
@@ -73,7 +113,7 @@ class Channel:
         the wire and put back in what returns. Raises RpcError (the peer's answer), TransportError (there is
         none), Overdue (not within `deadline`).
         """
-        pending = parked or self.calls.pending_requests.open(call, self._pending_kind)
+        pending = parked or self.pending_requests.open(call, self._pending_kind)
         try:
             if parked is None:
                 if deadline is not None:
@@ -87,7 +127,7 @@ class Channel:
                     with limited(deadline):  # for a client that does not read
                         await _pass_on(pending.events.popleft(), pending.call, notify)
                 elif pending.asked:
-                    return self.calls.park(pending)
+                    return self._park(pending)
                 else:
                     await woken(pending)
             return pending.result()
@@ -106,10 +146,7 @@ class Channel:
         return None
 
     def _send_now(self, pending: PendingRequest) -> bool:
-        """Send a pending request without waiting; False, and nothing is done, when that cannot be.
-
-        Raises TransportError.
-        """
+        """Send without waiting; False, and nothing is done, when that cannot be. Raises TransportError."""
         raise NotImplementedError
 
     async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
@@ -131,31 +168,62 @@ class Channel:
             if not self._expiring:
                 self._expiring = True
                 self._nursery.start_soon(self._expire_parked, name="parked calls")
-        elif self.calls.pending_requests.close(pending):
+        elif self.pending_requests.close(pending):
             self._abandon(pending)
 
     # Calls that wait for their client's answers
 
+    def _park(self, pending: PendingRequest) -> Fields:
+        """What a client gets when the server asks before it answers. Raises RpcError when too many wait."""
+        if len(self.parked) >= PARK_LIMIT:
+            raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
+        state = secrets.token_urlsafe(STATE_BYTES)
+        self.parked[state] = pending
+        pending.parked_until = trio.current_time() + PARK_SECONDS
+        return input_required(pending.asked, state, legacy=pending.call.legacy)
+
     async def resume(self, call: Call, notify: Notify) -> Fields:
-        """Go on with a parked call. Raises RpcError for a state that is not known (any more)."""
+        """Go on with a parked call. Raises RpcError for a state that was not given to it, or not any more."""
         await in_task()
-        return await self.exchange(call, notify, parked=await self.calls.resume(call))
+        return await self.exchange(call, notify, parked=await self._resumed(call))
+
+    async def _resumed(self, call: Call) -> PendingRequest:
+        """The parked request that a repeated call goes on with, once its answers are passed on."""
+        state = call.text(STATE) or ""
+        pending = self.parked.get(state)
+        if pending is None or not _is_same(pending.call, call):
+            raise unknown_state()
+        del self.parked[state]
+        pending.parked_until = None
+        pending.call = call
+        try:
+            responses = decode_fields(call.params.get(RESPONSES))
+            answers = {key: read_response(responses[key]) for key in pending.asked if key in responses}
+        except ValueError:
+            answers = {}
+        for key, answer in answers.items():
+            request = pending.asked.pop(key)
+            if isinstance(answer, RpcError):
+                await self._tell(encode_error(request.id, answer))
+            else:
+                await self._reply(request, answer)
+        return pending
 
     async def reply(self, call: Call) -> None:
         """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
-        self._close(await self.calls.resume(call))
+        self._close(await self._resumed(call))
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when no call was parked with that state."""
-        pending = self.calls.parked.pop(state, None)
+        pending = self.parked.pop(state, None)
         if pending is not None and not self.closed.is_set():
             self._nursery.start_soon(self._give_up, pending)
         return pending is not None
 
     async def _expire_parked(self) -> None:
-        while self.calls.parked:
+        while self.parked:
             await trio.sleep(EXPIRE_SECONDS)
-            parked, now = self.calls.parked, trio.current_time()
+            parked, now = self.parked, trio.current_time()
             late = [state for state, t in parked.items() if t.parked_until and t.parked_until < now]
             for pending in [parked.pop(state) for state in late]:
                 await self._give_up(pending)
@@ -163,13 +231,85 @@ class Channel:
 
     async def _give_up(self, pending: PendingRequest) -> None:
         """Nobody will go on with a parked call: the server is told, and forgets it."""
-        await self.calls.refuse_questions(pending)
+        with suppress(TransportError):
+            for request in pending.asked.values():
+                await self._tell(encode_error(request.id, _unanswered()))
         pending.parked_until = None
         self._close(pending)
 
+    # Questions of the server
+
+    async def take_question(self, request: Request, pending: PendingRequest | None = None) -> None:
+        """The server asks something; `pending`: of which call, when the transport tells."""
+        try:
+            params = decode_fields(request.params)
+            task_id = related_task(params)
+            target = (pending or self._meant_by()) if task_id is None else self._waiting_for(task_id)
+            if target is None or target.call.method == m.RESOURCES_SUBSCRIBE:
+                await self._reply(request, await self._ask_directly(request.method, params, target))
+                return
+            if not offers(target.call.capabilities, request.method, params):
+                raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
+            target.ask(request)
+        except RpcError as refusal:
+            tell = log.debug if request.method == m.ROOTS_LIST else log.info
+            tell("a server's request is refused", method=request.method, reason=refusal.message)
+            await self._tell(encode_error(request.id, refusal))
+
+    async def _reply(self, request: Request, answer: Fields) -> None:
+        """Give the server a client's answer, in the words of its revision."""
+        answer = downgrade_answer(request.method, answer, self._revision)
+        await self._tell(encode_reply(request.id, answer))
+
+    def withdraw_question(self, request_id: Id | None) -> None:
+        """The server does not want to know any more; nothing happens when it never asked that."""
+        key = repr(request_id)
+        for pending in self.pending_requests:
+            if pending.asked.get(key) is not None and pending.asked[key].id == request_id:
+                del pending.asked[key]
+        for state, pending in self.parked.items():
+            if not pending.asked:
+                self._hear(Notification(WITHDRAWN, raw({STATE: state})))
+
+    async def _ask_directly(self, method: str, params: Fields, cause: PendingRequest | None) -> Fields:
+        """Ask what no call of a client has caused, but perhaps one of ours: `cause`. Raises RpcError."""
+        if cause is None:
+            question = Question(method, params, related_task(params))
+        else:
+            question = Question(method, params, None, cause.call.client)
+            cause.push(Event(m.ASKED, {}))
+        try:
+            client = await self.find_client(question)
+            if client is None:
+                raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
+            if not offers(client.capabilities, method, params):
+                raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {method}")
+            with trio.move_on_after(PARK_SECONDS):
+                return await client.ask(method, params)
+            raise _unanswered()
+        finally:
+            if cause is not None:
+                cause.push(Event(m.ANSWERED, {}))
+
+    def _waiting_for(self, task_id: str) -> PendingRequest | None:
+        """The `tasks/result` that waits for a task; None when there is none."""
+        waiting = (t for t in self.pending_requests if t.call.method == m.TASKS_RESULT)
+        return next((pending for pending in waiting if pending.call.text(TASK_ID) == task_id), None)
+
+    def _meant_by(self) -> PendingRequest | None:
+        """The call that an unmarked request is about, None for none. Raises RpcError for several."""
+        candidates = [t for t in self.pending_requests if t.call.method in self.may_ask]
+        candidates = [t for t in candidates if not _has_asked(t)] or candidates
+        if not candidates:
+            return None
+        client = candidates[0].call.client
+        if len(candidates) > 1 and (client is None or any(t.call.client is not client for t in candidates)):
+            raise RpcError(INVALID_REQUEST, AMBIGUOUS)
+        return candidates[0]
+
     def ask_clients_by(self, find: FindClient) -> None:
         """Who is asked when the server asks something that no call has caused."""
-        self.calls.find_client = find
+        self.find_client = find
 
     # What a server's session needs besides
 
@@ -190,7 +330,7 @@ class Channel:
 
     def settle(self, facts: ServerFacts) -> None:
         """The revision is agreed."""
-        self.calls.revision = facts.revision
+        self._revision = facts.revision
 
     def give_up(self, reason: TransportError) -> None:
         """What was agreed does not hold any more: sets `closed`."""
@@ -207,3 +347,24 @@ async def _pass_on(event: Event, call: Call, notify: Notify) -> None:
         await notify(event)
     elif (token := call.meta.get(PROGRESS_TOKEN)) is not None:
         await notify(Event(event.method, {**event.params, PROGRESS_TOKEN: token}))
+
+
+def _has_asked(pending: PendingRequest) -> bool:
+    """Whether a server has waited for a client's answer for so long that it asks nothing more before."""
+    began = math.inf if pending.parked_until is None else pending.parked_until - PARK_SECONDS
+    return trio.current_time() - began > ASKS_MORE_SECONDS
+
+
+def _is_same(first: Call, again: Call) -> bool:
+    """Whether a call repeats another: the same method on the same target, by the same somebody."""
+    same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
+    same_somebody = first.principal.name == again.principal.name
+    return first.method == again.method and same_target and same_somebody
+
+
+def _unanswered() -> RpcError:
+    return RpcError(INVALID_REQUEST, "the client did not answer")
+
+
+async def _find_nobody(_question: Question) -> None:
+    """For a server whose questions have no one to go to."""

@@ -117,10 +117,7 @@ class InlineExchange:
 
 
 class DuplexChannel(Channel):
-    """One duplex stream carrying exchanges. Made by `open_duplex_channel`.
-
-    `legacy_only`: set by the owner of a transport that only legacy servers have.
-    """
+    """One duplex stream carrying exchanges. Made by `open_duplex_channel`."""
 
     def __init__(self, messages: MessageStream, answer: Answer, hear: Hear, *, objects: bool) -> None:
         super().__init__(messages.send, hear, trio.Event())
@@ -130,7 +127,6 @@ class DuplexChannel(Channel):
         self._receive_nowait = messages.receive_nowait
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
-        self._hear = hear
         self._objects = objects
         # Clients send requests for the most part, servers answers.
         self._decode: Callable[[bytes], Message | None] = decode_request if objects else decode_reply
@@ -218,7 +214,7 @@ class DuplexChannel(Channel):
                 for exchange in list(self._incoming.values()):  # they go on, in tasks of this nursery
                     if isinstance(exchange, InlineExchange):
                         exchange.attend()
-                self.calls.pending_requests.fail_all(self._close_reason)
+                self.pending_requests.fail_all(self._close_reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + linger
         self.ended.set()
 
@@ -259,7 +255,7 @@ class DuplexChannel(Channel):
             nonsense = ErrorReply(
                 bad.id, INTERNAL_ERROR, f"the server's answer makes no sense: {bad.message}"
             )
-            self.calls.pending_requests.take_answer(nonsense)
+            self.pending_requests.take_answer(nonsense)
         if self._objects and batch is not None:
             batch.expect()
             batch.settle(encode_error(bad.id, bad))  # never the last: the batch is still being read
@@ -273,7 +269,7 @@ class DuplexChannel(Channel):
 
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
         if isinstance(message, _ANSWERS):
-            if not self.calls.pending_requests.take_answer(message):
+            if not self.pending_requests.take_answer(message):
                 log.debug("late or unknown answer dropped", id=message.id)
         elif isinstance(message, Request):
             self._take_request(message)
@@ -282,7 +278,7 @@ class DuplexChannel(Channel):
 
     def _take_request(self, request: Request, batch: BatchAnswer | None = None) -> None:
         if request.method in ASKS and not self._objects:
-            self._nursery.start_soon(self.calls.take_question, request)
+            self._nursery.start_soon(self.take_question, request)
         elif request.id in self._incoming:
             reason = f"Invalid request: id {request.id!r} is already in flight"
             self._object_to(BadMessage(INVALID_REQUEST, reason), batch)
@@ -355,19 +351,19 @@ class DuplexChannel(Channel):
             if exchange is not None:
                 exchange.cancel(reason="the peer cancelled the request")
             else:
-                self.calls.withdraw_question(request_id)
+                self.withdraw_question(request_id)
         elif message.method == m.PROGRESS:
             event = Event(message.method, params)
-            if not self.calls.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), event):
+            if not self.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), event):
                 self._hear(message)  # of a task, whose call was answered long ago
         elif message.method == m.ACKNOWLEDGED:
-            self.calls.pending_requests.take_event(_subscription_of(params), Event(message.method, params))
+            self.pending_requests.take_event(_subscription_of(params), Event(message.method, params))
         elif message.method in m.UNASKED:
             self._hear_change(message, params)
         else:
             # A log message may belong to the only request there is; what nobody knows is for who listens, and
             # for a modern client that may have caused it, as that cannot listen to it.
-            sole = self.calls.pending_requests.sole(message.method)
+            sole = self.pending_requests.sole(message.method)
             is_log = message.method == m.LOG_MESSAGE
             if sole is None or not is_log:
                 self._hear_change(message, params)
@@ -376,9 +372,7 @@ class DuplexChannel(Channel):
 
     def _hear_change(self, message: Notification, params: Fields) -> None:
         listen = _subscription_of(params)
-        if listen is None or self.calls.pending_requests.is_open(
-            listen
-        ):  # else another listen has taken over
+        if listen is None or self.pending_requests.is_open(listen):  # else another listen has taken over
             self._hear(message)
 
     async def _send_objection(self, data: bytes) -> None:

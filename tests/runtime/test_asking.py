@@ -204,7 +204,7 @@ async def test_a_parked_call_that_nobody_goes_on_with_is_given_up(autojump_clock
         await client.request("tools/call", {"name": "x__t"})
         await trio.sleep(700)
         assert "did not answer" in server.heard[0]["error"]["message"]
-        assert not world.mux.upstreams["x"].connection.channel.calls.parked
+        assert not world.mux.upstreams["x"].connection.channel.parked
 
 
 @pytest.mark.parametrize("how", ["cancel", "vanish"])
@@ -225,7 +225,7 @@ async def test_a_legacy_client_that_goes_while_it_is_asked_leaves_nothing_behind
             assert [last["params"]["requestId"]] == called
         else:
             assert "the client has gone" in server.heard[0]["error"]["message"]
-        assert len(world.mux.upstreams["x"].connection.channel.calls.pending_requests) == 0
+        assert len(world.mux.upstreams["x"].connection.channel.pending_requests) == 0
 
 
 async def test_changed_roots_are_passed_on_to_legacy_servers(autojump_clock):

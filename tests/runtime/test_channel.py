@@ -40,7 +40,7 @@ async def say_progress(peer: Peer, request_id: int) -> None:
 
 
 def nothing_is_left(link: DuplexChannel) -> bool:
-    return len(link.calls.pending_requests) == 0 and not link.deadlines.watched
+    return len(link.pending_requests) == 0 and not link.deadlines.watched
 
 
 class Begun:

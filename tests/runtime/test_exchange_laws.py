@@ -251,8 +251,8 @@ def check_nothing_is_held(world: World) -> None:
     channel = upstream.connection.channel
     assert channel.deadlines.watched == []
     # A question of our own after its health may be on its way.
-    assert [pending for pending in channel.calls.pending_requests if pending.call.method in ASKED] == []
-    assert not channel.calls.parked
+    assert [pending for pending in channel.pending_requests if pending.call.method in ASKED] == []
+    assert not channel.parked
 
 
 async def act_out(up: str, downs: Sequence[str], script: Sequence[Step]) -> None:

@@ -444,7 +444,7 @@ async def test_a_call_that_breaks_while_it_is_sent_holds_nothing(autojump_clock,
         await client.start(*TOOL)
         assert (await client.receive())["error"]["code"] == -32603
         assert held(world) == NO_SLOT_IS_HELD
-        assert len(link.calls.pending_requests) == 0
+        assert len(link.pending_requests) == 0
         monkeypatch.setattr(link, "_offer", offer)
         server.gate.set()
         assert "error" not in await client.request(*TOOL)

@@ -131,7 +131,7 @@ class World:
 
     async def nothing_is_left(self) -> None:
         await trio.testing.wait_all_tasks_blocked()
-        assert len(self.channel.calls.pending_requests) == 0
+        assert len(self.channel.pending_requests) == 0
         assert self.channel.deadlines.watched == []
         assert self.pool._running == 0
 

@@ -83,7 +83,7 @@ async def test_an_unanswered_exchange_ends_in_time_and_the_peer_is_told(autojump
         assert told["method"] == "notifications/cancelled"
         assert told["params"]["requestId"] == asked["id"]
         await peer.say(id=asked["id"], result={})  # too late, and nobody's
-        assert len(link.calls.pending_requests) == 0
+        assert len(link.pending_requests) == 0
 
 
 async def test_an_answer_in_time_is_the_answer_and_nothing_is_watched_after_it(autojump_clock, kind):

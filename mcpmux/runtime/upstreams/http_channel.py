@@ -114,13 +114,12 @@ class HttpChannel(Channel):
         self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
     ) -> None:
         super().__init__(peer.tell, hear, peer.closed)
-        self.calls.may_ask = _MAY_ASK
         self._peer = peer
         self._open_older = older
-        self._hear = hear
         self._nursery = nursery
         self._over: TransportError | None = None
         self.hearing = False  # whether the server's own stream is open
+        self.may_ask = _MAY_ASK
         self._learning: list[Call] = []  # calls that are repeated with other headers
         self._answer = answer
 
@@ -140,7 +139,7 @@ class HttpChannel(Channel):
             return None
         channel = await self._open_older()
         if channel is not None:
-            channel.ask_clients_by(self.calls.find_client)
+            channel.ask_clients_by(self.find_client)
         return channel
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
@@ -312,10 +311,7 @@ class HttpChannel(Channel):
     # belongs first; what comes behind it is nobody's. All raise TransportError and Overdue.
 
     async def _read(self, response: HttpResponse, pending: PendingHttpRequest) -> Reply | ErrorReply:
-        """The answer in a response that is no event stream.
-
-        Raises SessionExpired and HttpStatusError besides.
-        """
+        """The answer in any other response. Raises SessionExpired and HttpStatusError besides."""
         peer, status = self._peer, response.status
         body = pending.whole or response.read_nowait()
         if status == 404 and peer.session is not None:
@@ -391,11 +387,11 @@ class HttpChannel(Channel):
         if request.method not in ASKS:
             await self._serve(request)
             return
-        asked = pending if pending is not None and pending.call.method in self.calls.may_ask else None
+        asked = pending if pending is not None and pending.call.method in self.may_ask else None
         if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
-            await self.calls.take_question(request, asked)
+            await self.take_question(request, asked)
         else:
-            self._nursery.start_soon(self.calls.take_question, request, asked, name="server's question")
+            self._nursery.start_soon(self.take_question, request, asked, name="server's question")
 
     def _take_notification(self, message: Notification, pending: PendingHttpRequest | None) -> None:
         try:
@@ -404,7 +400,7 @@ class HttpChannel(Channel):
             return
         method = message.method
         if method == m.CANCELLED:
-            self.calls.withdraw_question(id_of(params.get("requestId")))
+            self.withdraw_question(id_of(params.get("requestId")))
         elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
             self._hear(message)  # progress of a task goes on when the call that made it has been answered
         elif pending is None:
@@ -436,9 +432,9 @@ class HttpChannel(Channel):
     def fail_calls(self) -> None:
         """The channel is over: whoever still waits hears it."""
         self._over = self.close_reason
-        for pending in self.calls.pending_requests:
+        for pending in self.pending_requests:
             self._abandon(pending)
-        self.calls.pending_requests.fail_all(self._over)
+        self.pending_requests.fail_all(self._over)
 
     async def _say_cancelled(self, pending: PendingHttpRequest) -> None:
         """Closing the stream says nothing to a legacy server: only a notification does."""

@@ -205,10 +205,7 @@ def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
 
 
 def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
-    """Whether `call` may be sent again after `error`.
-
-    `holds`: whether the server was found to speak as agreed nevertheless.
-    """
+    """Whether `call` may be sent again; `holds`: the server was found to speak as agreed nevertheless."""
     if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired):
         return True
     if isinstance(error, RpcError):
@@ -295,10 +292,7 @@ class HttpPeer:
         return self._target, common + more
 
     def post(self, call: Call, request_id: int, hear: Callable[[], None]) -> SentRequest | None:
-        """POST a call without waiting; None, and nothing is done, when that cannot be. See `HttpPool.post`.
-
-        It cannot where a token has to be waited for.
-        """
+        """POST a call without waiting; None, and nothing is done, when that cannot be, as with a token."""
         if self._credential is not None or self._pool.poller is None:
             return None
         body = encode_call(request_id, call)
@@ -400,10 +394,7 @@ class HttpPeer:
             response.release()
 
     async def open_stream(self, last_event_id: str | None) -> HttpResponse:
-        """GET the server's own stream, or go on with the one that broke off behind an event.
-
-        The response is to be released. Raises the same as `ask`.
-        """
+        """GET the server's own stream, or what follows an event of one; to be released. Raises as `ask`."""
         more = (("Last-Event-ID", last_event_id),) if last_event_id else ()
         return await self._send("GET", self._of_all, b"", idempotent=True, more=more)
 

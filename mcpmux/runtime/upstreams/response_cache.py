@@ -208,10 +208,7 @@ class ResponseCache:
     # What it is asked
 
     def passes(self) -> bool:
-        """Whether a read is not worth a look, as this server's were for nobody else for a while.
-
-        One of many is looked at.
-        """
+        """Whether a read is not looked at, as this server's were for nobody else; one of many is."""
         if self._passing:
             self._passing -= 1
             return True
