@@ -114,12 +114,6 @@ def is_public(result: Fields) -> bool:
     return text_of(result.get("resultType", _COMPLETE)) == "complete"
 
 
-def is_own_answer(error: RpcError) -> bool:
-    """Whether a server itself has said that, and to everybody who asks the same."""
-    ours = isinstance(error, Refused) or not (error.data is None or isinstance(error.data, Raw))
-    return not ours and error.code != URL_ELICITATION_REQUIRED
-
-
 def size_of(parts: Iterable[Raw]) -> int:
     """Bytes of raw values."""
     return sum(len(memoryview(part)) for part in parts)
@@ -190,8 +184,9 @@ class Fetch(msgspec.Struct, eq=False):
     done: Any = None
 
     def fail(self, error: RpcError) -> None:
-        """What the server itself has answered is for those who have joined, too; other trouble is not."""
-        if is_own_answer(error):
+        """What the server itself has said, and to all, is for those who have joined; other trouble is not."""
+        ours = isinstance(error, Refused) or not (error.data is None or isinstance(error.data, Raw))
+        if not ours and error.code != URL_ELICITATION_REQUIRED:
             self.outcome = error
 
 

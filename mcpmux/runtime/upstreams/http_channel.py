@@ -218,7 +218,10 @@ class HttpChannel(Channel):
         except Exception as error:
             pending.sent = None
             sent.release()
-            pending.settle(_failure_of(error))
+            failure = error if isinstance(error, McpmuxError) else None
+            if failure is None:
+                log.error("an answer could not be taken", exc_info=error)
+            pending.settle(failure or LocalProtocolError("the answer could not be taken"))
             return
         if answer is not None:
             pending.sent = None
@@ -384,8 +387,12 @@ class HttpChannel(Channel):
             await self._take_question(message, pending)
 
     async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:
-        if request.method not in ASKS:
-            await self._serve(request)
+        if request.method not in ASKS:  # a legacy server is answered in a POST of its own
+            try:
+                data = encode_reply(request.id, await self._answer(request, unheard))
+            except RpcError as error:
+                data = encode_error(request.id, error)
+            await self._peer.tell(data)
             return
         asked = pending if pending is not None and pending.call.method in self.may_ask else None
         if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
@@ -410,14 +417,6 @@ class HttpChannel(Channel):
             self._hear(message)
         else:
             pending.push(Event(method, params))
-
-    async def _serve(self, request: Request) -> None:
-        """A legacy server asks something while it works on our request: answer in a POST of its own."""
-        try:
-            data = encode_reply(request.id, await self._answer(request, unheard))
-        except RpcError as error:
-            data = encode_error(request.id, error)
-        await self._peer.tell(data)
 
     def _abandon(self, pending: PendingRequest) -> None:
         assert isinstance(pending, PendingHttpRequest)
@@ -500,11 +499,3 @@ class HttpChannel(Channel):
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         await self._peer.tell(encode_notification(method, params))
-
-
-def _failure_of(error: Exception) -> McpmuxError:
-    """What becomes of an exchange whose answer could not be taken."""
-    if isinstance(error, McpmuxError):
-        return error
-    log.error("an answer could not be taken", exc_info=error)
-    return LocalProtocolError("the answer could not be taken")
