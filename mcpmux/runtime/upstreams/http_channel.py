@@ -371,20 +371,17 @@ class HttpChannel(Channel):
                 raise TransportClosed("the response stream ended without an answer")
 
     async def _take_up_to(
-        self, messages: Iterable[Message], pending: PendingHttpRequest
+        self, messages: Iterable[Message], pending: PendingHttpRequest | None
     ) -> Reply | ErrorReply | None:
+        """The answer among messages on the stream of one request; the server's own stream (None) has none."""
         for message in messages:
-            if isinstance(message, Reply | ErrorReply) and message.id == pending.id:
+            if isinstance(message, Notification):
+                self._take_notification(message, pending)
+            elif isinstance(message, Request):
+                await self._take_question(message, pending)
+            elif pending is not None and message.id == pending.id:
                 return message
-            await self._take_message(message, pending)
         return None
-
-    async def _take_message(self, message: Message, pending: PendingHttpRequest | None) -> None:
-        """A message on the stream of one request, or, if `pending` is None, on the server's own stream."""
-        if isinstance(message, Notification):
-            self._take_notification(message, pending)
-        elif isinstance(message, Request):
-            await self._take_question(message, pending)
 
     async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:
         if request.method not in ASKS:  # a legacy server is answered in a POST of its own
@@ -482,8 +479,7 @@ class HttpChannel(Channel):
                     decoder = decoder.continued()
                     async for chunk in response:
                         for event in decoder.feed(chunk):
-                            for message in peer.messages_of(event.data, status):
-                                await self._take_message(message, None)
+                            await self._take_up_to(peer.messages_of(event.data, status), None)
                 finally:
                     response.release()
             except TransportError as error:

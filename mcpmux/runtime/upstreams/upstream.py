@@ -82,11 +82,11 @@ class Upstream(UpstreamStatus):
         find_client: FindClient,
         on_change: OnChange,
         on_notification: OnNotification,
-        watch: Watch | None = None,
-        generations: Generations | None = None,
+        watch: Watch | None,
+        generations: Generations,
     ) -> None:
         super().__init__(config, on_change)
-        self._generations = generations if generations is not None else Generations()
+        self._generations = generations
         self.watch = watch
         self.key = key
         self.space = space
