@@ -17,7 +17,7 @@ theirs was. An attempt that finds nobody is no death. In a loop every attempt wa
 a connection holds for STABLE_SECONDS.
 
 Laws: no wait is longer than its cap; without a death, waits never become shorter until a connection held;
-after one that held the next attempt comes at once. Nothing outside this file changes its state.
+after one that held the next attempt comes at once.
 """
 
 from __future__ import annotations

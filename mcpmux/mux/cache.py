@@ -16,8 +16,7 @@ memory that they share. An answer belongs to the generation of its upstream in w
 
 Laws: nothing is found that was fetched before its last invalidation ended, nor after its time, nor in
 another generation than the one in which its fetch began; what was kept for one audience is found for that
-audience only; bytes and entries never pass their limits. Times come in as seconds. Values are never looked
-into.
+audience only; bytes and entries never pass their limits.
 
 Source: `server/utilities/caching` (freshness, notifications invalidate), 2026-07-28.
 """
@@ -255,9 +254,9 @@ class Cache:
         fresh_until: float = 0.0,
         generation: int = 0,
     ) -> bool:
-        """Keep what a fetch has brought; False when that must not be, or does not fit.
+        """Keep what a fetch has brought, for nobody to change; False when that must not be, or does not fit.
 
-        `size`: bytes, about; `generation`: that of now. Whoever finds the value must not change it.
+        `size`: bytes, about; `generation`: that of now.
         """
         tags = None if fetch.spoiled or generation != fetch.generation else _tags(fetch.key)
         if tags is None:

@@ -103,7 +103,7 @@ class Tap(Protocol):
         """A client's request is about to be worked on; `headers`: of the HTTP request that it came in.
 
         Waits until what will pass can be kept; AT_ONCE when there is nothing to wait for. Raises RpcError, at
-        once or when it is awaited, when it cannot be kept, and must be.
+        once or when awaited, when it must be kept and cannot.
         """
 
     def routed(self, exchange: int, upstream: str) -> None:

@@ -74,7 +74,7 @@ class HttpPlace(NamedTuple):
     credential: Credential | None = None
 
     def watch_as(self, transport: str) -> None:
-        """Whoever watches is told what it is, once that is known: it may be another one than last time."""
+        """Whoever watches is told what it is: it may be another one than last time."""
         if self.watch is not None:
             self.watch.leg.transport = transport
 

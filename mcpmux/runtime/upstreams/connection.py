@@ -65,8 +65,7 @@ class Connection:
     def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
         """One call, until the end of `deadline`.
 
-        Raises RpcError (the upstream's answer), TransportError (no answer) or Overdue, when it is awaited or
-        at once.
+        Raises, when awaited or at once, RpcError (the upstream's answer), TransportError (none), Overdue.
         """
         raise NotImplementedError
 

@@ -169,10 +169,7 @@ class SessionExpired(TransportError):
 
 
 class HttpStatusError(TransportError):
-    """The server answered with a status that carries no MCP message. `move` says where it sends us.
-
-    `retry_after`: seconds for which it wants to be left alone, if it said so.
-    """
+    """A status without an MCP message. `retry_after`: seconds for which the server wants to be left alone."""
 
     def __init__(
         self, status: int, body: bytes, move: str | None = None, retry_after: float | None = None
@@ -411,10 +408,7 @@ class HttpPeer:
             self._watch.tap.message_passed(self._watch.leg, "in", data, status)
 
     def messages_of(self, data: bytes, status: int) -> Sequence[Message]:
-        """The messages that an event holds: one, or none, as it may only carry an id; several in a batch.
-
-        `status`: that its stream came with.
-        """
+        """Those in an event: one, none (it may only carry an id), or a batch. `status`: of its stream."""
         self.note(data, status)
         if self.batches and is_batch(data):
             return batch_in(data)

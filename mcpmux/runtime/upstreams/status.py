@@ -6,7 +6,7 @@ State
     connecting --connected--> ready --lost--> down (or crash-loop) --pause over--> connecting
     connecting --failed-----> down (or crash-loop)
     ready --breaker opens--> failing --breaker closes--> ready
-    any --hold--> draining (no new exchange; those in flight go on) --release--> as before
+    any --hold--> draining (no new exchange; those in flight go on), drained --release--> as before
 
 Promises: every error names the upstream, its state, and when it is worth to ask again. Refuses to know how it
 is connected and asked.
@@ -127,10 +127,7 @@ class UpstreamStatus:
 
     @property
     def state(self) -> str:
-        """`ready`, `failing`, `connecting`, `down` or `crash-loop`.
-
-        `draining` or `drained` while it is given no exchange.
-        """
+        """See above; `draining`, or `drained`, while it is given no exchange."""
         if self.held is not None:
             return "draining" if self.in_flight else "drained"
         if self.connection is not None:

@@ -121,8 +121,7 @@ class Upstream(UpstreamStatus):
     async def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Fields:
         """One call to this upstream, within its deadline, which progress renews up to a maximum.
 
-        `deadline`: another one, which holds if it is sooner. Raises RpcError: the upstream's own, or one that
-        says why there is no answer.
+        `deadline`: another one, if it is sooner. Raises RpcError, its own or one that says why there is none.
         """
         seconds = self._timeouts.get(call.method, self.config.request_timeout)
         if self.held is not None:
@@ -240,8 +239,7 @@ class Upstream(UpstreamStatus):
     ) -> None:
         """Wait until a call may be sent again after an error, or raise what its client is told.
 
-        An error of the server itself is its answer, unless it has forgotten what was agreed. `last`: the call
-        may not be sent again.
+        An error of the server is its answer, unless it has forgotten what was agreed. `last`: not again.
         """
         answer: RpcError | None = None
         if isinstance(error, RpcError):
