@@ -156,7 +156,7 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: f"{each.method} {each.path}")
 def test_a_request_that_is_sent_again_is_the_same(request_: HttpRequest):
     parser = RequestParser(HttpLimits(), "p")
     times = 2 if request_.keep_alive else 1
