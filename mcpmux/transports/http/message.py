@@ -254,6 +254,19 @@ class HttpRequest:
     finds out who it is.
     """
 
+    __slots__ = (
+        "body",
+        "headers",
+        "holder",
+        "http_1_0",
+        "keep_alive",
+        "method",
+        "path",
+        "peer",
+        "principal",
+        "query",
+    )
+
     def __init__(
         self,
         method: str,
