@@ -63,9 +63,6 @@ class _Unread(Sequence[T]):
         self._count = count
         self._items: list[T] | None = None
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._count}, {len(self._data)} bytes>"
-
     def __len__(self) -> int:
         return self._count
 
@@ -184,9 +181,6 @@ class Walk:
         self._count = 0
         self._looked_at = 0
         self._arrived: dict[str, tuple[Sequence[Item], Position | None]] = {}
-
-    def __repr__(self) -> str:
-        return f"Walk(wanted={[p.upstream for p in self.wanted]}, items={self._count}, {self.failures})"
 
     @property
     def items(self) -> list[Item]:

@@ -26,9 +26,6 @@ class Ownership(Generic[Note]):
         self._things: dict[Key, tuple[object, Note]] = {}
         self._of_owner: dict[object, dict[Key, None]] = {}
 
-    def __repr__(self) -> str:
-        return f"<Ownership {len(self._things)} things of {len(self._of_owner)} owners>"
-
     def __len__(self) -> int:
         return len(self._things)
 
@@ -71,9 +68,6 @@ class MadeTasks:
 
     def __init__(self) -> None:
         self._made: dict[Key, tuple[str, str | None]] = {}
-
-    def __repr__(self) -> str:
-        return f"<MadeTasks {len(self._made)}>"
 
     def note(self, upstream: str, task_id: str, principal: str, tool: str | None) -> None:
         """A call of `tool` has made a task for `principal`, "" for nobody in particular."""

@@ -84,9 +84,6 @@ class Rule:
         self._targets = tuple(map(TargetGlob, rule.targets))
         self.is_about_all = not self._targets
 
-    def __repr__(self) -> str:
-        return f"<Rule {self.name}>"
-
     def misfits(self, principal: Principal, upstream: str, method: str) -> list[str]:
         """Which of its members do not fit, whatever the target; none when it is about this use."""
         fits = {
@@ -140,9 +137,6 @@ class Policy:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self._memory: dict[tuple[Principal, str, str], _Relevant] = {}
-
-    def __repr__(self) -> str:
-        return f"<Policy of {len(self.rules)} rules>"
 
     def _relevant(self, principal: Principal, upstream: str, method: str) -> _Relevant:
         key = (principal, upstream, method)

@@ -96,9 +96,6 @@ class Space:
         self.prefix = prefix
         self._reserved = reserved
 
-    def __repr__(self) -> str:
-        return f"Space({self.upstream!r}, prefix={self.prefix!r})"
-
     @property
     def transparent(self) -> bool:
         """Whether nothing at all is rewritten for this upstream."""
@@ -148,9 +145,6 @@ class Namespace:
         self._bare = bare[0] if bare else None
         self.spaces = {name: Space(name, prefix, reserved) for name, prefix in prefixes.items()}
         self.transparent = self._bare if not self._owners else None
-
-    def __repr__(self) -> str:
-        return f"Namespace({list(self.spaces)})"
 
     def resolve_uri(self, uri: str) -> tuple[str, str] | None:
         """(upstream, its own URI) of an exposed URI; None for a raw one, which somebody may own."""
@@ -516,9 +510,6 @@ class Signature:
         self._server_info = server_info
         self._own = raw({SERVER_INFO: server_info})
         self._kept = lru_cache(SIGNED)(self._signed)
-
-    def __repr__(self) -> str:
-        return f"<Signature {bytes(self._server_info)!r}>"
 
     def put_on(self, result: Fields) -> Fields:
         """The result, signed (changed in place). A `_meta` that is no object goes."""

@@ -85,9 +85,6 @@ class _Seal:
         """`key`: at least 16 bytes; replicas that share what is sealed share it."""
         self._key = hashlib.sha256(self.PURPOSE + key).digest()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
     def _tag(self, *parts: bytes) -> bytes:
         return hmac.new(self._key, b"\x00".join(parts), hashlib.sha256).digest()[:_TAG_BYTES]
 

@@ -227,9 +227,6 @@ class TargetGlob:
         self._marked = text.replace("*", STAR)
         self._by_way: dict[Way | None, Glob] = {None: self.glob}
 
-    def __repr__(self) -> str:
-        return f"TargetGlob({'*'.join(self.glob)!r})"
-
     @cached_property
     def broadly(self) -> frozenset[Glob]:
         """Everything that the glob can be taken for."""

@@ -296,9 +296,6 @@ class Tagged:
         self._behind = b",%b}}" % member
         self._alone = b',"params":{%b}}' % member
 
-    def __repr__(self) -> str:
-        return f"<Tagged {bytes(self._meta)!r}>"
-
     def encode(self, event: Event) -> bytes:
         """`event` as a JSON-RPC message with that `_meta`, in place of any other."""
         if META in event.params:
@@ -363,10 +360,6 @@ class PendingRequest:
         self.deadline: Deadline | None = None
         self.overdue = False
         self.wake: Callable[[], None] | None = None
-
-    def __repr__(self) -> str:
-        state = "answered" if self.answer is not None else "waiting"
-        return f"<PendingRequest {self.id} {state}, {len(self.events)} events>"
 
     def push(self, event: Event) -> None:
         """Keep an event for the waiting exchange, within the bound."""

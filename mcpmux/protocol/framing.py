@@ -56,10 +56,6 @@ class LineDecoder:
         self._kept = bytearray()  # the unfinished line; empty while it is being discarded
         self._size = 0  # bytes of the unfinished line, kept or not
 
-    def __repr__(self) -> str:
-        doing = "discarding" if self._size > len(self._kept) else "keeping"
-        return f"<LineDecoder {doing} a line of {self._size} bytes so far>"
-
     def feed(self, chunk: bytes) -> list[Line]:
         """Take the next bytes, give the lines they complete."""
         found: list[Line] = []
@@ -124,9 +120,6 @@ class BatchAnswer:
     def __init__(self) -> None:
         self._awaited = 1  # the reading itself, so that no answer is the last one before its end
         self._answers: list[bytes] = []
-
-    def __repr__(self) -> str:
-        return f"<BatchAnswer {len(self._answers)} answers, {self._awaited} awaited>"
 
     def expect(self) -> None:
         """One more answer is to be waited for."""

@@ -268,9 +268,6 @@ class ToolHeaders:
     def __init__(self) -> None:
         self.params: dict[str, dict[str, Path]] = {}
 
-    def __repr__(self) -> str:
-        return f"<ToolHeaders of {len(self.params)} tools>"
-
     def learn(self, result: Fields) -> list[Rejected]:
         """Take in a page of `tools/list` and cut the invalid tools out of it (in place)."""
         if "tools" not in result or (not self.params and _MARK not in bytes(result["tools"])):
@@ -360,9 +357,6 @@ class OriginPolicy:
         )
         self.refuses: Callable[[str, str | None], str | None] = lru_cache(VERDICTS)(self._judge)
         """Why a request with this Host ("" for none) and Origin is refused; None when it is not."""
-
-    def __repr__(self) -> str:
-        return f"OriginPolicy({sorted(self._hosts)}, origins={sorted(self._origins)})"
 
     def _judge(self, host: str, origin: str | None) -> str | None:
         if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:

@@ -42,9 +42,6 @@ class AccessControl:
         self.tasks = MadeTasks()
         self.tool_of = self.tasks.tool_of
 
-    def __repr__(self) -> str:
-        return f"<AccessControl {self.policy!r}, {self.tasks!r}>"
-
     # Lists
 
     def visible(self, call: Call, upstreams: Iterable[str]) -> list[str]:

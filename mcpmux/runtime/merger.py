@@ -262,9 +262,6 @@ class Parts:
         self.until: float | None = math.inf
         self.personal = False
 
-    def __repr__(self) -> str:
-        return f"Parts(until={self.until}, personal={self.personal})"
-
     def take(self, found: Found, *, for_all: bool) -> None:
         """One more. `for_all`: every client is served by such a session, none by one of its own."""
         self.personal = self.personal or found.personal

@@ -110,8 +110,8 @@ class NotificationHub:
     def leave(self, outbox: ClientOutbox) -> None:
         """The client has gone: nothing of its interest stays behind."""
         self._listeners.discard(outbox)
-        if outbox.waiting.merged:
-            log.info("a slow client has gone", changes_told_together=outbox.waiting.merged)
+        if outbox.merged:
+            log.info("a slow client has gone", changes_told_together=outbox.merged)
         for upstream in self.subscriptions.remove_all(outbox):
             self._on_wanted(upstream)
 
@@ -243,7 +243,7 @@ class NotificationHub:
             lost = [key for key in held if not self._may_hear_of(outbox, *key)]
             for upstream, uri in lost:
                 self.unsubscribe(outbox, upstream, uri)
-            if lost and outbox.waiting.drop(m.RESOURCE_UPDATED):
+            if lost and outbox.drop(m.RESOURCE_UPDATED):
                 self._remind(outbox)
             # Whether there is a kind of list that it wants to hear of and has nothing of any more.
             kinds = outbox.kinds & LIST_CHANGES

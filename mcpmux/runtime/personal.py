@@ -39,9 +39,6 @@ class Personal:
         self._completed: dict[Key, None] = {}
         self._completion = trio.Event()
 
-    def __repr__(self) -> str:
-        return f"<Personal {self.tasks!r}, {len(self._outboxes)} outboxes>"
-
     def join(self, client: object, outbox: ClientOutbox) -> None:
         """A client that can be told things. `leave` must follow."""
         self._outboxes[client] = outbox

@@ -150,9 +150,6 @@ class Router:
             **dict.fromkeys(m.ABOUT_ONE_TASK, self._about_task),
         }
 
-    def __repr__(self) -> str:
-        return f"<Router {self._registry}>"
-
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
         if self.access.policy is not None:

@@ -83,9 +83,6 @@ class TaskView:
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str], Asked] = {}
 
-    def __repr__(self) -> str:
-        return f"<TaskView {len(self._asked)} asked>"
-
     async def get(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         """The task as it is now, with its result, error or questions. Raises RpcError."""
         modern = _is_modern(upstream)
@@ -303,9 +300,6 @@ class Tasks:
     _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
     _access: AccessControl = field(default_factory=AccessControl)
     waits: TaskWaits = field(default_factory=TaskWaits)
-
-    def __repr__(self) -> str:
-        return f"<Tasks {self._personal.tasks!r}, {self.waits!r}>"
 
     def makes_none(self, upstream: Upstream, call: Call) -> bool:
         """Whether a tool call is no matter of tasks: its server makes none, and none is asked for."""

@@ -12,7 +12,6 @@ def test_a_task_is_of_the_first_principal_that_it_is_noted_for():
     assert not made.may_use("docs", "1", "")
     assert made.may_use("more", "1", "ben")
     assert made.tool_of("docs", "1") == "build"
-    assert repr(made) == "<MadeTasks 1>"
 
 
 def test_what_is_nobodys_goes_by_its_id():

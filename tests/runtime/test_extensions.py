@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.mux.outbox import DETAIL_LIMIT
+from mcpmux.runtime.client_outbox import DETAIL_LIMIT
 from tests.runtime.scripted import CAPABILITIES, Json, RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world

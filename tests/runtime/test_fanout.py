@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from mcpmux.errors import TransportClosed
-from mcpmux.mux.outbox import DETAIL_LIMIT
+from mcpmux.runtime.client_outbox import DETAIL_LIMIT
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.sse import SseDecoder

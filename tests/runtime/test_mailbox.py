@@ -68,7 +68,7 @@ async def test_a_waiting_client_hears_at_once_and_nobody_is_woken(autojump_clock
         assert len(client.heard) == 4
         client.outbox.close()
     assert client.by_reader == []
-    assert client.outbox.waiting.merged == 0
+    assert client.outbox.merged == 0
 
 
 async def test_before_the_reader_waits_everything_is_kept_for_it(autojump_clock):
@@ -98,7 +98,7 @@ async def test_a_slow_client_hears_later_changes_once_in_order_and_in_bounded_me
         await trio.testing.wait_all_tasks_blocked()
         client.outbox.put(update(2))
         assert client.heard == [update(0)]
-        assert client.outbox.waiting.merged == 1999
+        assert client.outbox.merged == 1999
         client.make_room(100)
         await trio.testing.wait_all_tasks_blocked()
         assert client.heard == [update(number) for number in range(4)]

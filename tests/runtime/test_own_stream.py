@@ -51,7 +51,7 @@ async def test_what_may_not_stand_for_another_is_kept_each_time():
     stream.keep(message)
     await stream.ask(b"{}")
     await stream.ask(b"[]")
-    mailed = stream._outbox.waiting.take()
+    mailed = stream._outbox.take_nowait()
     assert mailed is not None
     assert stream.keep(mailed) == b"id: 0-3\ndata: {}\n\nid: 0-4\ndata: []\n\n"
     assert len(buffer.after(f"{OWN_STREAM}-0", 0.0)[1]) == 4

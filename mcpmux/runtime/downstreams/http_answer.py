@@ -179,9 +179,6 @@ class ConnectionLegs:
     def __init__(self) -> None:
         self._legs: OrderedDict[str, Watch] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<ConnectionLegs {len(self._legs)}>"
-
     def of(self, tap: Tap, address: str) -> Watch:
         """What watches the leg of the connection from `address`."""
         watch = self._legs.get(address)
@@ -209,9 +206,6 @@ class TappedReply(HttpReply):
         self._context: Context | None = None
         self._status: int | None = None  # of the stream
         self.watch = watch
-
-    def __repr__(self) -> str:
-        return f"<TappedReply {self._reply!r}>"
 
     @property
     def started(self) -> bool:

@@ -128,9 +128,6 @@ class HttpEndpoint:
         sse_limits = SseLimits(self._is_full, limits.idle, stall, limits.in_flight)
         self._sse = SseEndpoint(service, sse_path, sse_limits, gate, mark)
 
-    def __repr__(self) -> str:
-        return f"<HttpEndpoint {self._path} {len(self.sessions)} sessions>"
-
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
         try:

@@ -80,9 +80,6 @@ class ResumableCall(InlineExchange):
         self._arrival: trio.lowlevel.ParkingLot | None = None
         self.wake: Wake | None = None
 
-    def __repr__(self) -> str:
-        return f"<ResumableCall {self.request.method} {self.request.id!r}>"
-
     async def wait(self) -> None:
         """Until there is more in its stream, or it is over."""
         if self._arrival is None:

@@ -46,9 +46,6 @@ class OwnStream:
         self._reader: trio.CancelScope | None = None
         buffer.open(OWN_STREAM)
 
-    def __repr__(self) -> str:
-        return f"<OwnStream {self._outbox!r}, {len(self._questions)} questions wait>"
-
     async def ask(self, message: bytes) -> None:
         """Send a request to the client, as soon as it has its stream open."""
         self._questions.append(message)

@@ -52,9 +52,6 @@ class DuplexClient:
     channel: DuplexChannel | None = None
     watch: Watch | None = None
 
-    def __repr__(self) -> str:
-        return f"<DuplexClient {self._session!r}>"
-
     async def answer(self, request: Request, notify: Notify) -> Fields:
         """Answer one request. Raises RpcError."""
         if self.watch is not None:

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mcpmux.mux.outbox import DETAIL_LIMIT, Outbox
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.client_outbox import DETAIL_LIMIT, ClientOutbox
 
 KINDS = (m.TOOLS_CHANGED, m.PROMPTS_CHANGED, m.RESOURCES_CHANGED)
 
@@ -27,7 +27,7 @@ class Box(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.box = Outbox()
+        self.box = ClientOutbox(frozenset())
         self.model: list[Event] = []
         self.merged = 0
 
@@ -43,18 +43,17 @@ class Box(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule()
     def take(self) -> None:
-        assert self.box.take() == self.model.pop(0)
+        assert self.box.take_nowait() == self.model.pop(0)
 
     @precondition(lambda self: not self.model)
     @rule()
     def take_from_empty(self) -> None:
-        assert self.box.take() is None
+        assert self.box.take_nowait() is None
 
     @invariant()
     def counts_are_right(self) -> None:
-        assert len(self.box) == len(self.model)
+        assert len(self.box.waiting) == len(self.model)
         assert self.box.merged == self.merged
-        assert repr(self.box) == f"<Outbox {len(self.model)} waiting, {self.merged} merged>"
 
 
 TestBox = Box.TestCase
@@ -62,10 +61,10 @@ TestBox = Box.TestCase
 
 @given(st.lists(events))
 def test_nothing_is_lost_and_nothing_is_said_twice(told: list[Event]):
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     for event in told:
         box.put(event)
-    taken = list(iter(box.take, None))
+    taken = list(iter(box.take_nowait, None))
     assert len(taken) + box.merged == len(told)
     assert all(event in taken for event in told)
     assert len({repr(event) for event in taken}) == len(taken)
@@ -73,47 +72,47 @@ def test_nothing_is_lost_and_nothing_is_said_twice(told: list[Event]):
 
 @given(st.lists(events, min_size=1), st.data())
 def test_a_change_after_its_news_was_taken_is_told_again(told: list[Event], data: st.DataObject):
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     for event in told:
         box.put(event)
     event = data.draw(st.sampled_from(told))
-    while box.take() != event:
+    while box.take_nowait() != event:
         pass
     assert box.put(event) is True
 
 
 def test_the_box_is_as_small_as_what_can_change_however_often_it_does():
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     for turn in range(10_000):
         box.put(update(f"memo:{turn % 7}"))
         box.put(Event(KINDS[turn % 3], {}))
-        assert len(box) <= 10
+        assert len(box.waiting) <= 10
     assert box.merged == 20_000 - 10
 
 
 def test_parts_of_a_resource_are_told_one_by_one_until_there_are_too_many():
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     whole = update("file:///dir")
     for number in range(10_000):
         box.put(update(f"file:///dir/{number}"), whole)
-    taken = list(iter(box.take, None))
+    taken = list(iter(box.take_nowait, None))
     assert taken == [*(update(f"file:///dir/{number}") for number in range(DETAIL_LIMIT)), whole]
     assert box.merged == 10_000 - DETAIL_LIMIT - 1
 
 
 def test_a_subscribed_resource_is_told_however_many_wait():
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     for number in range(2 * DETAIL_LIMIT):
         assert box.put(update(f"memo:{number}")) is True
-    assert len(box) == 2 * DETAIL_LIMIT
+    assert len(box.waiting) == 2 * DETAIL_LIMIT
 
 
 def test_what_is_told_of_a_task_is_the_latest_and_each_task_is_told_of():
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     told = [("a", "working"), ("b", "working"), ("a", "completed")]
     for task_id, status in told:
         box.put(Event("notifications/tasks/status", {"taskId": raw(task_id), "status": raw(status)}))
-    taken = [box.take(), box.take(), box.take()]
+    taken = [box.take_nowait(), box.take_nowait(), box.take_nowait()]
     assert [event and (event.params["taskId"], event.params["status"]) for event in taken] == [
         (raw("a"), raw("completed")),
         (raw("b"), raw("working")),
@@ -122,18 +121,18 @@ def test_what_is_told_of_a_task_is_the_latest_and_each_task_is_told_of():
 
 
 def test_events_of_an_unknown_kind_do_not_stand_for_each_other():
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     first, second = (Event("vendor/thing", {"n": raw(number)}) for number in (1, 2))
     assert [box.put(event, is_known=False) for event in (first, second, first)] == [True, True, False]
-    assert [box.take(), box.take(), box.take()] == [first, second, None]
+    assert [box.take_nowait(), box.take_nowait(), box.take_nowait()] == [first, second, None]
     assert box.merged == 1
 
 
 def test_events_of_an_unknown_kind_are_bounded():
-    box = Outbox()
+    box = ClientOutbox(frozenset())
     kept = [
         box.put(Event("vendor/thing", {"n": raw(number)}), is_known=False)
         for number in range(DETAIL_LIMIT + 3)
     ]
     assert kept == [True] * DETAIL_LIMIT + [False] * 3
-    assert (len(box), box.merged) == (DETAIL_LIMIT, 3)
+    assert (len(box.waiting), box.merged) == (DETAIL_LIMIT, 3)
