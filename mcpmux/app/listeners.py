@@ -32,8 +32,7 @@ from mcpmux.mux.replay import ReplayBounds
 from mcpmux.mux.rewrite import mark_of
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.runtime.downstreams.http_guard import HttpGuard, handle_by_owner
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, HttpGuard, SessionLimits, handle_by_owner
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing

@@ -271,6 +271,11 @@ def severity(level: Any) -> int:
     return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)
 
 
+def is_heard(message: Event, level: str | None) -> bool:
+    """Whether a log message is severe enough for who wants to hear of `level` and worse; None: of all."""
+    return level is None or severity(text_of(message.params.get("level"))) >= severity(level)
+
+
 _recent: dict[int, tuple[Event, bytes]] = {}
 """By the identity of the event, which is kept with it, so that no other has the same."""
 

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mcpmux.errors import McpmuxError
+from mcpmux.errors import McpmuxError, Refused
+from mcpmux.protocol.codes import INVALID_REQUEST
 
 MOST_NAME: Final = 256  # characters
 CERTIFICATES: Final = "certificates"
@@ -54,6 +55,11 @@ class Turned(McpmuxError):
         super().__init__(sentence)
         self.status = status
         self.fields = fields
+
+    def as_error(self) -> Refused:
+        """The same where there is nothing but JSON-RPC."""
+        text = str(self)
+        return Refused(INVALID_REQUEST, text[:1].upper() + text[1:], "auth")
 
 
 def certified(holder: str) -> Admission:

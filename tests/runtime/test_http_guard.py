@@ -17,8 +17,7 @@ from mcpmux.config import Auth, StaticToken
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
-from mcpmux.runtime.downstreams.http_guard import HttpGuard
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, HttpGuard, SessionLimits
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http

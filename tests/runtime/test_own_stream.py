@@ -7,8 +7,8 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams import own_stream
-from mcpmux.runtime.downstreams.own_stream import LATELY, LATELY_BYTES, OWN_STREAM, OwnStream
+from mcpmux.runtime.downstreams import http_session
+from mcpmux.runtime.downstreams.http_session import LATELY, LATELY_BYTES, OWN_STREAM, OwnStream
 
 
 def opened() -> tuple[OwnStream, ReplayBuffer]:
@@ -36,10 +36,10 @@ async def test_what_is_kept_ready_is_bounded():
     stream, buffer = opened()
     for number in range(3 * LATELY):
         stream.keep(update(f"x:{number}"))
-    looked_up = own_stream._said.cache_info()
+    looked_up = http_session._said.cache_info()
     stream.keep(update("x:" + "y" * LATELY_BYTES))
     assert looked_up.currsize <= LATELY
-    assert own_stream._said.cache_info() == looked_up  # what is too long is not looked up
+    assert http_session._said.cache_info() == looked_up  # what is too long is not looked up
     _, kept = buffer.after(f"{OWN_STREAM}-0", 0.0)
     assert len(kept) == 3 * LATELY + 1
 

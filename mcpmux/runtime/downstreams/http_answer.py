@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Event, Notify
+from mcpmux.protocol.call import Event, Notify, Tagged
 from mcpmux.protocol.codes import (
     BUSY,
     INTERNAL_ERROR,
@@ -28,6 +28,7 @@ from mcpmux.protocol.codes import (
 from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
 from mcpmux.protocol.large import LARGE_BYTES, Part, encode_large_reply
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.client_outbox import Outlet
 from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import SseDecoder, encode_event
@@ -117,13 +118,10 @@ class HttpNotify(msgspec.Struct):
         else:
             await self._reply.open(200, STREAM_HEADERS, data)
 
-    def say_nowait(self, message: bytes) -> bool:
-        """A message in a stream that has begun; False when `flush` has to send the rest of it."""
-        return self._reply.write_nowait(encode_event(message))
-
-    async def flush(self) -> None:
-        """Send what `say_nowait` has left."""
-        await self._reply.flush()
+    def outlet(self, tagged: Tagged) -> Outlet:
+        """What says events, as `tagged` encodes them, at once in a stream that has begun."""
+        reply = self._reply
+        return Outlet(lambda event: reply.write_nowait(encode_event(tagged.encode(event))), reply.flush)
 
 
 async def respond(

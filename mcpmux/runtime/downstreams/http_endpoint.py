@@ -4,7 +4,15 @@ What a POST is, is told by what it says: modern `_meta` or a modern version head
 → a new legacy session; a session header → that session. GET opens or resumes a session's streams, DELETE
 ends it; a session that nobody uses ends by itself.
 
-Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25.
+In front of an endpoint whose clients have to say who they are is a guard. Promises: before its client has
+been let in, nothing of a request is looked into but Host and Origin; a stream (GET, or a listen) ends when
+the token that opened it expires or is taken back. The protected resource's metadata is for everybody.
+
+With several workers, what belongs to another one (a legacy session, a stream of HTTP+SSE, a parked call, a
+task) is passed on before anything else is looked at, so that its own worker asks who comes and what they may.
+
+Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25; "Authorization" of
+2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728.
 """
 
 from __future__ import annotations
@@ -12,6 +20,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +29,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import Gone, ReplayBounds
+from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
@@ -39,13 +49,14 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
+    METHOD_HEADER,
     SESSION_HEADER,
     VERSION_HEADER,
     OriginPolicy,
     ToolHeaders,
     check_request,
 )
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import Principal, Turned
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.runtime.downstreams.http_answer import (
@@ -58,7 +69,6 @@ from mcpmux.runtime.downstreams.http_answer import (
     refuse_with,
     respond,
 )
-from mcpmux.runtime.downstreams.http_guard import turn_away
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
@@ -66,7 +76,7 @@ from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import DeadlineSweeper
 
@@ -389,3 +399,64 @@ class HttpEndpoint:
 def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
     status, data = failure(message, error)
     return reply.send(status, headers_of(status), data)
+
+
+METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"))
+
+
+@dataclass(frozen=True)
+class HttpGuard:
+    """Handles the requests of one listener: lets in, then hands on to its endpoint, which is at `path`."""
+
+    gate: Gate
+    policy: OriginPolicy
+    path: str
+    endpoint: Handler
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        refusal = self.policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
+        if refusal is not None:
+            await refuse_with(reply, 403, refusal)
+            return
+        resource = self.gate.resource
+        if resource is not None and resource.is_metadata(request.path, self.path):
+            if request.method in ("GET", "HEAD"):
+                await reply.send(200, METADATA, resource.document)
+            else:
+                await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
+            return
+        await in_task()
+        try:
+            admission = await self.gate.admit(request.headers, request.holder)
+        except Turned as turned:
+            await turn_away(reply, turned)
+            return
+        request.principal = admission.principal
+        if request.method != "GET" and request.headers.get(METHOD_HEADER) != m.LISTEN:
+            await self.endpoint(request, reply)
+            return
+        with self.gate.stay(admission) as scope:  # as it opens a stream
+            await self.endpoint(request, reply)
+        if scope.cancelled_caught and not reply.started:
+            await turn_away(reply, self.gate.expired())
+
+
+async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:
+    """Answer somebody who is not let in, or not for that."""
+    await reply.send(turned.status, (*JSON, *turned.fields), encode_error(request_id, turned.as_error()))
+
+
+def handle_by_owner(
+    own: int, workers: int, handler: Handler, request: HttpRequest, reply: HttpReply
+) -> Coroutine[Any, Any, None]:
+    """Answer an HTTP request by the handler of worker `own` of `workers`, or have its owner answer it."""
+    owner = owner_of_request(request.headers, request.query, request.body)
+    if owner is None or owner == own or owner > workers:
+        return handler(request, reply)
+    reply.pass_on(owner)
+    return _done()
+
+
+async def _done() -> None:
+    """Nothing is left to do here."""

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Set
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.rewrite import ForeignMark, own_part
 from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVEL, VERSION, Call, Event, Notify, severity
-from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Notification, Request, raw, text_of
+from mcpmux.protocol.call import (
+    LOG_LEVEL,
+    META,
+    SUBSCRIPTION_ID,
+    VERSION,
+    Call,
+    Event,
+    Notify,
+    Tagged,
+    is_heard,
+)
+from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import Notification, Request, decode_any, raw, text_of
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
@@ -21,11 +33,12 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import no_task
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams.listen import serve_listen
+from mcpmux.runtime.downstreams.http_answer import HttpNotify
 from mcpmux.runtime.downstreams.session import Ask, LegacySession, open_session
-from mcpmux.runtime.notification_hub import NotificationHub
+from mcpmux.runtime.notification_hub import SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Tap, identify, watched
+from mcpmux.transports.inline import in_task
 
 STATE_KEY_BYTES: Final = 32
 
@@ -186,20 +199,95 @@ class MuxService:
 
 def _wanted(call: Call, notify: Notify) -> Notify:
     """`notify` for what the call has asked to hear, which has asked for log messages."""
+    level = text_of(call.meta.get(LOG_LEVEL))
 
     async def pass_on(event: Event) -> None:
-        if event.method != m.LOG_MESSAGE or _wants(call, event):
+        if event.method != m.LOG_MESSAGE or is_heard(event, level):
             await notify(event)
 
     return pass_on
 
 
-def _wants(call: Call, event: Event) -> bool:
-    """Whether a log message is severe enough."""
-    level = text_of(call.meta.get(LOG_LEVEL))
-    return level is None or severity(text_of(event.params.get("level"))) >= severity(level)
-
-
 def says_modern(call: Call) -> bool:
     """Whether a call carries the per-request metadata of the modern era."""
     return VERSION in call.meta
+
+
+# Listens: exchanges that stay open and tell what changes.
+#
+# Source: `basic/patterns/subscriptions`, 2026-07-28.
+
+_KINDS: Final = {f"{capability}ListChanged": method for capability, method in m.LIST_CHANGES.items()}
+
+
+class Filter(NamedTuple):
+    """What a listen asks for: names of list changes as in the request, and URIs."""
+
+    lists: Set[str]
+    uris: tuple[str, ...]
+
+
+def read_filter(call: Call) -> Filter:
+    """The filter of a `subscriptions/listen`. Raises RpcError when it is malformed."""
+    try:
+        wish: Any = decode_any(call.params["notifications"])
+        uris = wish.get("resourceSubscriptions") or []
+        flags = {name: wish.get(name, False) for name in _KINDS}
+        sound = isinstance(uris, list) and all(isinstance(uri, str) for uri in uris)
+        sound = sound and all(isinstance(flag, bool) for flag in flags.values())
+    except (KeyError, ValueError, AttributeError):
+        sound = False
+    if not sound:
+        raise RpcError(INVALID_PARAMS, 'Invalid params: "notifications" must be a subscription filter')
+    if len(uris) > SUBSCRIPTION_LIMIT:
+        raise RpcError(
+            INVALID_PARAMS, f"Invalid params: more than {SUBSCRIPTION_LIMIT} resourceSubscriptions"
+        )
+    return Filter(frozenset(name for name, flag in flags.items() if flag), tuple(dict.fromkeys(uris)))
+
+
+async def serve_listen(
+    request_id: Id, call: Call, notify: Notify, router: Router, hub: NotificationHub
+) -> Fields:
+    """Acknowledge what can be honoured, then tell every change until the client goes or we stop.
+
+    Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
+    """
+    await in_task()
+    wish = read_filter(call)
+    # Without lists of which the client may use nothing; URIs are judged one by one.
+    wish = wish._replace(lists={name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])})
+    tag = raw({SUBSCRIPTION_ID: request_id})
+    kinds = frozenset(_KINDS[name] for name in wish.lists)
+    outbox = hub.join(kinds, call.principal, is_granted=True)
+    try:
+        honoured = await _subscribe_all(router, outbox, wish.uris, call)
+        agreed: dict[str, Any] = {name: True for name in _KINDS if name in wish.lists}
+        if honoured:
+            agreed["resourceSubscriptions"] = honoured
+        await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
+        outlet = notify.outlet(Tagged(tag)) if isinstance(notify, HttpNotify) else None
+        while (event := await outbox.take(outlet)) is not None:
+            await notify(Event(event.method, {**event.params, META: tag}))
+    finally:
+        hub.leave(outbox)
+    return {"resultType": raw("complete"), META: tag}
+
+
+async def _subscribe_all(
+    router: Router, outbox: ClientOutbox, uris: tuple[str, ...], call: Call
+) -> list[str]:
+    """Those of `uris` that can be listened to, in their order."""
+    honoured: set[str] = set()
+
+    async def subscribe(uri: str) -> None:
+        try:
+            await router.subscribe(outbox, uri, call)
+        except RpcError:
+            return  # what cannot be honoured is left out of the acknowledgement
+        honoured.add(uri)
+
+    async with trio.open_nursery() as nursery:
+        for uri in uris:
+            nursery.start_soon(subscribe, uri)
+    return [uri for uri in uris if uri in honoured]

@@ -18,7 +18,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import LOG_LEVELS, Call, Event, Notify, severity
+from mcpmux.protocol.call import LOG_LEVELS, Call, Event, Notify, is_heard
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.content import downgrade_content, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import (
@@ -149,9 +149,8 @@ class LegacySession:
     async def _forward(self, call: Call, notify: Notify, ask: Ask) -> Fields:
 
         async def wanted(event: Event) -> None:
-            level = self._client.log_level  # before `logging/setLevel` the server may send any message
-            is_log = event.method == m.LOG_MESSAGE
-            if not is_log or level is None or severity(text_of(event.params.get("level"))) >= severity(level):
+            # Before `logging/setLevel` the server may send any message.
+            if event.method != m.LOG_MESSAGE or is_heard(event, self._client.log_level):
                 await notify(event)
 
         try:

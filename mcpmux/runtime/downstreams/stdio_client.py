@@ -21,7 +21,6 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service, Session, says_modern
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
@@ -59,7 +58,7 @@ class DuplexClient:
         if self._gate is not None:
             turned = self._gate.scopes_missing(request.method, self._principal)
             if turned is not None:
-                raise as_error(turned)
+                raise turned.as_error()
         if request.method == m.INITIALIZE and self._session is None:
             session, result = await self._service.initialize(request, self._principal)
             if self._session is not None:  # while this one waited for the upstreams

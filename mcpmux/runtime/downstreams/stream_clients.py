@@ -20,7 +20,6 @@ from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
-from mcpmux.runtime.downstreams.http_guard import as_error
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
@@ -105,7 +104,7 @@ class StreamClients:
                 try:
                     principal = certified(await _holder_of(stream)).principal
                 except Turned as turned:
-                    await messages.send(encode_error(None, as_error(turned)))
+                    await messages.send(encode_error(None, turned.as_error()))
                     return
             is_unix = isinstance(stream, trio.SocketStream) and stream.socket.family == trio.socket.AF_UNIX
             await self._serve_messages(JsonStream(messages), "unix" if is_unix else "tcp", principal)

@@ -53,7 +53,7 @@ from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_le
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams.listen import Filter, read_filter
+from mcpmux.runtime.downstreams.service import Filter, read_filter
 from mcpmux.runtime.downstreams.session import Ask
 from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.reading.dialogue import (
