@@ -84,7 +84,8 @@ async def examine(upstream: Upstream, findings: dict[str, Finding]) -> None:
     try:
         for kind, (method, _, _) in KINDS.items():
             if facts.offers(m.LISTS[method].capability):
-                counts[kind] = len(await walk(upstream, Call(method, {}, {})))
+                pages = (await walk(upstream, Call(method, {}, {}))).pages
+                counts[kind] = sum(len(page.texts) for page in pages)
     except RpcError as failure:
         error = failure.message
     seconds = upstream.connect_seconds

@@ -14,8 +14,9 @@ Nothing outside this file changes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar, overload
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -53,41 +54,34 @@ _READERS: Final[dict[str, msgspec.json.Decoder[list[_Resource]] | msgspec.json.D
 """How the items' URIs are read, by the name of the member."""
 
 
-class _Unread(Sequence[T]):
-    """What `count` items of a valid JSON array hold, decoded when somebody asks for it, which few do."""
+class Unread(Sequence[T]):
+    """`count` items that are read when somebody asks for one, which few do."""
 
-    __slots__ = ("_count", "_data", "_items")
+    __slots__ = ("_count", "_items", "_read")
 
-    def __init__(self, data: bytes, count: int) -> None:
-        self._data = data
+    def __init__(self, count: int, read: Callable[[], list[T]]) -> None:
         self._count = count
         self._items: list[T] | None = None
+        self._read = read
 
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+    def __getitem__(self, index: Any) -> Any:
         if self._items is None:
             self._items = self._read()
+            self._read = list  # what it was read from can go
         return self._items[index]
 
-    def _read(self) -> list[T]:
-        raise NotImplementedError
 
+class EncodedList(Unread[Raw]):
+    """The items of a valid JSON array, which begins and ends with its brackets."""
 
-class EncodedList(_Unread[Raw]):
-    """The items. The array begins and ends with its brackets."""
+    __slots__ = ("_data",)
 
-    __slots__ = ()
-
-    def _read(self) -> list[Raw]:
-        return decode_items(self._data)
+    def __init__(self, data: bytes, count: int) -> None:
+        super().__init__(count, partial(decode_items, data))
+        self._data = data
 
     @property
     def inner(self) -> memoryview:
@@ -95,20 +89,8 @@ class EncodedList(_Unread[Raw]):
         return memoryview(self._data)[1:-1] if self._count else memoryview(b"")
 
 
-class Texts(_Unread[str | None]):
-    """The upstream's own names or URIs of the items, which are objects: their members `key`."""
-
-    __slots__ = ("_key",)
-
-    def __init__(self, key: str, data: bytes, count: int) -> None:
-        self._data = data
-        self._count = count
-        self._items = None
-        self._key = key
-
-    def _read(self) -> list[str | None]:
-        data, self._data = self._data, b""
-        return [item.uri for item in _READERS[self._key].decode(data)]
+def _read_texts(key: str, data: bytes) -> list[str | None]:
+    return [item.uri for item in _READERS[key].decode(data)]
 
 
 def join_lists(lists: Iterable[Sequence[Any]]) -> Raw:
@@ -127,7 +109,7 @@ def expose_list(method: str, items: Raw, space: Space) -> tuple[Sequence[str | N
         data = bytes(items).strip()
         exposed = _with_prefix(key, data, space.prefix.encode() + b"+")
         if exposed is not None:
-            return Texts(key, data, len(exposed)), exposed
+            return Unread(len(exposed), partial(_read_texts, key, data)), exposed
     fields = decode_list(items)
     names = [text_of(item.get(key)) for item in fields]
     return names, [raw(rewrite.expose_item(method, item, space)) for item in fields]
@@ -182,13 +164,8 @@ class Walk:
         self._looked_at = 0
         self._arrived: dict[str, tuple[Sequence[Item], Position | None]] = {}
 
-    @property
-    def items(self) -> list[Item]:
-        """What has been emitted, in order."""
-        return [item for page in self._emitted for item in page]
-
-    def encoded_items(self) -> Raw:
-        """The same as a JSON array."""
+    def items(self) -> Raw:
+        """What has been emitted, in order, as a JSON array."""
         return join_lists(self._emitted)
 
     def take_page(

@@ -235,6 +235,7 @@ NAMED_BY: Final = {
     m.TEMPLATES_LIST: "uriTemplate",
     m.TOOLS_LIST: "name",
     m.PROMPTS_LIST: "name",
+    m.TASKS_LIST: TASK_ID,
 }
 """Which member of an item is its name, in each list."""
 

@@ -100,15 +100,10 @@ def task_capabilities(servers: Iterable[ServerFacts], *, legacy: bool) -> dict[s
     return {"tasks": {**options, "requests": {"tools": {"call": {}}}}}
 
 
-def task_support(tools: Iterable[Fields]) -> dict[str, str]:
-    """Tool name → `execution.taskSupport`, for each tool that states it."""
-    stated = {}
-    for tool in tools:
-        support = value_at(value_of(tool.get("execution")), ("taskSupport",))
-        name = text_of(tool.get("name"))
-        if name is not None and isinstance(support, str):
-            stated[name] = support
-    return stated
+def support_in(tool: Fields) -> str:
+    """What a tool says about tasks: `execution.taskSupport`, which is "forbidden" when nothing is said."""
+    support = value_at(value_of(tool.get("execution")), ("taskSupport",))
+    return support if isinstance(support, str) else "forbidden"
 
 
 def made_task(result: Fields) -> Fields | None:

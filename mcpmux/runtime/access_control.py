@@ -56,15 +56,14 @@ class AccessControl:
         """The items of an upstream's list that are shown; `key`: of the session that gave them."""
         if self.policy is None:
             return items
-        member = NAMED_BY.get(call.method, TASK_ID)
-        names = [text_of(item.get(member)) for item in items]
-        if call.method == m.TASKS_LIST:
-            names = [self.tool_of(key, task_id) for task_id in names]
-        return list(compress(items, self.shown(call, upstream, names)))
+        names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
+        return list(compress(items, self.shown(call, upstream, key, names)))
 
-    def shown(self, call: Call, upstream: str, names: Sequence[str | None]) -> list[bool]:
-        """Which items of an upstream's list are shown, by their names; those of tasks are their tools'."""
+    def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
+        """Which items of an upstream's list are shown, by their names. A task, by its id, is as its tool."""
         policy, method, principal = self.policy, call.method, call.principal
+        if method == m.TASKS_LIST:
+            names = [self.tool_of(key, task_id) for task_id in names]
         return [policy is None or policy.shows(principal, upstream, method, name) for name in names]
 
     def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:

@@ -13,7 +13,7 @@ from mcpmux.mux.pattern import matches_template
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT
 from mcpmux.protocol.method import RESOURCES_LIST, TEMPLATES_LIST
-from mcpmux.runtime.merger import Texts, walk_texts
+from mcpmux.runtime.merger import Walked, walk
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
@@ -86,9 +86,9 @@ class Catalog:
             search.missing[upstream.name] = error.message
 
     async def _known(self, upstream: Upstream, list_method: str, search: _Search) -> list[str]:
-        texts = await self._texts(upstream, list_method, search.call, anew=search.anew)
-        search.again = search.again or texts.again
-        return texts.found
+        walked = await self._walk(upstream, list_method, search.call, anew=search.anew)
+        search.again = search.again or walked.again
+        return walked.texts
 
     async def find_name(
         self, list_method: str, owner: str, name: str, call: Call, find: Callable[[list[str]], str | None]
@@ -102,19 +102,19 @@ class Catalog:
             return known
         await in_task()
         upstream = self._registry.for_call(owner, call)
-        texts = await self._texts(upstream, list_method, call)
-        found = find(texts.found)
-        if found is None and texts.again:
-            found = find((await self._texts(upstream, list_method, call, anew=True)).found)
+        walked = await self._walk(upstream, list_method, call)
+        found = find(walked.texts)
+        if found is None and walked.again:
+            found = find((await self._walk(upstream, list_method, call, anew=True)).texts)
         if found is not None:
             if len(self._names) >= NAMES_KEPT:
                 del self._names[next(iter(self._names))]
             self._names[owner, name] = found
         return found
 
-    async def _texts(self, upstream: Upstream, list_method: str, call: Call, *, anew: bool = False) -> Texts:
+    async def _walk(self, upstream: Upstream, list_method: str, call: Call, *, anew: bool = False) -> Walked:
         seconds = upstream.config.list_timeout
         with trio.move_on_after(seconds):
-            return await walk_texts(upstream, call.on_behalf(list_method, {}), anew=anew)
+            return await walk(upstream, call.on_behalf(list_method, {}), anew=anew)
         upstream.failed()
         raise upstream.error(UPSTREAM_TIMEOUT, f"did not answer {list_method} within {seconds:g} s")

@@ -11,22 +11,22 @@ where a part is not for all. Whatever touches a part ends it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import compress
+from operator import and_
 from typing import NamedTuple
 
 import trio
 
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
-from mcpmux.mux import rewrite
 from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
-from mcpmux.mux.merge import PAGE_LIMIT, Item, Walk, expose_list
+from mcpmux.mux.merge import PAGE_LIMIT, Walk, expose_list
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.protocol.call import META, Call, Exchange, Notify
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, TASKS_LIST
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.access_control import AccessControl, confined
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
@@ -75,75 +75,8 @@ def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: 
 
 # One upstream's lists, page by page.
 
-
-class RawPage(NamedTuple):
-    """One page: its items, the upstream's cursor after it (None: the last), and the whole result."""
-
-    items: Raw
-    following: str | None
-    result: Fields
-
-
 _COMPLETE = raw("complete")
-_NO_ITEMS = raw([])
-_NO_PAGE = RawPage(_NO_ITEMS, None, {})
 _NOTHING = Page([], [], None, {})
-
-
-async def fetch_page(
-    upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None = None
-) -> RawPage:
-    """One page of the list that `call` asks for; an empty one when the upstream has no such list.
-
-    Raises RpcError, or Overdue when it takes longer than until `deadline`.
-    """
-    if upstream.connection is None:
-        await _settle(upstream, deadline)
-    if not offers(upstream, call.method):
-        return _NO_PAGE
-    return await _ask_page(upstream, call, cursor, deadline)
-
-
-async def _ask_page(upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None) -> RawPage:
-    method = call.method
-    kind = PAGED[method]
-    params = {} if cursor is None else {"cursor": raw(cursor)}
-    try:
-        result = await upstream.exchange(call.with_params(params), unheard, deadline)
-    except RpcError as error:
-        if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
-            return _NO_PAGE
-        raise
-    items = result.get(kind.items)
-    if items is None:
-        raise not_a_list(upstream, method)
-    following = result.get("nextCursor")
-    return RawPage(items, None if following is None else text_of(following), result)
-
-
-async def _settle(upstream: Upstream, deadline: Deadline | None) -> None:
-    await in_task()
-    with limited(deadline):
-        await upstream.settled()
-
-
-def offers(upstream: Upstream, method: str) -> bool:
-    """Whether an upstream may have a list; True while nobody knows."""
-    connection = upstream.connection
-    return connection is None or connection.facts.offers(PAGED[method].capability)
-
-
-def not_a_list(upstream: Upstream, method: str) -> RpcError:
-    """A server's answer is none."""
-    return upstream.error(UPSTREAM_UNAVAILABLE, f"answered {method} without a list")
-
-
-def items_of(upstream: Upstream, call: Call, page: RawPage) -> list[Fields]:
-    """The items of a page. Raises RpcError when they are none."""
-    try:
-        return decode_list(page.items)
-    except ValueError:
-        raise not_a_list(upstream, call.method) from None
 
 
 async def find_page(
@@ -154,27 +87,38 @@ async def find_page(
     *,
     anew: bool = False,
 ) -> Found:
-    """One page as clients see it: remembered, shared with whoever asks the same, or fetched.
+    """One page of the list that `call` asks for, as clients see it; an empty one of a list that is not there.
 
-    `anew`: fetched. Nothing in it may be changed. Raises RpcError, or Overdue when it takes longer than
-    until `deadline`.
+    It was remembered, is shared with whoever asks the same, or is fetched; `anew`: fetched. Nothing in it may
+    be changed. Raises RpcError, or Overdue when it takes longer than until `deadline`.
     """
+    method = call.method
+    kind = PAGED[method]
 
     async def fetch() -> Page:
-        page = await _ask_page(upstream, call, cursor, deadline)
+        params = {} if cursor is None else {"cursor": raw(cursor)}
         try:
-            texts, items = expose_list(call.method, page.items, upstream.space)
-        except ValueError:
-            raise not_a_list(upstream, call.method) from None
+            result = await upstream.exchange(call.with_params(params), unheard, deadline)
+            texts, items = expose_list(method, result[kind.items], upstream.space)
+        except RpcError as error:
+            if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
+                return _NOTHING
+            raise
+        except (KeyError, ValueError):
+            raise upstream.error(UPSTREAM_UNAVAILABLE, f"answered {method} without a list") from None
         hints: Fields = {}
         for key in HINTS:
-            if key in page.result:
-                hints[key] = page.result[key]
-        return Page(texts, items, page.following, hints, 2 * len(memoryview(page.items)))
+            if key in result:
+                hints[key] = result[key]
+        size = 2 * len(memoryview(result[kind.items]))
+        return Page(texts, items, text_of(result.get("nextCursor")), hints, size)
 
     if upstream.connection is None:
-        await _settle(upstream, deadline)
-    offered, memory = offers(upstream, call.method), upstream.memory
+        await in_task()
+        with limited(deadline):
+            await upstream.settled()
+    connection, memory = upstream.connection, upstream.memory
+    offered = connection is None or connection.facts.offers(kind.capability)  # or nobody knows
     if memory is None or anew:  # without a memory nothing ends what is kept, should it offer more one day
         return Found(await fetch() if offered else _NOTHING, None, personal=True)
     if not offered:
@@ -182,75 +126,42 @@ async def find_page(
     return await memory.page(call, cursor, fetch, deadline)
 
 
-async def walk(upstream: Upstream, call: Call) -> list[Fields]:
-    """Every item of the list that `call` asks for, as far as it may go.
+class Walked(NamedTuple):
+    """All pages of a list, as far as it may go. `again`: some were remembered."""
 
-    Raises RpcError, also for a list that never ends.
-    """
-    limit = upstream.config.max_list_items
-    items: list[Fields] = []
-    position = Position(upstream.name)
-    for _ in range(PAGE_LIMIT):
-        page = await fetch_page(upstream, call, position.cursor)
-        items += items_of(upstream, call, page)
-        if page.following is None or len(items) >= limit:
-            return items[:limit]
-        following = position.advance(page.following)
-        if following is None:
-            break
-        position = following
-    raise _never_ends(upstream, call)
-
-
-async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:
-    """Ask for every page of a list; `see` is given the call for each, and its result. Raises McpmuxError."""
-    cursors: set[str] = set()
-    while True:
-        result = await exchange(call, unheard)
-        see(call, result)
-        cursor = text_of(result.get("nextCursor"))
-        if cursor is None:
-            return
-        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
-            raise RemoteProtocolError(
-                f"{call.method} never ends: there is a next page after {len(cursors)} pages"
-            )
-        cursors.add(cursor)
-        call = call.with_params({"cursor": result["nextCursor"]})
-
-
-class Texts(NamedTuple):
-    """The upstream's own names or URIs of a list's items. `again`: some were remembered."""
-
-    found: list[str]
+    pages: list[Page]
     again: bool
 
+    @property
+    def texts(self) -> list[str]:
+        """The upstream's own names or URIs of the items that have one."""
+        return [text for page in self.pages for text in page.texts if text is not None]
 
-async def walk_texts(upstream: Upstream, call: Call, *, anew: bool = False) -> Texts:
-    """Those of all items of the list that `call` asks for; else as `walk`."""
+
+async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
+    """The list that `call` asks for. Raises RpcError, also for a list that never ends."""
+    room = upstream.config.max_list_items
+    pages: list[Page] = []
     again = False
-    limit = upstream.config.max_list_items
-    texts: list[str | None] = []
     position = Position(upstream.name)
     for _ in range(PAGE_LIMIT):
         found = await find_page(upstream, call, position.cursor, anew=anew)
         page, again = found.page, again or found.again
-        texts += page.texts
-        if page.following is None or len(texts) >= limit:
-            return Texts([text for text in texts[:limit] if text is not None], again)
+        if len(page.texts) > room:
+            page = page._replace(texts=page.texts[:room], items=page.items[:room])
+        pages.append(page)
+        room -= len(page.texts)
+        if page.following is None or not room:
+            return Walked(pages, again)
         following = position.advance(page.following)
         if following is None:
             break
         position = following
-    raise _never_ends(upstream, call)
+    raise upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")
 
 
-def _never_ends(upstream: Upstream, call: Call) -> RpcError:
-    return upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")
-
-
-Hides = Callable[[Upstream, Call, Fields], bool]
-"""Whether an item of an upstream's list must not be shown to the client of the call."""
+Hides = Callable[[Upstream, Call, str | None], bool]
+"""Whether a task, by its own id, must not be shown to the client of the call."""
 
 
 class Parts:
@@ -371,39 +282,32 @@ class Merger:
         """Have `walk` take the page at `position`, or why it could not be had in what is left of its time."""
         seconds = upstream.config.list_timeout
         deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
-        page: Page | RawPage
-        items: Sequence[Item]
+        of_tasks = call.method == TASKS_LIST
         try:
-            if call.method == TASKS_LIST:
-                page = await fetch_page(upstream, call, position.cursor, deadline)
-                tasks = items_of(upstream, call, page)
-                items, looked_at = self._shown_tasks(upstream, call, tasks), len(tasks)
-            else:
-                found = await find_page(upstream, call, position.cursor, deadline)
-                page, items, looked_at = found.page, found.page.items, len(found.page.items)
-                if self._access.policy is not None:
-                    items = list(compress(items, self._access.shown(call, upstream.name, page.texts)))
-                parts.take(found, for_all=upstream.config.session == "shared")
+            found = await find_page(upstream, call, position.cursor, deadline, anew=of_tasks)
         except RpcError as error:
             walk.take_failure(position, error.message)
         except Overdue:
             upstream.failed()
             walk.take_failure(position, upstream.late(call.method, seconds).message)
         else:
+            page, items = found.page, found.page.items
+            if self._access.policy is not None or of_tasks:
+                shown = self._access.shown(call, upstream.name, upstream.key, page.texts)
+                if of_tasks:
+                    own = [not self._hides(upstream, call, task_id) for task_id in page.texts]
+                    shown = list(map(and_, shown, own))
+                items = list(compress(items, shown))
+            parts.take(found, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
-            walk.take_page(position, items, page.following, limit, looked_at=looked_at)
+            walk.take_page(position, items, page.following, limit, looked_at=len(page.items))
             parts.freshness.take(page.result)
-
-    def _shown_tasks(self, upstream: Upstream, call: Call, tasks: list[Fields]) -> list[Fields]:
-        found = self._access.sift(call, upstream.name, upstream.key, tasks)
-        shown = (task for task in found if not self._hides(upstream, call, task))
-        return [rewrite.expose_item(call.method, task, upstream.space) for task in shown]
 
     def _result(self, call: Call, walk: Walk, freshness: Freshness) -> Fields:
         method = call.method
         if walk.failures and self.strict:
             raise incomplete("The list is not complete", self._registry, walk.failures)
-        result = {"resultType": _COMPLETE, PAGED[method].items: walk.encoded_items()}
+        result = {"resultType": _COMPLETE, PAGED[method].items: walk.items()}
         if walk.wanted:
             try:
                 result["nextCursor"] = raw(self.seal.seal(method, walk.wanted, call.principal.name))
@@ -414,3 +318,20 @@ class Merger:
         if walk.failures:
             mention(result, self._registry, walk.failures)
         return result
+
+
+async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:
+    """Ask for every page of a list; `see` is given the call for each, and its result. Raises McpmuxError."""
+    cursors: set[str] = set()
+    while True:
+        result = await exchange(call, unheard)
+        see(call, result)
+        cursor = text_of(result.get("nextCursor"))
+        if cursor is None:
+            return
+        if cursor in cursors or len(cursors) >= PAGE_LIMIT:
+            raise RemoteProtocolError(
+                f"{call.method} never ends: there is a next page after {len(cursors)} pages"
+            )
+        cursors.add(cursor)
+        call = call.with_params({"cursor": result["nextCursor"]})

@@ -37,7 +37,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, members_of, raw, text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
@@ -319,15 +319,15 @@ class Tasks:
             listed = decode_list(result.get("tasks", b"[]"))
         except ValueError:
             listed = []
-        result["tasks"] = raw([task for task in listed if not self.hides(upstream, call, task)])
+        own = (task for task in listed if not self.hides(upstream, call, text_of(task.get(tasks.TASK_ID))))
+        result["tasks"] = raw(list(own))
         return result
 
-    def hides(self, upstream: Upstream, call: Call, task: Fields) -> bool:
+    def hides(self, upstream: Upstream, call: Call, task_id: str | None) -> bool:
         """Whether a task in a list must not be shown to the client of `call`."""
         if upstream.config.session != "shared" and call.client is not None:
             return False  # everything in this session is the client's
-        task_id = text_of(task.get(tasks.TASK_ID)) or ""
-        return not self._personal.tasks.is_of(upstream.key, task_id, call.client)
+        return not self._personal.tasks.is_of(upstream.key, task_id or "", call.client)
 
     async def _call_tool(
         self, upstream: Upstream, call: Call, notify: Notify, deadline: Deadline | None
@@ -400,9 +400,12 @@ async def _support_of(upstream: Upstream, call: Call) -> str | None:
     if connection is None:
         return None
     if name not in connection.task_support:
-        tools = await walk(upstream, call.on_behalf(m.TOOLS_LIST, {}))
-        names = {text_of(tool.get("name")) or "": "forbidden" for tool in tools}
-        connection.task_support = names | tasks.task_support(tools)
+        pages = (await walk(upstream, call.on_behalf(m.TOOLS_LIST, {}), anew=True)).pages
+        connection.task_support = {
+            tool or "": tasks.support_in(members_of(item))
+            for page in pages
+            for tool, item in zip(page.texts, page.items, strict=True)
+        }
     return connection.task_support.get(name)
 
 

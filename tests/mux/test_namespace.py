@@ -199,9 +199,3 @@ def test_the_longest_prefix_that_configuration_allows_leaves_room_to_shorten():
     assert not is_name(prefix + "p")
     exposed = Namespace({"up": prefix}).spaces["up"].expose_name("n" * 100)
     assert exposed.startswith(f"{prefix}__n")
-
-
-def test_namespace_and_space_show_their_state():
-    namespace = Namespace(TWO)
-    assert repr(namespace) == "Namespace(['docs', 'git'])"
-    assert repr(namespace.spaces["git"]) == "Space('git', prefix='git')"

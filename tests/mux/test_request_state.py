@@ -29,7 +29,3 @@ def test_nobody_else_can_use_it(name: str, other: str, state: str):
 def test_anything_else_is_refused(text: str):
     with pytest.raises(ForeignState):
         SEAL.open("ann", text)
-
-
-def test_it_shows_no_key():
-    assert repr(SEAL) == "StateSeal()"

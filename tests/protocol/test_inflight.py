@@ -121,11 +121,11 @@ def test_an_answer_that_came_survives_the_end_of_the_stream():
 def test_whoever_waits_is_woken_by_each_event_and_by_the_answer():
     pending_requests = PendingRequests()
     pending = pending_requests.open(CALL)
-    woken: list[str] = []
-    pending.wake = lambda: woken.append(repr(pending))
+    woken: list[tuple[bool, int]] = []
+    pending.wake = lambda: woken.append((pending.answer is None, len(pending.events)))
     pending_requests.take_event(pending.id, progress(1))
     pending_requests.take_answer(answer(pending.id))
-    assert woken == ["<PendingRequest 1 waiting, 1 events>", "<PendingRequest 1 answered, 1 events>"]
+    assert woken == [(True, 1), (False, 1)]
 
 
 def test_what_the_server_asks_is_kept_until_it_is_answered():
