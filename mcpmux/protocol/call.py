@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from mcpmux.errors import McpmuxError, Overdue, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.codes import INTERNAL_ERROR, MalformedRequest, unsupported_version
+from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, MalformedRequest, unsupported_version
 from mcpmux.protocol.envelope import (
     EMPTY_OBJECT,
     UNREADABLE,
@@ -167,6 +167,13 @@ class Call(Value):
             return None if value is None else text_decoder.decode(value)
         except UNREADABLE:
             return None
+
+    def required(self, key: str) -> str:
+        """The parameter `key`. Raises RpcError when it is no string."""
+        text = self.text(key)
+        if text is None:
+            raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')
+        return text
 
     @property
     def wants_progress(self) -> bool:

@@ -20,10 +20,6 @@ NEWEST: Final = MODERN[-1]
 SUPPORTED: Final = MODERN[::-1] + LEGACY[::-1]
 """Every revision, newest first, as listed in errors and in `server/discover`."""
 
-# A client that sends no MCP-Protocol-Version header is taken to speak this one
-# (Streamable HTTP, 2025-06-18 and later).
-ASSUMED_WITHOUT_HEADER: Final = V_2025_03_26
-
 
 def negotiate_legacy(requested: str) -> str:
     """The revision that `initialize` answers: the requested one, or our newest legacy one."""

@@ -124,10 +124,19 @@ class AccessControl:
         if self.policy is not None:
             _check_keys(call.params, _JUDGED)
 
-    def check_ref(self, ref: Fields) -> None:
-        """The same in what a completion is about."""
+    def read_ref(self, call: Call) -> tuple[Fields, str, str]:
+        """What a completion is about: its `ref`, the member that names it, and the name. Raises RpcError."""
+        try:
+            ref = decode_fields(call.params["ref"])
+        except (KeyError, ValueError):
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
         if self.policy is not None:
             _check_keys(ref, _JUDGED_OF_REF)
+        key = {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
+        named = text_of(ref.get(key))
+        if named is None:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
+        return ref, key, named
 
     def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
         """Judge a call to the only upstream there is, in its own words.
@@ -153,24 +162,14 @@ class AccessControl:
             tool = self.tool_of(key, call.text(TASK_ID))
             self.check(principal, upstream, m.TOOLS_CALL, tool, no_task())
         elif method == m.COMPLETE:
-            self._check_completion(call, upstream)
+            _, key, named = self.read_ref(call)
+            if key == "uri":
+                self.check_uri(principal, upstream, method, named, no_resource(named))
+            else:
+                self.check(principal, upstream, method, named, no_item("prompt", named))
         else:
             self.check(principal, upstream, method, None, no_method(method))
         return None
-
-    def _check_completion(self, call: Call, upstream: str) -> None:
-        try:
-            ref = decode_fields(call.params["ref"])
-        except (KeyError, ValueError):
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        self.check_ref(ref)
-        kind, uri, name = (text_of(ref.get(key)) or "" for key in _JUDGED_OF_REF)
-        if kind == "ref/resource":
-            self.check_uri(call.principal, upstream, call.method, uri, no_resource(uri))
-        elif kind == "ref/prompt":
-            self.check(call.principal, upstream, call.method, name, no_item("prompt", name))
-        else:
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
 
     # What an upstream is at all
 

@@ -217,17 +217,25 @@ class NotificationHub:
         space = self._space_of(upstream)
         if not audience or space is None:
             return
-        words = _Words(space, uri)
-        usual = words.of(uri, said_raw=False)
+        words: dict[tuple[str, bool], Event] = {}
+
+        def event_of(uri: str, said_raw: bool) -> Event:
+            """That it has changed: one event for all clients that spell it alike, encoded once."""
+            event = words.get((uri, said_raw))
+            if event is None:
+                event = words[uri, said_raw] = _update_of(uri if said_raw else space.expose_uri(uri))
+            return event
+
+        usual = event_of(uri, said_raw=False)
         restricted, raw_of = self._access.policy is not None, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
             said_raw = (outbox, upstream, subscribed) in raw_of if raw_of else False
             if subscribed == uri:
-                outbox.put(words.of(uri, said_raw=True) if said_raw else usual)
+                outbox.put(event_of(uri, said_raw) if said_raw else usual)
             else:
-                outbox.put(words.of(uri, said_raw=said_raw), words.of(subscribed, said_raw=said_raw))
+                outbox.put(event_of(uri, said_raw), event_of(subscribed, said_raw))
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
         return self._access.may(outbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
@@ -304,26 +312,6 @@ class NotificationHub:
 def upstream_of(key: str) -> str:
     """The configured name of the upstream of a session with that key (`docs`, `docs@legacy`, `docs#3`)."""
     return key.partition("@")[0].partition("#")[0]
-
-
-class _Words:
-    """What an update of an upstream's resource is called: one event for all clients that spell it alike."""
-
-    def __init__(self, space: Space, uri: str) -> None:
-        self._space = space
-        self._uri = uri
-        self._exposed = _update_of(space.expose_uri(uri))
-        self._others: dict[tuple[str, bool], Event] = {}
-
-    def of(self, uri: str, *, said_raw: bool) -> Event:
-        """That `uri`, the resource or one above it, has changed; `said_raw`: called as its server does."""
-        if uri == self._uri and not said_raw:
-            return self._exposed
-        found = self._others.get((uri, said_raw))
-        if found is None:
-            found = _update_of(uri if said_raw else self._space.expose_uri(uri))
-            self._others[uri, said_raw] = found
-        return found
 
 
 def _update_of(uri: str) -> Event:

@@ -22,13 +22,12 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
 from mcpmux.protocol.codes import (
     INTERNAL_ERROR,
-    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CLIENT_CAPABILITY,
     UPSTREAM_TIMEOUT,
     URL_ELICITATION_REQUIRED,
 )
-from mcpmux.protocol.envelope import decode_fields, encode, raw, text_of
+from mcpmux.protocol.envelope import encode, raw
 from mcpmux.protocol.input_requests import accepted_visits, elicitation_ids, offers, url_questions, visits_in
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -111,8 +110,7 @@ STARTUP_SECONDS: Final = 10.0
 
 Route = Callable[[Call, Notify], Awaitable[Fields]]
 Introduction = tuple[dict[str, object], str | None]
-Introduce = Callable[[], Awaitable[Introduction]]
-"""Says (capabilities, instructions) of the whole."""
+"""(capabilities, instructions) of the whole."""
 
 
 class Router:
@@ -344,9 +342,7 @@ class Router:
         return result
 
     def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        uri = call.text("uri")
-        if uri is None:
-            raise _missing("uri")
+        uri = call.text("uri") or call.required("uri")
         found = self.namespace.resolve_uri(uri) if self.access.policy is None else None
         if found is None:
             return self._find_and_read(uri, call, notify)
@@ -366,9 +362,7 @@ class Router:
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """A tool call, or a prompt."""
-        name = call.text("name")
-        if name is None:
-            raise _missing("name")
+        name = call.text("name") or call.required("name")
         found = self.namespace.resolve_name(name) if self.access.policy is None else None
         if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
@@ -386,20 +380,12 @@ class Router:
         return self._mentioned(await self._use_from(owner, own, call, notify), missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
-        try:
-            ref = decode_fields(call.params["ref"])
-        except (KeyError, ValueError):
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        self.access.check_ref(ref)
-        kind, uri, name = (text_of(ref.get(key)) for key in ("type", "uri", "name"))
-        if kind == "ref/resource" and uri is not None:
-            owner, own, _ = await self._resolve_uri(uri, call, m.COMPLETE)
-            ref["uri"] = raw(own)
-        elif kind == "ref/prompt" and name is not None:
-            owner, own, _ = await self._resolve_name(m.PROMPTS_LIST, name, call, m.COMPLETE)
-            ref["name"] = raw(own)
+        ref, key, named = self.access.read_ref(call)
+        if key == "uri":
+            owner, own, _ = await self._resolve_uri(named, call, m.COMPLETE)
         else:
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
+            owner, own, _ = await self._resolve_name(m.PROMPTS_LIST, named, call, m.COMPLETE)
+        ref[key] = raw(own)
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
 
     def _mentioned(self, result: Fields, missing: Reasons) -> Fields:
@@ -414,7 +400,7 @@ class Router:
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
         namespace = self.namespace
-        found = namespace.resolve_task(_required_text(call, TASK_ID))
+        found = namespace.resolve_task(call.required(TASK_ID))
         if found is None:
             raise no_task()
         owner, own = found
@@ -495,14 +481,3 @@ class Router:
         if access.policy is not None:
             access.check(call.principal, found[0], use, found[1], missing)
         return (*found, {})
-
-
-def _required_text(call: Call, key: str) -> str:
-    text = call.text(key)
-    if text is None:
-        raise _missing(key)
-    return text
-
-
-def _missing(key: str) -> RpcError:
-    return RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be a string')

@@ -376,9 +376,7 @@ class Tasks:
         return result
 
     async def _about_one(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        task_id = call.text(tasks.TASK_ID)
-        if task_id is None:
-            raise RpcError(INVALID_PARAMS, f'Invalid params: "{tasks.TASK_ID}" must be a string')
+        task_id = call.required(tasks.TASK_ID)
         if not call.legacy and not _knows_extension(call):
             raise tasks.extension_missing()
         modern = _is_modern(upstream)

@@ -232,50 +232,31 @@ class HttpEndpoint:
         if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() != JSON_TYPE:
             return refuse_with(reply, 415, "Content-Type must be application/json")
         try:
-            may_be_batch = request.body[:1] != _OBJECT and SESSION_HEADER in request.headers
-            if may_be_batch and (session := self._batching(request)) is not None:
-                return self._take_batch(read_batch(request.body), session, request, reply)
+            if request.body[:1] != _OBJECT and (session := self._batching(request)) is not None:
+                messages = read_batch(request.body)
+                refusal = self._refuses(messages, request, reply)
+                streams = "text/event-stream" in request.headers.get("accept", "")
+                return refusal or session.answer_batch(messages, reply, streams=streams)
             message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:
             return reply.send(400, JSON, encode_error(bad.id, bad))
-        if self._gate is not None:
-            return self._take_sufficient(message, request, reply)
+        if self._gate is not None and (refusal := self._refuses([message], request, reply)) is not None:
+            return refusal
         if isinstance(message, Request):
             return self._take_request(message, request, reply)
         return self._take_other(message, request, reply)
 
-    async def _take_sufficient(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
-        if not await self._suffice([message], request, reply):
-            return
-        if isinstance(message, Request):
-            await self._take_request(message, request, reply)
-        else:
-            await self._take_other(message, request, reply)
-
-    async def _take_batch(
-        self,
-        messages: Sequence[Message | BadMessage],
-        session: HttpSession,
-        request: HttpRequest,
-        reply: HttpReply,
-    ) -> None:
-        streams = "text/event-stream" in request.headers.get("accept", "")
-        if await self._suffice(messages, request, reply):
-            await session.answer_batch(messages, reply, streams=streams)
-
-    async def _suffice(
+    def _refuses(
         self, messages: Sequence[Message | BadMessage], request: HttpRequest, reply: HttpReply
-    ) -> bool:
-        """Whether the client has the scopes for all of them; it has been answered when it has not."""
-        if self._gate is None:
-            return True
+    ) -> Handling | None:
+        """The answer to a client that lacks the scopes for one of them; None when it has what it needs."""
+        gate = self._gate
         for message in messages:
-            if isinstance(message, Request):
-                turned = self._gate.scopes_missing(message.method, request.principal)
+            if gate is not None and isinstance(message, Request):
+                turned = gate.scopes_missing(message.method, request.principal)
                 if turned is not None:
-                    await turn_away(reply, turned, message.id)
-                    return False
-        return True
+                    return turn_away(reply, turned, message.id)
+        return None
 
     def _batching(self, request: HttpRequest) -> HttpSession | None:
         """The session that a batch is for, if this is one and the session's revision has them."""
@@ -316,23 +297,18 @@ class HttpEndpoint:
         return self._session_of(request).post(message, reply, streams=streams)
 
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
-        result = await self._service.answer(request_id, call, notify)
-        self._learn(call.principal.name, result)
-        return result
-
-    def _learn(self, principal: str, result: Fields) -> None:
         """What a list taught somebody is held against nobody else, who may not know of these tools."""
+        result = await self._service.answer(request_id, call, notify)
+        principal = call.principal.name
         if principal not in self._tools and len(self._tools) >= LEARNERS_LIMIT:
             del self._tools[next(iter(self._tools))]
         self._tools.setdefault(principal, ToolHeaders()).learn(dict(result))
+        return result
 
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
-        if self._is_full() and not self._make_room(request.principal):
-            count = self._limits.sessions
-            error = Busy(f"{count} sessions are open; end one", "limits.max_sessions")
-            await _fail(message, reply, error)
-            return
         try:
+            if self._is_full() and not self._make_room(request.principal):
+                raise Busy(f"{self._limits.sessions} sessions are open; end one", "limits.max_sessions")
             session, result = await self._service.initialize(message, request.principal)
         except RpcError as refusal:
             await _fail(message, reply, refusal)

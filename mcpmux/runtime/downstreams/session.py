@@ -196,9 +196,7 @@ class LegacySession:
 
     async def _subscribe(self, request: Request) -> Fields:
         call = self._read(request)
-        uri = call.text("uri")
-        if uri is None:
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "uri" must be a string')
+        uri = call.required("uri")
         try:
             if request.method == m.RESOURCES_SUBSCRIBE:
                 await self._router.subscribe(self.outbox, uri, call)
