@@ -139,12 +139,12 @@ async def _prepare_http(
     """`nursery` is for the sessions, which may outlive their connections."""
     bounds, stopping, stall = serving.limits, serving.stopping, serving.limits.client_stall
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-    sessions = SessionLimits(bounds.max_sessions, bounds.session_idle, ReplayBounds(), bounds.max_in_flight)
+    sessions = SessionLimits(
+        bounds.max_sessions, bounds.session_idle, ReplayBounds(), bounds.max_in_flight, stall
+    )
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
-    endpoint = HttpEndpoint(
-        serving.service, listener.path, policy, sessions, listener.sse_path, stall, gate, mark
-    )
+    endpoint = HttpEndpoint(serving.service, listener.path, policy, sessions, listener.sse_path, gate, mark)
     handle: Handler = endpoint.handle
     if gate is not None:
         handle = HttpGuard(gate, policy, listener.path, handle).handle

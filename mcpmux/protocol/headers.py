@@ -124,11 +124,6 @@ def name_headers(method: str, params: Fields) -> Headers:
     return (("Mcp-Name", encode_value(name)),)
 
 
-def request_headers(method: str, params: Fields, revision: str) -> Headers:
-    """All standard headers of a modern request. Raises as `method_headers` does."""
-    return method_headers(method, revision) + name_headers(method, params)
-
-
 def check_request(headers: dict[str, str], call: Call) -> None:
     """`_meta` of a modern request is complete, and the HTTP headers agree with the body. Raises RpcError."""
     meta = call.meta

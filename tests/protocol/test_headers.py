@@ -22,8 +22,9 @@ from mcpmux.protocol.headers import (
     decode_value,
     encode_value,
     header_params,
+    method_headers,
+    name_headers,
     param_headers,
-    request_headers,
 )
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST
@@ -127,19 +128,19 @@ def test_a_request_says_its_method_and_name_in_headers(
 ):
     """ "Standard Request Headers", 2026-07-28."""
     first = [("MCP-Protocol-Version", NEWEST), ("Mcp-Method", method)]
-    assert request_headers(method, params, NEWEST) == tuple(first + named)
+    assert method_headers(method, NEWEST) + name_headers(method, params) == tuple(first + named)
 
 
 @given(st.sampled_from(["tools/call", "prompts/get", "resources/read", "tools/list"]), texts)
 def test_headers_made_for_a_request_agree_with_it(method: str, name: str):
     call = Call(method, {"name": raw(name), "uri": raw(name)}, META)
-    check_request(received(request_headers(method, call.params, NEWEST)), call)
+    check_request(received(method_headers(method, NEWEST) + name_headers(method, call.params)), call)
 
 
 @pytest.mark.parametrize("method", ["a\r\nEvil: yes", "é", " a", "a\x00"])
 def test_a_method_that_no_header_can_carry_exists_nowhere(method: str):
     with pytest.raises(RpcError) as caught:
-        request_headers(method, {}, NEWEST)
+        method_headers(method, NEWEST)
     assert caught.value.code == METHOD_NOT_FOUND
 
 

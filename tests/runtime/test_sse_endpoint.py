@@ -120,9 +120,9 @@ async def open_site(
     async with open_world(servers or {"docs": docs(), "more": docs()}) as world:
         sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
         url = f"http://127.0.0.1:{sockets[0].socket.getsockname()[1]}/sse"
-        sessions = SessionLimits(max_sessions, idle, ReplayBounds(), in_flight)
+        sessions = SessionLimits(max_sessions, idle, ReplayBounds(), in_flight, stall)
         policy = OriginPolicy("127.0.0.1", (), ())
-        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, sse_path, stall)
+        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, sse_path)
         site = Site(world, endpoint, url)
         limits = HttpLimits(body_bytes=1 << 20, write_seconds=stall)
 

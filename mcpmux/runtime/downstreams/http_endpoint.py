@@ -12,22 +12,24 @@ With several workers, what belongs to another one (a legacy session, a stream of
 task) is passed on before anything else is looked at, so that its own worker asks who comes and what they may.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25; "Authorization" of
-2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728.
+2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728; "HTTP with SSE" of 2024-11-05.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import parse_qs
 
 import structlog
 import trio
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.mux.replay import Gone, ReplayBounds
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
@@ -51,6 +53,7 @@ from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     METHOD_HEADER,
     SESSION_HEADER,
+    SESSION_KEY,
     VERSION_HEADER,
     OriginPolicy,
     ToolHeaders,
@@ -71,12 +74,12 @@ from mcpmux.runtime.downstreams.http_answer import (
 )
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint, SseLimits
-from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS
+from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS, serve_messages
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
+from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import DeadlineSweeper
 
@@ -97,12 +100,16 @@ LEARNERS_LIMIT: Final = 1000
 
 
 class SessionLimits(NamedTuple):
-    """How many sessions there may be, how long one may be idle (seconds), and what is kept for it."""
+    """How many sessions there may be, how long one may be idle (seconds), and what is kept for it.
+
+    `in_flight`: requests of one client at a time. `stall`: seconds that one of HTTP+SSE may read nothing.
+    """
 
     sessions: int
     idle: float
     replay: ReplayBounds
     in_flight: int = INCOMING_LIMIT
+    stall: float = STALL_SECONDS
 
 
 class HttpEndpoint:
@@ -115,11 +122,10 @@ class HttpEndpoint:
         policy: OriginPolicy,
         limits: SessionLimits,
         sse_path: str = "",
-        stall: float = STALL_SECONDS,
         gate: Gate | None = None,
         mark: str = "",
     ) -> None:
-        """`sse_path`: of HTTP+SSE, "" for none; `stall`: seconds that its clients may read nothing.
+        """`sse_path`: of HTTP+SSE, "" for none.
 
         `gate` knows which scopes a method needs; whoever comes here has been let in by an HttpGuard then.
         `mark` stands in front of every session id.
@@ -135,8 +141,7 @@ class HttpEndpoint:
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
-        sse_limits = SseLimits(self._is_full, limits.idle, stall, limits.in_flight)
-        self._sse = SseEndpoint(service, sse_path, sse_limits, gate, mark)
+        self._sse = SseEndpoint(service, sse_path, limits, self._is_full, gate, mark)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
@@ -228,8 +233,7 @@ class HttpEndpoint:
             await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
 
     def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
-        kind = request.headers.get("content-type", "")
-        if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() != JSON_TYPE:
+        if request.headers.get("content-type", "") != JSON_TYPE and not _is_json(request):
             return refuse_with(reply, 415, "Content-Type must be application/json")
         try:
             if request.body[:1] != _OBJECT and (session := self._batching(request)) is not None:
@@ -372,10 +376,113 @@ class HttpEndpoint:
         return session
 
 
+def _is_json(request: HttpRequest) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON_TYPE
+
+
 def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
     status, data = failure(message, error)
     return reply.send(status, headers_of(status), data)
 
+
+# HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names the way in.
+
+
+class SseSession(NamedTuple):
+    """One client's stream; `scope` ends it, in time unless the client says something."""
+
+    messages: SseServerStream
+    scope: trio.CancelScope
+    principal: Principal
+
+
+@dataclass(eq=False)
+class SseEndpoint:
+    """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input.
+
+    A session lives as long as its stream; when the client leaves, its calls are cancelled. What the messages
+    say is the business of the duplex client that serves them, as on stdio: any revision may travel here.
+    `is_full`: whether no more sessions may be opened. The rest is as for HttpEndpoint.
+    """
+
+    service: Service
+    path: str
+    limits: SessionLimits
+    is_full: Callable[[], bool]
+    gate: Gate | None
+    mark: str
+    _sessions: dict[str, SseSession] = field(default_factory=dict, repr=False)
+    _stopping: trio.Event = field(default_factory=trio.Event)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def drain(self) -> None:
+        """Nothing new is taken; what clients have asked is answered, then their streams end."""
+        self._stopping.set()
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one HTTP request to `path`; its Host and Origin are checked already."""
+        if request.method == "GET":
+            await self._open(request.principal, reply)
+        elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
+            await self._post(self._sessions.get(session_ids[0]), request, reply)
+        else:
+            # What a client hears that tries Streamable HTTP first; it goes on with GET then.
+            sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
+            await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
+
+    async def _open(self, principal: Principal, reply: HttpReply) -> None:
+        if self.is_full():
+            error = Busy("too many sessions are open; end one", "limits.max_sessions")
+            await reply.send(error.status, headers_of(error.status), encode_error(None, error))
+            return
+        session_id = self.mark + secrets.token_urlsafe(SESSION_BYTES)
+        with trio.CancelScope(deadline=trio.current_time() + self.limits.idle) as scope:
+            async with open_sse_server_stream(reply, f"{self.path}?{SESSION_KEY}={session_id}") as messages:
+                self._sessions[session_id] = SseSession(messages, scope, principal)
+                log.info("stream opened", streams=len(self))
+                try:
+                    await serve_messages(
+                        messages,
+                        self.service,
+                        self.limits.stall,
+                        stopping=self._stopping,
+                        transport="sse",
+                        in_flight=self.limits.in_flight,
+                        principal=principal,
+                        gate=self.gate,
+                    )
+                finally:
+                    del self._sessions[session_id]
+                    log.info("stream ended", streams=len(self))
+        if scope.cancelled_caught:
+            log.info("a client that never said anything is closed")
+
+    async def _post(self, session: SseSession | None, request: HttpRequest, reply: HttpReply) -> None:
+        if session is None or session.principal.name != request.principal.name:
+            await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
+            return
+        if not _is_json(request):
+            await refuse_with(reply, 415, "Content-Type must be application/json")
+            return
+        try:
+            if is_batch(request.body):
+                raise BadMessage(INVALID_REQUEST, "Invalid request: batches do not travel over HTTP+SSE")
+            decode_message(request.body)
+        except BadMessage as bad:
+            await reply.send(400, JSON, encode_error(bad.id, bad))
+            return
+        session.scope.deadline = math.inf
+        try:
+            await session.messages.take(request.body)
+        except TransportClosed as error:
+            await refuse_with(reply, 404, f"Session not found: {error}")
+            return
+        await reply.send(202, ())
+
+
+# In front of an endpoint.
 
 METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"))
 

@@ -29,15 +29,16 @@ from mcpmux.protocol.envelope import Notification, Request, decode_any, raw, tex
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
+from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import no_task
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_answer import HttpNotify
-from mcpmux.runtime.downstreams.session import Ask, LegacySession, open_session
+from mcpmux.runtime.downstreams.session import Ask, LegacySession, read_client
 from mcpmux.runtime.notification_hub import SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
-from mcpmux.runtime.tap import Tap, identify, watched
+from mcpmux.runtime.tap import ORIGIN, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
 
 STATE_KEY_BYTES: Final = 32
@@ -173,28 +174,32 @@ class MuxService:
         self, request: Request, principal: Principal = ANYONE
     ) -> tuple[LegacySession, Fields]:
         """Open a legacy session of `principal`: it, and the answer. The caller closes it. Raises RpcError."""
-        opened: list[LegacySession] = []
+        agree = partial(self._agree, request, principal)
+        if self.tap is None:
+            result = await agree()
+        else:
+            call = Call.of(request.method, request.payload, principal=principal)
+            result = await watched(self.tap, call, agree)
+        requested, client = read_client(request)
+        revision = negotiate_legacy(requested)
+        return LegacySession(self._router, self._hub, revision, client, self.tap, principal), result
 
-        async def work() -> Fields:
-            session, result = await open_session(
-                request, self._router, self._hub, self.server_info, self.tap, principal
-            )
-            opened.append(session)
-            return result
-
-        try:
-            result = (
-                await work()
-                if self.tap is None
-                else await watched(
-                    self.tap, Call.of(request.method, request.payload, principal=principal), work
-                )
-            )
-        except BaseException:
-            for session in opened:
-                session.close()
-            raise
-        return opened[0], result
+    async def _agree(self, request: Request, principal: Principal) -> Fields:
+        requested, client = read_client(request)
+        capabilities, instructions = await self._router.introduce(legacy=True, principal=principal)
+        revision = negotiate_legacy(requested)
+        if revision < V_2025_11_25:
+            capabilities.pop("tasks", None)
+        result = {
+            "protocolVersion": raw(revision),
+            "capabilities": raw(capabilities),
+            "serverInfo": self.server_info,
+        }
+        if instructions is not None:
+            result["instructions"] = raw(instructions)
+        if (origin := ORIGIN.get()) is not None:
+            origin.leg.introduce(revision, name_in(client.info))
+        return result
 
 
 def _wanted(call: Call, notify: Notify) -> Notify:

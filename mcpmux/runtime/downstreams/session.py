@@ -35,11 +35,11 @@ from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
+from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import ANYTHING, LIST_CHANGES, NotificationHub
 from mcpmux.runtime.router import Router
-from mcpmux.runtime.tap import ORIGIN, Tap, name_in, watched
+from mcpmux.runtime.tap import Tap, watched
 from mcpmux.transports.inline import in_task
 
 Ask = Callable[[str, Fields], Awaitable[Fields]]
@@ -55,7 +55,7 @@ _TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
 
 
 class LegacySession:
-    """One initialized client. Made by `open_session`; `close` must follow.
+    """One initialized client. `close` must follow.
 
     `outbox` holds the changes that it has to be told; `ask_unasked` is set by the transport: how to ask the
     client something outside of its calls.
@@ -214,38 +214,14 @@ class LegacySession:
         return {}
 
 
-async def open_session(
-    request: Request,
-    router: Router,
-    hub: NotificationHub,
-    server_info: Raw,
-    tap: Tap | None = None,
-    principal: Principal = ANYONE,
-) -> tuple[LegacySession, Fields]:
-    """Answer `initialize`: the new session and the result. `tap` watches it. Raises RpcError."""
+def read_client(request: Request) -> tuple[str, ClientFacts]:
+    """The revision that an `initialize` asks for, and who asks. Raises RpcError."""
     params = decode_fields(request.payload)
     requested = text_of(params.get("protocolVersion"))
     if requested is None:
         raise RpcError(INVALID_PARAMS, 'Invalid params: "protocolVersion" must be a string')
-    client = ClientFacts(_object(params, "clientInfo"), _object(params, "capabilities"))
-    capabilities, instructions = await router.introduce(legacy=True, principal=principal)
-    revision = negotiate_legacy(requested)
-    if revision < V_2025_11_25:
-        capabilities.pop("tasks", None)
-    result = {
-        "protocolVersion": raw(revision),
-        "capabilities": raw(capabilities),
-        "serverInfo": server_info,
-    }
-    if instructions is not None:
-        result["instructions"] = raw(instructions)
-    if (origin := ORIGIN.get()) is not None:
-        origin.leg.introduce(revision, name_in(client.info))
-    return LegacySession(router, hub, revision, client, tap, principal), result
-
-
-def _object(params: Fields, key: str) -> Raw:
-    value = params.get(key, EMPTY_OBJECT)
-    if first_byte(value) != b"{":
-        raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be an object')
-    return value
+    facts = {key: params.get(key, EMPTY_OBJECT) for key in ("clientInfo", "capabilities")}
+    for key, value in facts.items():
+        if first_byte(value) != b"{":
+            raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be an object')
+    return requested, ClientFacts(facts["clientInfo"], facts["capabilities"])
