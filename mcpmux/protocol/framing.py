@@ -110,11 +110,15 @@ def read_batch(data: bytes) -> list[Message | BadMessage]:
     return sorted(found, key=lambda message: isinstance(message, Reply | ErrorReply))
 
 
+def join_batch(answers: list[bytes]) -> bytes | None:
+    """The one answer to a batch: those to its requests in an array, None when there is none to give."""
+    return b"[" + b",".join(answers) + b"]" if answers else None
+
+
 class BatchAnswer:
     """The one answer to a batch, while it is made.
 
-    An array with an answer for each request that was not cancelled, in the order in which they were ready;
-    nothing when there is none to give.
+    It has an answer for each request that was not cancelled, in the order in which they were ready.
     """
 
     def __init__(self) -> None:
@@ -130,4 +134,4 @@ class BatchAnswer:
         if answer is not None:
             self._answers.append(answer)
         self._awaited -= 1
-        return b"[" + b",".join(self._answers) + b"]" if self._awaited == 0 and self._answers else None
+        return join_batch(self._answers) if self._awaited == 0 else None

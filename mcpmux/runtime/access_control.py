@@ -52,13 +52,6 @@ class AccessControl:
         use = USED_BY[call.method]
         return [name for name in upstreams if policy.may_use(call.principal, name, use)]
 
-    def sift(self, call: Call, upstream: str, key: str, items: list[Fields]) -> list[Fields]:
-        """The items of an upstream's list that are shown; `key`: of the session that gave them."""
-        if self.policy is None:
-            return items
-        names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
-        return list(compress(items, self.shown(call, upstream, key, names)))
-
     def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
         """Which items of an upstream's list are shown, by their names. A task, by its id, is as its tool."""
         policy, method, principal = self.policy, call.method, call.principal
@@ -76,7 +69,8 @@ class AccessControl:
                 items = decode_list(result.get(kind.items, b"[]"))
             except ValueError:
                 items = []
-            result[kind.items] = raw(self.sift(call, upstream, key, items))
+            names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
+            result[kind.items] = raw(list(compress(items, self.shown(call, upstream, key, names))))
         return confined(result)
 
     # Uses
@@ -121,8 +115,7 @@ class AccessControl:
 
     def check_spelling(self, call: Call) -> None:
         """Raises RpcError for a member that some server may take for another one, which is the one judged."""
-        if self.policy is not None:
-            _check_keys(call.params, _JUDGED)
+        _check_keys(call.params, _JUDGED)
 
     def read_ref(self, call: Call) -> tuple[Fields, str, str]:
         """What a completion is about: its `ref`, the member that names it, and the name. Raises RpcError."""

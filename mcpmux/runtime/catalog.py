@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import trio
@@ -28,23 +27,6 @@ class Owners(NamedTuple):
     missing: dict[str, str]
 
 
-@dataclass(eq=False)
-class _Search:
-    """Who has claimed something so far. `again`: whether anybody was judged by what is remembered of it.
-
-    `list_method`: the list that has it; what is in none of RESOURCES_LIST may be one of a template.
-    """
-
-    list_method: str
-    uri: str
-    call: Call
-    anew: bool
-    listed: set[str] = field(default_factory=set)
-    templated: set[str] = field(default_factory=set)
-    missing: dict[str, str] = field(default_factory=dict)
-    again: bool = False
-
-
 class Catalog:
     """Looks into the upstreams' lists: as they are remembered, and anew for what is not found there."""
 
@@ -60,35 +42,40 @@ class Catalog:
         What does not answer in its time owns nothing, and is `missing`.
         """
         await in_task()
-        search = await self._search(_Search(list_method, text, call, anew=False), asked)
-        if search.again and not (search.listed or search.templated):
-            search = await self._search(_Search(list_method, text, call, anew=True), asked)
-        owners = search.listed or search.templated
-        return Owners([name for name in asked if name in owners], search.missing)
+        owners, again = await self._search(text, call, asked, list_method, anew=False)
+        if again and not owners.names:
+            owners, _ = await self._search(text, call, asked, list_method, anew=True)
+        return owners
 
-    async def _search(self, search: _Search, asked: Collection[str]) -> _Search:
+    async def _search(
+        self, text: str, call: Call, asked: Collection[str], list_method: str, *, anew: bool
+    ) -> tuple[Owners, bool]:
+        """The owners, and whether anybody was judged by what is remembered of it."""
+        listed: set[str] = set()
+        templated: set[str] = set()
+        missing: dict[str, str] = {}
+        again = False
+
+        async def claim(upstream: Upstream) -> None:
+            nonlocal again
+            try:
+                walked = await self._walk(upstream, list_method, call, anew=anew)
+                again = again or walked.again
+                if text in walked.texts:
+                    listed.add(upstream.name)
+                elif list_method == RESOURCES_LIST:  # it may be one of a template
+                    walked = await self._walk(upstream, TEMPLATES_LIST, call, anew=anew)
+                    again = again or walked.again
+                    if any(matches_template(template, text) for template in walked.texts):
+                        templated.add(upstream.name)
+            except RpcError as error:
+                missing[upstream.name] = error.message
+
         async with trio.open_nursery() as nursery:
             for name in asked:
-                nursery.start_soon(self._claim, self._registry.for_call(name, search.call), search)
-        return search
-
-    async def _claim(self, upstream: Upstream, search: _Search) -> None:
-        try:
-            if search.uri in await self._known(upstream, search.list_method, search):
-                search.listed.add(upstream.name)
-                return
-            if search.list_method != RESOURCES_LIST:
-                return
-            templates = await self._known(upstream, TEMPLATES_LIST, search)
-            if any(matches_template(template, search.uri) for template in templates):
-                search.templated.add(upstream.name)
-        except RpcError as error:
-            search.missing[upstream.name] = error.message
-
-    async def _known(self, upstream: Upstream, list_method: str, search: _Search) -> list[str]:
-        walked = await self._walk(upstream, list_method, search.call, anew=search.anew)
-        search.again = search.again or walked.again
-        return walked.texts
+                nursery.start_soon(claim, self._registry.for_call(name, call))
+        owners = listed or templated
+        return Owners([name for name in asked if name in owners], missing), again
 
     async def find_name(
         self, list_method: str, owner: str, name: str, call: Call, find: Callable[[list[str]], str | None]

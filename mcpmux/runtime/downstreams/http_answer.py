@@ -59,9 +59,7 @@ class NoSession(RpcError):
 
 def status_of(error: RpcError) -> int:
     """The HTTP status of an answer that is this error."""
-    if isinstance(error, NoSession):
-        return error.status
-    if isinstance(error, Busy):
+    if isinstance(error, (NoSession, Busy)):
         return error.status
     return UNAVAILABLE if error.code == BUSY else http_status(error)
 

@@ -39,7 +39,7 @@ from mcpmux.protocol.envelope import (
     encode_request,
     id_of,
 )
-from mcpmux.protocol.framing import BatchAnswer
+from mcpmux.protocol.framing import join_batch
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
@@ -243,7 +243,7 @@ class HttpSession:
         otherwise it is a JSON body. Members end with their connection: a batch cannot be resumed.
         """
         await in_task()
-        batch = BatchAnswer()
+        answers: list[bytes] = []
         turn = trio.Lock()
         say_now = streaming(reply, streams=streams)
 
@@ -254,37 +254,33 @@ class HttpSession:
         async def work(request: Request, scope: trio.CancelScope) -> None:
             if self.watch is not None:
                 self.watch.begin(request.id)
-            answer: bytes | None = None  # of one that was cancelled
             try:
                 with scope:
-                    answer = await self._outcome(request, say)
+                    answers.append(await self._outcome(request, say))
             finally:
                 del self._in_flight[request.id]
-            batch.settle(answer)
 
         async with trio.open_nursery() as nursery:
             for member in members:
                 if isinstance(member, Request):
-                    batch.expect()
                     scope = trio.CancelScope()
                     try:
                         self._admit(member, partial(_cancel, scope))
                     except RpcError as refusal:
-                        batch.settle(encode_error(member.id, refusal))
+                        answers.append(encode_error(member.id, refusal))
                     else:
                         nursery.start_soon(work, member, scope, name=f"exchange {member.method}")
                 elif isinstance(member, BadMessage):
-                    batch.expect()
-                    batch.settle(encode_error(member.id, member))
+                    answers.append(encode_error(member.id, member))
                 elif isinstance(member, Notification):
                     self.take_notification(member)
                 else:
                     self.take_answer(member)
-        answers = batch.settle()
+        data = join_batch(answers)
         if reply.started:
-            await reply.finish(encode_event(answers) if answers is not None else b"")
+            await reply.finish(encode_event(data) if data is not None else b"")
         else:
-            await _send_only(reply, answers)
+            await _send_only(reply, data)
 
     def _open(self, call: ResumableCall) -> int:
         """The number of a call's stream, which there is from now on."""

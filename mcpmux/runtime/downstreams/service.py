@@ -17,7 +17,6 @@ from mcpmux.protocol.call import (
     LOG_LEVEL,
     META,
     SUBSCRIPTION_ID,
-    VERSION,
     Call,
     Event,
     Notify,
@@ -211,11 +210,6 @@ def _wanted(call: Call, notify: Notify) -> Notify:
             await notify(event)
 
     return pass_on
-
-
-def says_modern(call: Call) -> bool:
-    """Whether a call carries the per-request metadata of the modern era."""
-    return VERSION in call.meta
 
 
 # Listens: exchanges that stay open and tell what changes.

@@ -14,14 +14,14 @@ import trio
 
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Notify, check_call
+from mcpmux.protocol.call import VERSION, Call, Notify, check_call
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Notification, Request
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.downstreams.service import Service, Session, says_modern
+from mcpmux.runtime.downstreams.service import Service, Session
 from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
@@ -71,7 +71,7 @@ class DuplexClient:
             self._initialized.set()
             return result
         call = Call.of(request.method, request.payload, self, principal=self._principal)
-        if not says_modern(call):
+        if VERSION not in call.meta:
             if self._session is not None:
                 return await self._session.answer(request, notify, self._ask)
             if request.method == m.PING:
