@@ -1,7 +1,7 @@
-"""Between the eras: legacy messages in the shape of 2026-07-28 and back.
+"""Between the eras and revisions: legacy messages in the shape of 2026-07-28 and back.
 
 Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward (what it is told):
-`downgrade_*`. Members that neither era defines pass untouched.
+`downgrade_*`. Members that neither side defines pass untouched.
 
 | legacy | modern |
 | --- | --- |
@@ -12,31 +12,78 @@ Each edge uses one half. Upward (what a legacy peer says): `upgrade_*`. Downward
 | -32002 resource not found | -32602 with `data.uri` |
 | a read refused with a code that nobody has reserved | -32602 with `data.uri`, the server's in `data.error` |
 
-What only some legacy revisions cannot say is in the table of `content`.
+What an older revision has no word for becomes the closest thing that it can carry:
 
-Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`;
-`server/tools` (output schema) of 2025-11-25 and of 2026-07-28.
+| in a result | not before | becomes |
+| --- | --- | --- |
+| `resource_link` | 2025-06-18 | a text block: its title or name, and its URI |
+| `audio` | 2025-03-26 | an embedded resource with the same data and MIME type |
+| `structuredContent`, an object | 2025-06-18 | kept, and said as text when there is no text in the result |
+| `structuredContent`, anything else | 2026-07-28 | left out, and said as text when there is no text |
+
+| in a question | not before | becomes |
+| --- | --- | --- |
+| `elicitation/create` | 2025-06-18 | refused: the server hears that the client does not offer it |
+| elicitation, mode `url` | 2025-11-25 | refused as well; 2025-11-25 gets the `elicitationId` |
+| a choice with titles (`oneOf`) | 2025-11-25 | `enum` with `enumNames` |
+| a choice of several (array) | 2025-11-25 | a string that lists them; the answer is cut at its commas |
+| sampling: several blocks in a message | 2025-11-25 | as many messages of the same role |
+| sampling: tool use and tool results | 2025-11-25 | their JSON as text |
+| sampling: audio | 2025-03-26 | a text that says what is missing |
+
+| in an answer | not before | becomes |
+| --- | --- | --- |
+| sampling: several blocks | 2025-11-25 | the block, if it is one; else one text |
+| sampling: audio | 2025-03-26 | a text that says what is missing |
+
+Titles, icons, annotations, `_meta`, the context of a completion and whatever else is new are members that
+older revisions allow and do not look at. Whether a client offers sampling with tools at all is told by its
+capabilities, see `input_requests`.
+
+Source: changelog of 2026-07-28; `server/resources` error handling; `server/utilities/caching`; `server/tools`
+(output schema, tool result), `server/prompts`, `client/elicitation` and `client/sampling` of each revision,
+and its schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, MODERN_KEYS, SERVER_INFO, Call, Meta
-from mcpmux.protocol.codes import INVALID_PARAMS, MODERN_ONLY, OWN, RESERVED, RESOURCE_NOT_FOUND
-from mcpmux.protocol.content import replace_each
-from mcpmux.protocol.envelope import decode_fields, error_body, members_of, raw, text_of
+from mcpmux.protocol.codes import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MODERN_ONLY,
+    OWN,
+    RESERVED,
+    RESOURCE_NOT_FOUND,
+)
+from mcpmux.protocol.envelope import (
+    decode_fields,
+    decode_list,
+    error_body,
+    first_byte,
+    members_of,
+    raw,
+    text_of,
+    value_of,
+)
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.revisions import V_2025_03_26, V_2025_06_18, V_2025_11_25
 
 _NAMES_A_RESOURCE: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _BOOLEAN_SCHEMAS: Final = {b"true": raw({}), b"false": raw({"not": {}})}
 KEPT: Final = 64  # values of `_meta` whose rest is kept: a server says the same with every result
 KEPT_BYTES: Final = 1024  # of one; of a longer one it is found anew each time
+AUDIO_URI: Final = "audio:"  # an embedded resource must have a URI; sound in a message has none
+
+_TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result"})
 
 
 def upgrade_call(
@@ -135,3 +182,205 @@ def downgrade_error(method: str, error: RpcError) -> RpcError:
     if error.code in MODERN_ONLY:
         return RpcError(INVALID_PARAMS, error.message, error.data)
     return error
+
+
+# What some revisions cannot say: in results
+
+
+def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
+    """The result of a tool call or prompt for a client of a legacy `revision` (changed in place)."""
+
+    def carry(block: Fields) -> Fields:
+        return _carried(block, revision)
+
+    def carry_in(message: Fields) -> Fields:
+        content = message.get("content")
+        if content is None or first_byte(content) != b"{":
+            return message
+        return {**message, "content": raw(carry(decode_fields(content)))}
+
+    if method == m.TOOLS_CALL:
+        if "structuredContent" in result:
+            _say_structured(result, result["structuredContent"], revision)
+        if revision < V_2025_06_18:
+            replace_each(result, "content", carry)
+    elif method == m.PROMPTS_GET and revision < V_2025_06_18:
+        replace_each(result, "messages", carry_in)
+    return result
+
+
+def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
+    """What cannot stay, or would not be looked at, is said in the content, unless that has text already."""
+    is_object = first_byte(structured) == b"{"
+    if is_object and revision >= V_2025_06_18:
+        return
+    if not is_object:
+        del result["structuredContent"]
+    try:
+        blocks = decode_list(result.get("content", b"[]"))
+    except ValueError:
+        return
+    if not any(text_of(block.get("type")) == "text" for block in blocks):
+        result["content"] = raw([*blocks, _text(bytes(structured).decode())])
+
+
+def replace_each(fields: Fields, key: str, change: Callable[[Fields], Fields]) -> None:
+    """Have `change` replace each of the objects in a member (changed in place), if it is a list of these."""
+    try:
+        items = decode_list(fields[key])
+    except (KeyError, ValueError):
+        return
+    changed = [change(item) for item in items]
+    if changed != items:
+        fields[key] = raw(changed)
+
+
+def _carried(block: Fields, revision: str) -> Fields:
+    """The block, or what stands for it in `revision`."""
+    kind = text_of(block.get("type"))
+    if kind == "resource_link":
+        label = text_of(block.get("title")) or text_of(block.get("name")) or "Resource"
+        instead = _text(f"{label}: {text_of(block.get('uri'))}")
+    elif kind == "audio" and revision < V_2025_03_26:
+        resource = {"uri": raw(AUDIO_URI), "mimeType": block.get("mimeType"), "blob": block.get("data")}
+        instead = {"type": raw("resource"), "resource": raw(resource)}
+    else:
+        return block
+    if "annotations" in block:  # what every kind of block may have
+        instead["annotations"] = block["annotations"]
+    return instead
+
+
+def _text(text: str) -> Fields:
+    return {"type": raw("text"), "text": raw(text)}
+
+
+# In questions of servers, and their answers
+
+
+def downgrade_question(method: str, params: Fields, revision: str, elicitation_id: str) -> Fields:
+    """The parameters for a client of `revision`; `elicitation_id` names a URL elicitation that has no name.
+
+    Raises RpcError when that revision cannot be asked this.
+    """
+    if method == m.ELICIT:
+        return _elicitation_for(params, revision, elicitation_id)
+    if method != m.CREATE_MESSAGE or revision >= V_2025_11_25 or "messages" not in params:
+        return params
+    try:
+        messages = [each for one in decode_list(params["messages"]) for each in _split(one, revision)]
+    except ValueError:
+        return params
+    return {**params, "messages": raw(messages)}
+
+
+def upgrade_answer(method: str, params: Fields, answer: Fields, revision: str) -> Fields:
+    """What a client of `revision` answered to the question that had `params` before `downgrade_question`."""
+    if method != m.ELICIT or revision >= V_2025_11_25 or "content" not in answer:
+        return answer
+    try:
+        several = [name for name, schema in _properties(params).items() if _is_array(schema)]
+        content = decode_fields(answer["content"])
+    except ValueError:
+        return answer
+    for name in several:
+        given = text_of(content.get(name))
+        if given is not None:
+            content[name] = raw([part.strip() for part in given.split(",") if part.strip()])
+    return {**answer, "content": raw(content)} if several else answer
+
+
+def downgrade_answer(method: str, answer: Fields, revision: str) -> Fields:
+    """A client's answer for a server of `revision`."""
+    content = answer.get("content")
+    if method != m.CREATE_MESSAGE or revision >= V_2025_11_25 or content is None:
+        return answer
+    try:
+        shown = [_block_for(block, revision) for block in _blocks_in(content)]
+    except ValueError:
+        return answer
+    if len(shown) != 1:
+        said = "\n\n".join(text_of(block.get("text")) or bytes(raw(block)).decode() for block in shown)
+        shown = [_text(said)]
+    return {**answer, "content": raw(shown[0])}
+
+
+def _elicitation_for(params: Fields, revision: str, elicitation_id: str) -> Fields:
+    by_url = text_of(params.get("mode")) == "url"
+    if revision < (V_2025_11_25 if by_url else V_2025_06_18):
+        kind = "URL elicitation" if by_url else "elicitation"
+        raise RpcError(METHOD_NOT_FOUND, f"the client speaks {revision}, which has no {kind}")
+    if by_url:
+        return {**params, "elicitationId": params.get("elicitationId", raw(elicitation_id))}
+    if revision >= V_2025_11_25 or "requestedSchema" not in params:
+        return params
+    try:
+        form = decode_fields(params["requestedSchema"])
+        form["properties"] = raw({name: _field_for(schema) for name, schema in _properties(params).items()})
+    except ValueError:
+        return params
+    return {**params, "requestedSchema": raw(form)}
+
+
+def _properties(params: Fields) -> dict[str, Fields]:
+    """The fields of a form. Raises ValueError when they are none."""
+    form = decode_fields(params.get("requestedSchema"))
+    return {name: decode_fields(schema) for name, schema in decode_fields(form.get("properties")).items()}
+
+
+def _is_array(schema: Fields) -> bool:
+    return text_of(schema.get("type")) == "array"
+
+
+def _field_for(schema: Fields) -> Fields:
+    """A field of a form as 2025-06-18 knows them; a choice of several is to be written down by the user."""
+    if "oneOf" in schema:
+        values, names = _choices(schema["oneOf"])
+        kept = {key: value for key, value in schema.items() if key != "oneOf"}
+        return {**kept, "enum": raw(values), "enumNames": raw(names)}
+    if not _is_array(schema):
+        return schema
+    items = decode_fields(schema.get("items"))
+    choices = zip(*_choices(items.get("anyOf") or items.get("enum") or Raw(b"[]")), strict=True)
+    offered = [value if value == name else f"{value} ({name})" for value, name in choices]
+    about = text_of(schema.get("description"))
+    hint = f"Any of these, separated by commas: {', '.join(offered)}"
+    field = {"type": raw("string"), "description": raw(f"{about} {hint}" if about else hint)}
+    return {**field, "title": schema["title"]} if "title" in schema else field
+
+
+def _choices(listed: Raw) -> tuple[list[str], list[str]]:
+    """(values, names to show): of strings, or objects with `const` and `title`. Raises ValueError."""
+    choices = value_of(listed)
+    if not isinstance(choices, list):
+        raise ValueError("choices are not an array")
+    values, names = [], []
+    for choice in choices:
+        value = choice.get("const") if isinstance(choice, dict) else choice
+        title = choice.get("title") if isinstance(choice, dict) else choice
+        values.append(str(value))
+        names.append(str(title if title is not None else value))
+    return values, names
+
+
+def _split(message: Fields, revision: str) -> list[Fields]:
+    """A sampling message as those that have one block each."""
+    content = message.get("content", Raw(b"null"))
+    if first_byte(content) not in (b"[", b"{"):
+        return [message]
+    return [{**message, "content": raw(_block_for(block, revision))} for block in _blocks_in(content)]
+
+
+def _blocks_in(content: Raw) -> list[Fields]:
+    """The blocks of a sampling message: one, or an array. Raises ValueError when they are none."""
+    return decode_list(content) if first_byte(content) == b"[" else [decode_fields(content)]
+
+
+def _block_for(block: Fields, revision: str) -> Fields:
+    """A block of a sampling message; before 2025-11-25 these are text, image and (2025-03-26) audio."""
+    kind = text_of(block.get("type"))
+    if kind in _TOOL_BLOCKS:
+        return _text(bytes(raw(block)).decode())
+    if kind == "audio" and revision < V_2025_03_26:
+        return _text(f"[a sound ({text_of(block.get('mimeType'))}) that revision {revision} cannot carry]")
+    return block

@@ -24,7 +24,6 @@ from typing import Any, Final
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import META
 from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY
-from mcpmux.protocol.content import replace_each
 from mcpmux.protocol.envelope import (
     data_of,
     error_body,
@@ -34,6 +33,7 @@ from mcpmux.protocol.envelope import (
     value_at,
     value_of,
 )
+from mcpmux.protocol.era import replace_each
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RELATED_TASK
 from mcpmux.protocol.raw_json import Fields, Raw

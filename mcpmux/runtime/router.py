@@ -48,8 +48,7 @@ from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog, Owners
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
-from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.personal import Personal
+from mcpmux.runtime.notification_hub import NotificationHub, Personal
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import REMEMBERED

@@ -44,7 +44,7 @@ from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.access_control import AccessControl, no_task
 from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, unheard
 from mcpmux.runtime.merger import walk
-from mcpmux.runtime.personal import Personal
+from mcpmux.runtime.notification_hub import Personal
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import upgrade_result
-from mcpmux.protocol.content import downgrade_content
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
-from mcpmux.protocol.era import downgrade_result
+from mcpmux.protocol.era import downgrade_content, downgrade_result
 from mcpmux.protocol.revisions import LEGACY, NEWEST
 from tests.oracle import SchemaOracle
 

@@ -14,7 +14,6 @@ import pytest
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import MODERN_KEYS, Call, modern_meta, upgrade_result, with_meta
-from mcpmux.protocol.content import downgrade_answer, downgrade_content, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Message,
@@ -30,7 +29,17 @@ from mcpmux.protocol.envelope import (
     encode_request,
     raw,
 )
-from mcpmux.protocol.era import downgrade_error, downgrade_meta, downgrade_result, upgrade_call, upgrade_error
+from mcpmux.protocol.era import (
+    downgrade_answer,
+    downgrade_content,
+    downgrade_error,
+    downgrade_meta,
+    downgrade_question,
+    downgrade_result,
+    upgrade_answer,
+    upgrade_call,
+    upgrade_error,
+)
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import LEGACY, NEWEST, V_2025_06_18, V_2025_11_25

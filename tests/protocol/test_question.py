@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.content import downgrade_answer, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
+from mcpmux.protocol.era import downgrade_answer, downgrade_question, upgrade_answer
 from mcpmux.protocol.revisions import LEGACY
 from tests.oracle import SchemaOracle
 

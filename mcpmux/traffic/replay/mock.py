@@ -32,7 +32,6 @@ from mcpmux.protocol.call import (
     upgrade_result,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
-from mcpmux.protocol.content import downgrade_content, downgrade_question, upgrade_answer
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Notification,
@@ -45,7 +44,14 @@ from mcpmux.protocol.envelope import (
     value_at,
     value_of,
 )
-from mcpmux.protocol.era import downgrade_error, downgrade_result, upgrade_error
+from mcpmux.protocol.era import (
+    downgrade_content,
+    downgrade_error,
+    downgrade_question,
+    downgrade_result,
+    upgrade_answer,
+    upgrade_error,
+)
 from mcpmux.protocol.input_requests import RESPONSES, STATE, Wish, error_response, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
@@ -53,8 +59,7 @@ from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_le
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams.service import Filter, read_filter
-from mcpmux.runtime.downstreams.session import Ask
+from mcpmux.runtime.downstreams.service import Ask, Filter, read_filter
 from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.reading.dialogue import (
     METADATA,
