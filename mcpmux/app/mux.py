@@ -328,7 +328,7 @@ async def open_mux(
         mux = Mux(config, open_channel, tap, trace, mark, generations, poller)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(mux.hub.run, name="notification")
-        await nursery.start(mux.tasks.waits.run)
+        await nursery.start(mux.tasks.run)
         await nursery.start(mux.upstreams.run, name="upstreams")
         yield mux
         nursery.cancel_scope.cancel()

@@ -260,7 +260,7 @@ class Router:
 
     def abandon(self, state: str) -> None:
         """The client of a call that waits for its answers has gone."""
-        if self._tasks.waits.abandon(state):
+        if self._tasks.abandon(state):
             return
         for upstream in self._registry.connected():
             if upstream.connection is not None and upstream.connection.abandon(state):

@@ -6,7 +6,7 @@
 | older | legacy | a tool that requires a task: waited for | unknown |
 | legacy | modern | waited for, when the server answers that it can only make a task | unknown |
 | modern with the extension | modern | as it is | as they are |
-| modern with the extension | legacy | a tool that requires a task: one is made | see `TaskView` |
+| modern with the extension | legacy | a tool that requires a task: one is made | see Tasks |
 | modern without it | legacy | a tool that requires a task: waited for | -32021 |
 | modern without it | modern | as it is: the server answers the result, or -32021 | -32021 |
 
@@ -67,23 +67,135 @@ class Asked(msgspec.Struct):
     responses: Fields
 
 
-class TaskView:
-    """The tasks of servers of both eras as the extension of 2026-07-28 has them. Ids are the upstream's own.
+@dataclass(eq=False)
+class Wait:
+    """One call that waits for a task, the latest of its client when that was asked something meanwhile."""
 
-    A modern server's tasks are in that form already. For a legacy server
+    upstream: Upstream
+    task_id: str
+    call: Call = field(repr=False)
+    told: int = 0  # status messages
+    message: str | None = None  # the last of them
 
-    | extension | becomes |
-    | --- | --- |
-    | `tasks/get` | `tasks/get`; of a task that has ended, `tasks/result` as well |
-    | its `input_required` | `tasks/result`, opened to hear the questions; parked until they are answered |
-    | `tasks/update` | the answers to these, once all are there; `tasks/result` is given up then |
-    | `tasks/cancel` | `tasks/cancel`; its answer says nothing more than that |
-    """
 
-    def __init__(self) -> None:
-        self._asked: dict[tuple[str, str], Asked] = {}
+@dataclass(eq=False, repr=False)
+class Tasks:
+    """What can make a task or is about one, for one upstream at a time, in its own ids. `run` has to run."""
 
-    async def get(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
+    _personal: Personal
+    _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
+    _access: AccessControl = field(default_factory=AccessControl)
+    _asked: dict[tuple[str, str], Asked] = field(default_factory=dict)
+    _parked: dict[str, Wait] = field(default_factory=dict)
+    _nursery: trio.Nursery = field(init=False)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look after waits whose clients are asked something, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def makes_none(self, upstream: Upstream, call: Call) -> bool:
+        """Whether a tool call is no matter of tasks: its server makes none, and none is asked for."""
+        connection = upstream.connection
+        return connection is not None and not connection.makes_tasks and _ABOUT_TASKS.isdisjoint(call.params)
+
+    async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
+        """Answer one call. Raises RpcError."""
+        deadline = await _settle(upstream, call) if upstream.facts is None else None
+        if call.method == m.TOOLS_CALL:
+            return await self._call_tool(upstream, call, notify, deadline)
+        await in_task()
+        if call.method != m.TASKS_LIST:
+            return await self._about_one(upstream, call, notify)
+        result = await upstream.exchange(call, notify)
+        try:
+            listed = decode_list(result.get("tasks", b"[]"))
+        except ValueError:
+            listed = []
+        own = (task for task in listed if not self.hides(upstream, call, text_of(task.get(tasks.TASK_ID))))
+        result["tasks"] = raw(list(own))
+        return result
+
+    def hides(self, upstream: Upstream, call: Call, task_id: str | None) -> bool:
+        """Whether a task in a list must not be shown to the client of `call`."""
+        if upstream.config.session != "shared" and call.client is not None:
+            return False  # everything in this session is the client's
+        return not self._personal.tasks.is_of(upstream.key, task_id or "", call.client)
+
+    async def _call_tool(
+        self, upstream: Upstream, call: Call, notify: Notify, deadline: Deadline | None
+    ) -> Fields:
+        if call.text(STATE) in self._parked:
+            await in_task()
+            return await self._resume(call, notify)
+        facts, plain = upstream.facts, call
+        if tasks.TASK in call.params:  # without what asks for a task
+            plain = call.with_params({key: value for key, value in call.params.items() if key != tasks.TASK})
+        if facts is None or not tasks.offers_tasks(facts):
+            return await upstream.exchange(plain, notify, deadline)
+        await in_task()
+        if is_modern(facts.revision):
+            if call.legacy and plain is not call:
+                raise RpcError(METHOD_NOT_FOUND, f"{call.text('name')} cannot be called as a task")
+            try:
+                return self._noted(upstream, call, await upstream.exchange(plain, notify))
+            except RpcError as error:
+                if not (call.legacy and tasks.misses_extension(error)):
+                    raise
+            able = tasks.with_extension(call.meta.get(CLIENT_CAPABILITIES))
+            asking = plain.with_meta({**call.meta, CLIENT_CAPABILITIES: able})
+        elif call.legacy and (client := self._find_client(call.client)) is not None and client.knows_tasks:
+            return self._noted(upstream, call, await upstream.exchange(call, notify))
+        elif await _support_of(upstream, call) != "required":
+            return await upstream.exchange(plain, notify)
+        else:
+            asking = plain.with_params({**plain.params, tasks.TASK: EMPTY_OBJECT})
+        result = await upstream.exchange(asking, notify)
+        made = tasks.made_task(result)
+        if made is None:
+            return result
+        if not call.legacy and _knows_extension(call):
+            return tasks.upgrade_made(self._noted(upstream, call, result), made)
+        task_id = text_of(made.get(tasks.TASK_ID)) or ""
+        return await self._follow(Wait(upstream, task_id, plain), notify)
+
+    def _noted(self, upstream: Upstream, call: Call, result: Fields) -> Fields:
+        """The result; when it says that a task was made, that is its client's from now on."""
+        made = tasks.made_task(result)
+        task_id = text_of(made.get(tasks.TASK_ID)) if made is not None else None
+        if task_id is not None:
+            self._access.tasks.note(upstream.key, task_id, call.principal.name, call.text("name"))
+            token = call.meta.get(PROGRESS_TOKEN)
+            self._personal.own_task(upstream.key, upstream.space, task_id, call.client, token)
+        return result
+
+    async def _about_one(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
+        task_id = call.required(tasks.TASK_ID)
+        if not call.legacy and not _knows_extension(call):
+            raise tasks.extension_missing()
+        modern = _is_modern(upstream)
+        # Whether it is the client's and its principal's, as far as it is known whose it is.
+        is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.name)
+        is_own = is_own and self._personal.tasks.may_use(upstream.key, task_id, call.client)
+        if (call.legacy and modern) or not is_own:
+            raise no_task()
+        if call.legacy or modern:
+            return await upstream.exchange(call, notify)
+        views = {m.TASKS_GET: self._get, m.TASKS_UPDATE: self._update}
+        return await views.get(call.method, self._cancel)(upstream, task_id, call)
+
+    # The tasks of servers of both eras as the extension of 2026-07-28 has them. A modern server's are in that
+    # form already. For a legacy server
+    #
+    # | extension | becomes |
+    # | --- | --- |
+    # | `tasks/get` | `tasks/get`; of a task that has ended, `tasks/result` as well |
+    # | its `input_required` | `tasks/result`, opened to hear the questions; parked until they are answered |
+    # | `tasks/update` | the answers to these, once all are there; `tasks/result` is given up then |
+    # | `tasks/cancel` | `tasks/cancel`; its answer says nothing more than that |
+
+    async def _get(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         """The task as it is now, with its result, error or questions. Raises RpcError."""
         modern = _is_modern(upstream)
         task = await _ask(upstream, m.TASKS_GET, task_id, call)
@@ -118,7 +230,7 @@ class TaskView:
         open_ones = {name: value for name, value in asked.requests.items() if name not in asked.responses}
         return tasks.waiting(task, open_ones)
 
-    async def update(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
+    async def _update(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         """Take answers to what the task asked; answers to anything else are ignored. Raises RpcError."""
         if _is_modern(upstream):
             params = {RESPONSES: call.params[RESPONSES]} if RESPONSES in call.params else {}
@@ -135,7 +247,7 @@ class TaskView:
             await upstream.reply(_about(m.TASKS_RESULT, task_id, call, params))
         return _acknowledged()
 
-    async def cancel(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
+    async def _cancel(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         """Ask the server to give up. Raises RpcError."""
         try:
             await _ask(upstream, m.TASKS_CANCEL, task_id, call)
@@ -144,6 +256,73 @@ class TaskView:
             if asked is not None and upstream.connection is not None:
                 upstream.connection.abandon(asked.state)
         return _acknowledged()
+
+    # Calls that wait for tasks, of clients that know of none. The task is asked about at the pace that its
+    # server names. Its status message becomes progress, if the client wants progress; its questions become
+    # `input_required`, and the repeated call goes on from there. When the client gives up, so does the task.
+
+    async def _resume(self, call: Call, notify: Notify) -> Fields:
+        """Go on after questions. Raises RpcError for a state that was not given to this client and tool."""
+        state = call.text(STATE) or ""
+        wait = self._parked.get(state)
+        if wait is None or not _is_repeated(wait.call, call):
+            raise RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; call again without it")
+        del self._parked[state]
+        wait.call = call
+        answers = {RESPONSES: call.params.get(RESPONSES, EMPTY_OBJECT)}
+        return await self._follow(wait, notify, call.with_params(answers))
+
+    def abandon(self, state: str) -> bool:
+        """The client that was asked has gone; False when the state is not known here."""
+        wait = self._parked.pop(state, None)
+        if wait is not None:
+            self._nursery.start_soon(self._give_up, wait)
+        return wait is not None
+
+    async def _follow(self, wait: Wait, notify: Notify, answers: Call | None = None) -> Fields:
+        parked_or_done = False
+        try:
+            if answers is not None:
+                await self._update(wait.upstream, wait.task_id, answers)
+            while True:
+                task = await self._get(wait.upstream, wait.task_id, wait.call)
+                status = text_of(task.get("status"))
+                parked_or_done = status in tasks.TERMINAL
+                if status == "completed":
+                    return {**_acknowledged(), **decode_fields(task.get("result"))}
+                if status == "failed":
+                    raise tasks.error_in(task)
+                if status == "cancelled":
+                    raise RpcError(INTERNAL_ERROR, text_of(task.get("statusMessage")) or "task cancelled")
+                if status == "input_required" and (asked := decode_fields(task.get("inputRequests"))):
+                    result = self._park(wait, asked)
+                    parked_or_done = True
+                    return result
+                await _tell_progress(wait, task, notify)
+                await trio.sleep(tasks.poll_seconds(task))
+        finally:
+            if not parked_or_done:
+                with trio.CancelScope(shield=True):
+                    await self._give_up(wait)
+
+    def _park(self, wait: Wait, asked: Fields) -> Fields:
+        if len(self._parked) >= PARK_LIMIT:
+            raise RpcError(BUSY, f"Busy: more than {PARK_LIMIT} calls wait for their clients' answers")
+        state = secrets.token_urlsafe(STATE_BYTES)
+        self._parked[state] = wait
+        self._nursery.start_soon(self._expire, state, name="parked wait for a task")
+        return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
+
+    async def _expire(self, state: str) -> None:
+        await trio.sleep(ANSWER_SECONDS)
+        self.abandon(state)
+
+    async def _give_up(self, wait: Wait) -> None:
+        with trio.move_on_after(CANCEL_SECONDS):
+            try:
+                await self._cancel(wait.upstream, wait.task_id, wait.call)
+            except RpcError as error:
+                log.debug("task not cancelled", upstream=wait.upstream.key, reason=error.message)
 
 
 def _ask(
@@ -167,111 +346,6 @@ def _acknowledged() -> Fields:
     return {"resultType": raw("complete")}
 
 
-@dataclass(eq=False)
-class Wait:
-    """One call that waits for a task, the latest of its client when that was asked something meanwhile."""
-
-    upstream: Upstream
-    task_id: str
-    call: Call = field(repr=False)
-    told: int = 0  # status messages
-    message: str | None = None  # the last of them
-
-
-@dataclass(eq=False, repr=False)
-class TaskWaits:
-    """Calls that wait for tasks, of clients that know of none. `run` has to run.
-
-    The task is asked about at the pace that its server names. Its status message becomes progress, if the
-    client wants progress; its questions become `input_required`, and the repeated call goes on from there.
-    When the client gives up the task is cancelled.
-    """
-
-    view: TaskView = field(default_factory=TaskView)
-    _parked: dict[str, Wait] = field(default_factory=dict)
-    _nursery: trio.Nursery = field(init=False, repr=False)
-
-    def __repr__(self) -> str:
-        return f"<TaskWaits {len(self._parked)} parked>"
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look after waits whose clients are asked something, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
-
-    def knows(self, call: Call) -> bool:
-        """Whether a call goes on with a wait."""
-        return call.text(STATE) in self._parked
-
-    async def start(self, upstream: Upstream, task_id: str, call: Call, notify: Notify) -> Fields:
-        """The result of a task that was made for `call`, when it is there. Raises RpcError."""
-        return await self._follow(Wait(upstream, task_id, call), notify)
-
-    async def resume(self, call: Call, notify: Notify) -> Fields:
-        """Go on after questions. Raises RpcError for a state that was not given to this client and tool."""
-        state = call.text(STATE) or ""
-        wait = self._parked.get(state)
-        if wait is None or not _is_repeated(wait.call, call):
-            raise RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; call again without it")
-        del self._parked[state]
-        wait.call = call
-        answers = {RESPONSES: call.params.get(RESPONSES, EMPTY_OBJECT)}
-        return await self._follow(wait, notify, call.with_params(answers))
-
-    def abandon(self, state: str) -> bool:
-        """The client that was asked has gone; False when the state is not known here."""
-        wait = self._parked.pop(state, None)
-        if wait is not None:
-            self._nursery.start_soon(self._cancel, wait)
-        return wait is not None
-
-    async def _follow(self, wait: Wait, notify: Notify, answers: Call | None = None) -> Fields:
-        parked_or_done = False
-        try:
-            if answers is not None:
-                await self.view.update(wait.upstream, wait.task_id, answers)
-            while True:
-                task = await self.view.get(wait.upstream, wait.task_id, wait.call)
-                status = text_of(task.get("status"))
-                parked_or_done = status in tasks.TERMINAL
-                if status == "completed":
-                    return {**_acknowledged(), **decode_fields(task.get("result"))}
-                if status == "failed":
-                    raise tasks.error_in(task)
-                if status == "cancelled":
-                    raise RpcError(INTERNAL_ERROR, text_of(task.get("statusMessage")) or "task cancelled")
-                if status == "input_required" and (asked := decode_fields(task.get("inputRequests"))):
-                    result = self._park(wait, asked)
-                    parked_or_done = True
-                    return result
-                await _tell_progress(wait, task, notify)
-                await trio.sleep(tasks.poll_seconds(task))
-        finally:
-            if not parked_or_done:
-                with trio.CancelScope(shield=True):
-                    await self._cancel(wait)
-
-    def _park(self, wait: Wait, asked: Fields) -> Fields:
-        if len(self._parked) >= PARK_LIMIT:
-            raise RpcError(BUSY, f"Busy: more than {PARK_LIMIT} calls wait for their clients' answers")
-        state = secrets.token_urlsafe(STATE_BYTES)
-        self._parked[state] = wait
-        self._nursery.start_soon(self._expire, state, name="parked wait for a task")
-        return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
-
-    async def _expire(self, state: str) -> None:
-        await trio.sleep(ANSWER_SECONDS)
-        self.abandon(state)
-
-    async def _cancel(self, wait: Wait) -> None:
-        with trio.move_on_after(CANCEL_SECONDS):
-            try:
-                await self.view.cancel(wait.upstream, wait.task_id, wait.call)
-            except RpcError as error:
-                log.debug("task not cancelled", upstream=wait.upstream.key, reason=error.message)
-
-
 def _is_repeated(call: Call, again: Call) -> bool:
     """Whether it is the same client, and the same principal, that calls the same tool again."""
     return (
@@ -290,105 +364,6 @@ async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:
     wait.told += 1
     said = {PROGRESS_TOKEN: token, "progress": raw(wait.told), "message": raw(message)}
     await notify(Event(m.PROGRESS, said))
-
-
-@dataclass(eq=False, repr=False)
-class Tasks:
-    """What can make a task or is about one, for one upstream at a time and in its own ids."""
-
-    _personal: Personal
-    _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
-    _access: AccessControl = field(default_factory=AccessControl)
-    waits: TaskWaits = field(default_factory=TaskWaits)
-
-    def makes_none(self, upstream: Upstream, call: Call) -> bool:
-        """Whether a tool call is no matter of tasks: its server makes none, and none is asked for."""
-        connection = upstream.connection
-        return connection is not None and not connection.makes_tasks and _ABOUT_TASKS.isdisjoint(call.params)
-
-    async def exchange(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        """Answer one call. Raises RpcError."""
-        deadline = await _settle(upstream, call) if upstream.facts is None else None
-        if call.method == m.TOOLS_CALL:
-            return await self._call_tool(upstream, call, notify, deadline)
-        await in_task()
-        if call.method != m.TASKS_LIST:
-            return await self._about_one(upstream, call, notify)
-        result = await upstream.exchange(call, notify)
-        try:
-            listed = decode_list(result.get("tasks", b"[]"))
-        except ValueError:
-            listed = []
-        own = (task for task in listed if not self.hides(upstream, call, text_of(task.get(tasks.TASK_ID))))
-        result["tasks"] = raw(list(own))
-        return result
-
-    def hides(self, upstream: Upstream, call: Call, task_id: str | None) -> bool:
-        """Whether a task in a list must not be shown to the client of `call`."""
-        if upstream.config.session != "shared" and call.client is not None:
-            return False  # everything in this session is the client's
-        return not self._personal.tasks.is_of(upstream.key, task_id or "", call.client)
-
-    async def _call_tool(
-        self, upstream: Upstream, call: Call, notify: Notify, deadline: Deadline | None
-    ) -> Fields:
-        if self.waits.knows(call):
-            await in_task()
-            return await self.waits.resume(call, notify)
-        facts, plain = upstream.facts, call
-        if tasks.TASK in call.params:  # without what asks for a task
-            plain = call.with_params({key: value for key, value in call.params.items() if key != tasks.TASK})
-        if facts is None or not tasks.offers_tasks(facts):
-            return await upstream.exchange(plain, notify, deadline)
-        await in_task()
-        if is_modern(facts.revision):
-            if call.legacy and plain is not call:
-                raise RpcError(METHOD_NOT_FOUND, f"{call.text('name')} cannot be called as a task")
-            try:
-                return self._noted(upstream, call, await upstream.exchange(plain, notify))
-            except RpcError as error:
-                if not (call.legacy and tasks.misses_extension(error)):
-                    raise
-            able = tasks.with_extension(call.meta.get(CLIENT_CAPABILITIES))
-            asking = plain.with_meta({**call.meta, CLIENT_CAPABILITIES: able})
-        elif call.legacy and (client := self._find_client(call.client)) is not None and client.knows_tasks:
-            return self._noted(upstream, call, await upstream.exchange(call, notify))
-        elif await _support_of(upstream, call) != "required":
-            return await upstream.exchange(plain, notify)
-        else:
-            asking = plain.with_params({**plain.params, tasks.TASK: EMPTY_OBJECT})
-        result = await upstream.exchange(asking, notify)
-        made = tasks.made_task(result)
-        if made is None:
-            return result
-        if not call.legacy and _knows_extension(call):
-            return tasks.upgrade_made(self._noted(upstream, call, result), made)
-        return await self.waits.start(upstream, text_of(made.get(tasks.TASK_ID)) or "", plain, notify)
-
-    def _noted(self, upstream: Upstream, call: Call, result: Fields) -> Fields:
-        """The result; when it says that a task was made, that is its client's from now on."""
-        made = tasks.made_task(result)
-        task_id = text_of(made.get(tasks.TASK_ID)) if made is not None else None
-        if task_id is not None:
-            self._access.tasks.note(upstream.key, task_id, call.principal.name, call.text("name"))
-            token = call.meta.get(PROGRESS_TOKEN)
-            self._personal.own_task(upstream.key, upstream.space, task_id, call.client, token)
-        return result
-
-    async def _about_one(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
-        task_id = call.required(tasks.TASK_ID)
-        if not call.legacy and not _knows_extension(call):
-            raise tasks.extension_missing()
-        modern = _is_modern(upstream)
-        # Whether it is the client's and its principal's, as far as it is known whose it is.
-        is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.name)
-        is_own = is_own and self._personal.tasks.may_use(upstream.key, task_id, call.client)
-        if (call.legacy and modern) or not is_own:
-            raise no_task()
-        if call.legacy or modern:
-            return await upstream.exchange(call, notify)
-        views = {m.TASKS_GET: self.waits.view.get, m.TASKS_UPDATE: self.waits.view.update}
-        return await views.get(call.method, self.waits.view.cancel)(upstream, task_id, call)
 
 
 async def _support_of(upstream: Upstream, call: Call) -> str | None:
