@@ -110,10 +110,6 @@ class Call(Value):
         self.legacy = legacy
         self.principal = principal
 
-    def parts(self) -> tuple[object, ...]:
-        asked = self.method, self.params, self.meta
-        return *asked, self.client, self.capabilities, self.legacy, self.principal
-
     @staticmethod
     def of(
         method: str,
@@ -189,9 +185,6 @@ class Event(Value):
     def __init__(self, method: str, params: Fields) -> None:
         self.method = method
         self.params = params
-
-    def parts(self) -> tuple[object, ...]:
-        return self.method, self.params
 
 
 Notify = Callable[[Event], Awaitable[None]]

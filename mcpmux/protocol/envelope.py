@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -31,27 +32,26 @@ from mcpmux.protocol.raw_json import (
     WireRequest,
 )
 
+_ATTRIBUTES: Final = (MemberDescriptorType, GetSetDescriptorType)  # the latter when compiled
+
 
 class Value:
-    """Compares, and shows itself, by its parts. Nobody changes it, unless it says so.
+    """Compares, and shows itself, by its attributes. Nobody changes it, unless it says so.
 
     A plain class: compiled code has its attributes at hand, and asks for those of a msgspec.Struct by name.
     """
 
     __slots__ = ()
 
-    def parts(self) -> tuple[object, ...]:
-        """What it is made of, in the order in which it is made."""
-        raise NotImplementedError
+    def _parts(self) -> dict[str, object]:
+        own = vars(type(self)).items()
+        return {name: getattr(self, name) for name, kind in own if isinstance(kind, _ATTRIBUTES)}
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and isinstance(other, Value) and self.parts() == other.parts()
-
-    def __hash__(self) -> int:
-        return hash(self.parts())
+        return type(self) is type(other) and isinstance(other, Value) and self._parts() == other._parts()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{self.parts()!r}"
+        return f"{type(self).__name__}({self._parts()!r})"
 
 
 T = TypeVar("T")
@@ -88,9 +88,6 @@ class Request(Value):
         self.params = params
         self.members = members
 
-    def parts(self) -> tuple[object, ...]:
-        return self.id, self.method, self.params, self.members
-
     @property
     def payload(self) -> Raw | Fields | None:
         """The parameters, for `decode_fields`."""
@@ -106,9 +103,6 @@ class Notification(Value):
         self.method = method
         self.params = params
 
-    def parts(self) -> tuple[object, ...]:
-        return self.method, self.params
-
 
 class Reply(Value):
     """The successful answer to `id`. `result` is raw JSON: an object, if the peer keeps the rules.
@@ -123,9 +117,6 @@ class Reply(Value):
         self.result = result
         self.members = members
 
-    def parts(self) -> tuple[object, ...]:
-        return self.id, self.result, self.members
-
 
 class ErrorReply(Value):
     """The failed answer to `id`; `id` is None when the peer could not read the request."""
@@ -137,9 +128,6 @@ class ErrorReply(Value):
         self.code = code
         self.message = message
         self.data = data
-
-    def parts(self) -> tuple[object, ...]:
-        return self.id, self.code, self.message, self.data
 
     def as_error(self) -> RpcError:
         """The same as an exception, to be raised in whoever waits for the answer."""

@@ -8,7 +8,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond, streaming
+from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply, ServerState
 
@@ -38,7 +38,7 @@ async def test_an_answer_comes_in_the_stream_that_was_opened_before_it(before, f
             if what == "event":
                 await notify(EVENT)
             else:
-                await streaming(peer.reply, streams=True)(b'{"question": 1}')
+                await notify(b'{"question": 1}')
         if fails:
             raise RpcError(-32602, "no such thing")
         return {"ok": raw(True)}

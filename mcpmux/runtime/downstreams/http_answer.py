@@ -85,32 +85,19 @@ def failure(request: Request, error: Exception) -> tuple[int, bytes]:
     return 500, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
 
-def streaming(reply: HttpReply, *, streams: bool) -> Say:
-    """How to say something before the answer: by making it an event stream, if the client takes those."""
-
-    async def say(message: bytes) -> None:
-        if not streams:
-            return
-        data = encode_event(message)
-        if reply.started:
-            await reply.write(data)
-        else:
-            await reply.open(200, STREAM_HEADERS, data)
-
-    return say
-
-
 class HttpNotify(msgspec.Struct):
-    """Tells the client of a request something before its answer, if it takes event streams."""
+    """Tells the client of a request something before its answer: in an event stream, if it takes those."""
 
     _reply: HttpReply
     _streams: bool
 
-    async def __call__(self, event: Event) -> None:
-        """Tell it; waits while the client is slow."""
+    async def __call__(self, said: Event | bytes) -> None:
+        """Tell it of an event, or send it an encoded message; waits while the client is slow."""
         if not self._streams:
             return
-        data = encode_event(encode_notification(event.method, event.params))
+        if isinstance(said, Event):
+            said = encode_notification(said.method, said.params)
+        data = encode_event(said)
         if self._reply.started:
             await self._reply.write(data)
         else:

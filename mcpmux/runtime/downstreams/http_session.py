@@ -46,11 +46,11 @@ from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     STREAM_HEADERS,
+    HttpNotify,
     Say,
     Work,
     outcome,
     respond,
-    streaming,
 )
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.duplex_channel import InlineExchange
@@ -198,7 +198,7 @@ class HttpSession:
         if streams and request.method == m.TOOLS_CALL:
             return self._answer_call(request, reply)
         self._admit(request, reply.call_off)
-        ask = partial(self._ask, streaming(reply, streams=streams))
+        ask = partial(self._ask, HttpNotify(reply, streams))
         work: Work = partial(self.session.answer, request, ask=ask)
         return self._respond(request, reply, work, streams=streams)
 
@@ -245,7 +245,7 @@ class HttpSession:
         await in_task()
         answers: list[bytes] = []
         turn = trio.Lock()
-        say_now = streaming(reply, streams=streams)
+        say_now = HttpNotify(reply, streams)
 
         async def say(message: bytes) -> None:
             async with turn:  # the members share one stream
