@@ -32,7 +32,7 @@ from mcpmux.mux.replay import ReplayBounds
 from mcpmux.mux.rewrite import mark_of
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, HttpGuard, SessionLimits, handle_by_owner
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits, handle_by_owner
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
@@ -146,8 +146,6 @@ async def _prepare_http(
     mark = mark_of(handed.worker) if handed is not None else ""
     endpoint = HttpEndpoint(serving.service, listener.path, policy, sessions, listener.sse_path, gate, mark)
     handle: Handler = endpoint.handle
-    if gate is not None:
-        handle = HttpGuard(gate, policy, listener.path, handle).handle
     if handed is not None:
         handle = partial(handle_by_owner, handed.worker, handed.workers, handle)
     limits = HttpLimits(

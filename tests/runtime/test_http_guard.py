@@ -17,7 +17,7 @@ from mcpmux.config import Auth, StaticToken
 from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, HttpGuard, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
@@ -71,9 +71,8 @@ async def open_guarded(
         sessions = SessionLimits(10, 300, ReplayBounds())
         endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, "/sse", gate=gate)
         await world.nursery.start(endpoint.run)
-        guard = HttpGuard(gate, policy, "/mcp", endpoint.handle)
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
-        await world.nursery.start(serve, listeners, guard.handle)
+        await world.nursery.start(serve, listeners, endpoint.handle)
         port = listeners[0].socket.getsockname()[1]
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
             yield Guarded(pool, world)

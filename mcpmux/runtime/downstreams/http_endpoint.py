@@ -4,9 +4,9 @@ What a POST is, is told by what it says: modern `_meta` or a modern version head
 → a new legacy session; a session header → that session. GET opens or resumes a session's streams, DELETE
 ends it; a session that nobody uses ends by itself.
 
-In front of an endpoint whose clients have to say who they are is a guard. Promises: before its client has
-been let in, nothing of a request is looked into but Host and Origin; a stream (GET, or a listen) ends when
-the token that opened it expires or is taken back. The protected resource's metadata is for everybody.
+Promises where clients have to say who they are: before its client has been let in, nothing of a request is
+looked into but Host and Origin; a stream (GET, or a listen) ends when the token that opened it expires or is
+taken back. The protected resource's metadata is for everybody.
 
 With several workers, what belongs to another one (a legacy session, a stream of HTTP+SSE, a parked call, a
 task) is passed on before anything else is looked at, so that its own worker asks who comes and what they may.
@@ -113,7 +113,10 @@ class SessionLimits(NamedTuple):
 
 
 class HttpEndpoint:
-    """All HTTP clients of one listener. `run` has to run. `sessions` holds the legacy ones by id."""
+    """All HTTP clients of one listener. `run` has to run. `sessions` holds the legacy ones by id.
+
+    `handle` answers one HTTP request.
+    """
 
     def __init__(
         self,
@@ -127,11 +130,12 @@ class HttpEndpoint:
     ) -> None:
         """`sse_path`: of HTTP+SSE, "" for none.
 
-        `gate` knows which scopes a method needs; whoever comes here has been let in by an HttpGuard then.
+        `gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
         `mark` stands in front of every session id.
         """
         self._mark = mark
         self._gate = gate
+        self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
         self._path = path
         self._policy = policy
@@ -195,8 +199,35 @@ class HttpEndpoint:
         await stopping.wait()
         self._sse.drain()
 
-    def handle(self, request: HttpRequest, reply: HttpReply) -> Handling:
-        """Answer one HTTP request."""
+    async def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> None:
+        """Let in who may come in, then answer one HTTP request."""
+        refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
+        if refusal is not None:
+            await refuse_with(reply, 403, refusal)
+            return
+        resource = gate.resource
+        if resource is not None and resource.is_metadata(request.path, self._path):
+            if request.method in ("GET", "HEAD"):
+                await reply.send(200, METADATA, resource.document)
+            else:
+                await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
+            return
+        await in_task()
+        try:
+            admission = await gate.admit(request.headers, request.holder)
+        except Turned as turned:
+            await turn_away(reply, turned)
+            return
+        request.principal = admission.principal
+        if request.method != "GET" and request.headers.get(METHOD_HEADER) != m.LISTEN:
+            await self._serve(request, reply)
+            return
+        with gate.stay(admission) as scope:  # as it opens a stream
+            await self._serve(request, reply)
+        if scope.cancelled_caught and not reply.started:
+            await turn_away(reply, gate.expired())
+
+    def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if self._service.tap is not None:
             reply = self._watch(self._service.tap, request, reply)
         refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
@@ -485,44 +516,6 @@ class SseEndpoint:
 # In front of an endpoint.
 
 METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"))
-
-
-@dataclass(frozen=True)
-class HttpGuard:
-    """Handles the requests of one listener: lets in, then hands on to its endpoint, which is at `path`."""
-
-    gate: Gate
-    policy: OriginPolicy
-    path: str
-    endpoint: Handler
-
-    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer one request."""
-        refusal = self.policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
-        if refusal is not None:
-            await refuse_with(reply, 403, refusal)
-            return
-        resource = self.gate.resource
-        if resource is not None and resource.is_metadata(request.path, self.path):
-            if request.method in ("GET", "HEAD"):
-                await reply.send(200, METADATA, resource.document)
-            else:
-                await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
-            return
-        await in_task()
-        try:
-            admission = await self.gate.admit(request.headers, request.holder)
-        except Turned as turned:
-            await turn_away(reply, turned)
-            return
-        request.principal = admission.principal
-        if request.method != "GET" and request.headers.get(METHOD_HEADER) != m.LISTEN:
-            await self.endpoint(request, reply)
-            return
-        with self.gate.stay(admission) as scope:  # as it opens a stream
-            await self.endpoint(request, reply)
-        if scope.cancelled_caught and not reply.started:
-            await turn_away(reply, self.gate.expired())
 
 
 async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:
