@@ -144,7 +144,9 @@ async def _prepare_http(
     )
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
-    endpoint = HttpEndpoint(serving.service, listener.path, policy, sessions, listener.sse_path, gate, mark)
+    endpoint = HttpEndpoint(
+        serving.service, listener.path, policy, sessions, listener.sse_path, gate, mark, stopping
+    )
     handle: Handler = endpoint.handle
     if handed is not None:
         handle = partial(handle_by_owner, handed.worker, handed.workers, handle)
@@ -159,7 +161,6 @@ async def _prepare_http(
         connections=bounds.max_connections,
     )
     await nursery.start(endpoint.run)
-    nursery.start_soon(endpoint.drain_after, stopping, name="drain")
     return partial(
         serve_http,
         handler=handle,

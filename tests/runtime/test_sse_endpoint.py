@@ -53,11 +53,11 @@ class Client(ScriptedClient):
 class Site:
     """mcpmux with an HTTP listener."""
 
-    def __init__(self, world: World, endpoint: HttpEndpoint, url: str) -> None:
+    def __init__(self, world: World, endpoint: HttpEndpoint, url: str, stopping: trio.Event) -> None:
         self.world = world
         self.endpoint = endpoint
         self.url = url
-        self.stopping = trio.Event()
+        self.stopping = stopping
         self.ended = trio.Event()
 
     def pool(self) -> HttpPool:
@@ -122,8 +122,9 @@ async def open_site(
         url = f"http://127.0.0.1:{sockets[0].socket.getsockname()[1]}/sse"
         sessions = SessionLimits(max_sessions, idle, ReplayBounds(), in_flight, stall)
         policy = OriginPolicy("127.0.0.1", (), ())
-        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, sse_path)
-        site = Site(world, endpoint, url)
+        stopping = trio.Event()
+        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, sse_path, stopping=stopping)
+        site = Site(world, endpoint, url, stopping)
         limits = HttpLimits(body_bytes=1 << 20, write_seconds=stall)
 
         async def serve(task_status: trio.TaskStatus[None]) -> None:
@@ -133,7 +134,6 @@ async def open_site(
 
         async with trio.open_nursery() as nursery:
             await nursery.start(endpoint.run)
-            nursery.start_soon(endpoint.drain_after, site.stopping)
             await nursery.start(serve)
             with trio.fail_after(PATIENCE):
                 yield site

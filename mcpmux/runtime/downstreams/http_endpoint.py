@@ -20,8 +20,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qs
@@ -112,6 +111,14 @@ class SessionLimits(NamedTuple):
     stall: float = STALL_SECONDS
 
 
+class SseSession(NamedTuple):
+    """One client's stream over HTTP+SSE; `scope` ends it, in time unless the client says something."""
+
+    messages: SseServerStream
+    scope: trio.CancelScope
+    principal: Principal
+
+
 class HttpEndpoint:
     """All HTTP clients of one listener. `run` has to run. `sessions` holds the legacy ones by id.
 
@@ -127,8 +134,9 @@ class HttpEndpoint:
         sse_path: str = "",
         gate: Gate | None = None,
         mark: str = "",
+        stopping: trio.Event | None = None,
     ) -> None:
-        """`sse_path`: of HTTP+SSE, "" for none.
+        """`sse_path`: of HTTP+SSE, "" for none. Once `stopping` is set its streams come to their end.
 
         `gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
         `mark` stands in front of every session id.
@@ -145,7 +153,9 @@ class HttpEndpoint:
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
-        self._sse = SseEndpoint(service, sse_path, limits, self._is_full, gate, mark)
+        self._sse_path = sse_path
+        self._streams: dict[str, SseSession] = {}
+        self._stopping = stopping
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
@@ -174,7 +184,7 @@ class HttpEndpoint:
                 )
 
     def _is_full(self) -> bool:
-        return len(self.sessions) + len(self._sse) >= self._limits.sessions
+        return len(self.sessions) + len(self._streams) >= self._limits.sessions
 
     def _make_room(self, principal: Principal) -> bool:
         """End a session of the principal that has most, when it has more than `principal` will have.
@@ -193,11 +203,6 @@ class HttpEndpoint:
         self.sessions.pop(min(idle)[1]).close()
         log.info("session ended for another principal", principal=greedy, sessions=len(self.sessions))
         return True
-
-    async def drain_after(self, stopping: trio.Event) -> None:
-        """When `stopping` is set, let the streams of HTTP+SSE come to their end."""
-        await stopping.wait()
-        self._sse.drain()
 
     async def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> None:
         """Let in who may come in, then answer one HTTP request."""
@@ -258,8 +263,8 @@ class HttpEndpoint:
 
     async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
         await in_task()
-        if request.path == self._sse.path:
-            await self._sse.handle(request, reply)
+        if request.path == self._sse_path:
+            await self._handle_sse(request, reply)
         else:
             await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
 
@@ -406,91 +411,52 @@ class HttpEndpoint:
         session.session.principal = request.principal  # the same somebody, perhaps with other scopes
         return session
 
+    # HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names the way in. A session
+    # lives as long as its stream; when the client leaves, its calls are cancelled. What the messages say is
+    # the business of the duplex client that serves them, as on stdio: any revision may travel here.
 
-def _is_json(request: HttpRequest) -> bool:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON_TYPE
-
-
-def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
-    status, data = failure(message, error)
-    return reply.send(status, headers_of(status), data)
-
-
-# HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names the way in.
-
-
-class SseSession(NamedTuple):
-    """One client's stream; `scope` ends it, in time unless the client says something."""
-
-    messages: SseServerStream
-    scope: trio.CancelScope
-    principal: Principal
-
-
-@dataclass(eq=False)
-class SseEndpoint:
-    """All clients of one listener that use HTTP+SSE. They share `path`: GET is the stream, POST the input.
-
-    A session lives as long as its stream; when the client leaves, its calls are cancelled. What the messages
-    say is the business of the duplex client that serves them, as on stdio: any revision may travel here.
-    `is_full`: whether no more sessions may be opened. The rest is as for HttpEndpoint.
-    """
-
-    service: Service
-    path: str
-    limits: SessionLimits
-    is_full: Callable[[], bool]
-    gate: Gate | None
-    mark: str
-    _sessions: dict[str, SseSession] = field(default_factory=dict, repr=False)
-    _stopping: trio.Event = field(default_factory=trio.Event)
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def drain(self) -> None:
-        """Nothing new is taken; what clients have asked is answered, then their streams end."""
-        self._stopping.set()
-
-    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
-        """Answer one HTTP request to `path`; its Host and Origin are checked already."""
+    async def _handle_sse(self, request: HttpRequest, reply: HttpReply) -> None:
         if request.method == "GET":
-            await self._open(request.principal, reply)
+            await self._open_stream(request.principal, reply)
         elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
-            await self._post(self._sessions.get(session_ids[0]), request, reply)
+            await self._post_to_stream(self._streams.get(session_ids[0]), request, reply)
         else:
             # What a client hears that tries Streamable HTTP first; it goes on with GET then.
             sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
             await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
 
-    async def _open(self, principal: Principal, reply: HttpReply) -> None:
-        if self.is_full():
+    async def _open_stream(self, principal: Principal, reply: HttpReply) -> None:
+        if self._is_full():
             error = Busy("too many sessions are open; end one", "limits.max_sessions")
             await reply.send(error.status, headers_of(error.status), encode_error(None, error))
             return
-        session_id = self.mark + secrets.token_urlsafe(SESSION_BYTES)
-        with trio.CancelScope(deadline=trio.current_time() + self.limits.idle) as scope:
-            async with open_sse_server_stream(reply, f"{self.path}?{SESSION_KEY}={session_id}") as messages:
-                self._sessions[session_id] = SseSession(messages, scope, principal)
-                log.info("stream opened", streams=len(self))
+        session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
+        with trio.CancelScope(deadline=trio.current_time() + self._limits.idle) as scope:
+            async with open_sse_server_stream(
+                reply, f"{self._sse_path}?{SESSION_KEY}={session_id}"
+            ) as messages:
+                self._streams[session_id] = SseSession(messages, scope, principal)
+                log.info("stream opened", streams=len(self._streams))
                 try:
                     await serve_messages(
                         messages,
-                        self.service,
-                        self.limits.stall,
+                        self._service,
+                        self._limits.stall,
                         stopping=self._stopping,
                         transport="sse",
-                        in_flight=self.limits.in_flight,
+                        in_flight=self._limits.in_flight,
                         principal=principal,
-                        gate=self.gate,
+                        gate=self._gate,
                     )
                 finally:
-                    del self._sessions[session_id]
-                    log.info("stream ended", streams=len(self))
+                    del self._streams[session_id]
+                    log.info("stream ended", streams=len(self._streams))
         if scope.cancelled_caught:
             log.info("a client that never said anything is closed")
 
-    async def _post(self, session: SseSession | None, request: HttpRequest, reply: HttpReply) -> None:
+    async def _post_to_stream(
+        self, session: SseSession | None, request: HttpRequest, reply: HttpReply
+    ) -> None:
         if session is None or session.principal.name != request.principal.name:
             await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
             return
@@ -511,6 +477,15 @@ class SseEndpoint:
             await refuse_with(reply, 404, f"Session not found: {error}")
             return
         await reply.send(202, ())
+
+
+def _is_json(request: HttpRequest) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON_TYPE
+
+
+def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
+    status, data = failure(message, error)
+    return reply.send(status, headers_of(status), data)
 
 
 # In front of an endpoint.
