@@ -57,13 +57,16 @@ def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, dict[str
     }
 
 
-def mention(result: Fields, registry: UpstreamRegistry, reasons: Reasons) -> None:
-    """Say in an answer what is missing."""
+def mention(result: Fields, registry: UpstreamRegistry, reasons: Reasons) -> Fields:
+    """The answer (changed in place), in which is said what is missing, if anything is."""
+    if not reasons:
+        return result
     try:
         meta = decode_fields(result.get(META))
     except ValueError:
         meta = {}
     result[META] = raw({**meta, LEFT_OUT: describe(registry, reasons)})
+    return result
 
 
 def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: object) -> RpcError:
@@ -315,9 +318,7 @@ class Merger:
                 raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
         result["ttlMs"] = raw(0 if walk.failures else freshness.ttl_ms)
         result["cacheScope"] = raw(freshness.scope)
-        if walk.failures:
-            mention(result, self._registry, walk.failures)
-        return result
+        return mention(result, self._registry, walk.failures) if walk.failures else result
 
 
 async def walk_pages(call: Call, exchange: Exchange, see: Callable[[Call, Fields], None]) -> None:

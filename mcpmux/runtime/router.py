@@ -48,7 +48,7 @@ from mcpmux.runtime.calls import Client
 from mcpmux.runtime.catalog import Catalog, Owners
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
-from mcpmux.runtime.notification_hub import NotificationHub, Personal
+from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import REMEMBERED
@@ -72,36 +72,6 @@ from mcpmux.transports.inline import in_task
 # Source: `client/elicitation` of 2025-11-25 (URLElicitationRequiredError) and of 2026-07-28.
 
 VISIT_SECONDS = 30.0  # for a user who has just accepted; a longer visit is asked about again
-
-
-async def arrange_visit(
-    personal: Personal, upstream: Upstream, call: Call, notify: Notify, error: RpcError
-) -> Fields:
-    """The answer to a call that a legacy server answered with -32042, in `error`. Raises RpcError."""
-    visits = visits_in(error)
-    if call.legacy:
-        for elicitation_id in visits:
-            personal.own_elicitation(upstream.key, elicitation_id, call.client)
-        raise error
-    await in_task()
-    if accepted := accepted_visits(call):
-        with trio.move_on_after(VISIT_SECONDS) as patience:
-            await personal.completed(upstream.key, accepted)
-        if not patience.cancelled_caught:
-            try:
-                return await upstream.exchange(call, notify)
-            except RpcError as again:
-                if again.code != URL_ELICITATION_REQUIRED:
-                    raise
-                visits = visits_in(again)
-    if not visits:
-        raise RpcError(INTERNAL_ERROR, f"the upstream wants a URL visited and names none: {error.message}")
-    if not all(offers(call.meta.get(CLIENT_CAPABILITIES), ELICIT, visit) for visit in visits.values()):
-        needed: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"url": {}}}}
-        missing = "Missing required client capability: elicitation.url"
-        raise RpcError(MISSING_CLIENT_CAPABILITY, missing, needed)
-    return url_questions(visits)
-
 
 # How long a client's first question waits for upstreams that are still starting.
 STARTUP_SECONDS: Final = 10.0
@@ -212,7 +182,31 @@ class Router:
         """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
         if error.code != URL_ELICITATION_REQUIRED:
             raise error
-        return await arrange_visit(self._personal, upstream, call, notify, error)
+        visits = visits_in(error)
+        if call.legacy:
+            for elicitation_id in visits:
+                self._personal.own_elicitation(upstream.key, elicitation_id, call.client)
+            raise error
+        await in_task()
+        if accepted := accepted_visits(call):
+            with trio.move_on_after(VISIT_SECONDS) as patience:
+                await self._personal.completed(upstream.key, accepted)
+            if not patience.cancelled_caught:
+                try:
+                    return await upstream.exchange(call, notify)
+                except RpcError as again:
+                    if again.code != URL_ELICITATION_REQUIRED:
+                        raise
+                    visits = visits_in(again)
+        if not visits:
+            raise RpcError(
+                INTERNAL_ERROR, f"the upstream wants a URL visited and names none: {error.message}"
+            )
+        if not all(offers(call.meta.get(CLIENT_CAPABILITIES), ELICIT, visit) for visit in visits.values()):
+            needed: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"url": {}}}}
+            missing = "Missing required client capability: elicitation.url"
+            raise RpcError(MISSING_CLIENT_CAPABILITY, missing, needed)
+        return url_questions(visits)
 
     def _note_visits(self, upstream: Upstream, call: Call, result: Fields) -> None:
         """A legacy client that is sent to URLs will be told when these visits are completed."""
@@ -356,7 +350,7 @@ class Router:
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
-        result = self._mentioned(await self._read_from(owner, own, call, notify), missing)
+        result = mention(await self._read_from(owner, own, call, notify), self._registry, missing)
         return result if self.access.policy is None else confined(result)
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -376,7 +370,7 @@ class Router:
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
         listed = m.TOOLS_LIST if call.method == m.TOOLS_CALL else m.PROMPTS_LIST
         owner, own, missing = await self._resolve_name(listed, name, call, call.method)
-        return self._mentioned(await self._use_from(owner, own, call, notify), missing)
+        return mention(await self._use_from(owner, own, call, notify), self._registry, missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         ref, key, named = self.access.read_ref(call)
@@ -386,12 +380,6 @@ class Router:
             owner, own, _ = await self._resolve_name(m.PROMPTS_LIST, named, call, m.COMPLETE)
         ref[key] = raw(own)
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
-
-    def _mentioned(self, result: Fields, missing: Reasons) -> Fields:
-        """The result (changed in place), in which is said who might have been meant, too."""
-        if missing:
-            mention(result, self._registry, missing)
-        return result
 
     def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
         """Ask `owner`, see `_ask`. Raises RpcError at once when it was removed."""

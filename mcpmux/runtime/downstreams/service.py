@@ -89,15 +89,12 @@ class Session(Protocol):
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
-        ...
 
     def take_notification(self, notification: Notification) -> None:
         """Take what the client says outside of its calls."""
-        ...
 
     def close(self) -> None:
         """The client has gone."""
-        ...
 
 
 class Service(Protocol):
@@ -107,19 +104,15 @@ class Service(Protocol):
 
     def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one modern call. Raises RpcError, at once or when it is awaited."""
-        ...
 
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
         """Open a legacy session of `principal`: it, and the answer. The caller closes it. Raises RpcError."""
-        ...
 
     def leave(self, client: object) -> None:
         """A client has gone that called itself `client` in its calls."""
-        ...
 
     def roots_changed(self) -> None:
         """A client says that its roots have changed."""
-        ...
 
 
 class MuxService:
