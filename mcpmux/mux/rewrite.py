@@ -36,20 +36,23 @@ from mcpmux.errors import McpmuxError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, SERVER_INFO
 from mcpmux.protocol.envelope import (
+    LARGE_BYTES,
     UNREADABLE,
     decode_fields,
     decode_items,
     decode_list,
     encode,
     first_byte,
+    is_large,
     list_decoder,
     members_of,
     raw,
+    raw_list,
+    read_objects,
     text_of,
 )
 from mcpmux.protocol.headers import SESSION_HEADER, SESSION_KEY
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
-from mcpmux.protocol.large import LARGE_BYTES, is_large, raw_list, read_objects
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import (
+    LARGE_BYTES,
     BadMessage,
     Reply,
+    check_utf8,
     decode_fields,
     decode_list,
     decode_message,
+    encode_large_reply,
     encode_reply,
     raw,
-)
-from mcpmux.protocol.large import (
-    LARGE_BYTES,
-    check_utf8,
-    encode_large_reply,
     raw_list,
     read_large_reply,
     read_objects,

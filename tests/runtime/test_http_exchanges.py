@@ -12,7 +12,7 @@ import trio
 
 from mcpmux.cli.main import is_compiled
 from mcpmux.mux import rewrite
-from mcpmux.protocol.large import LARGE_BYTES
+from mcpmux.protocol.envelope import LARGE_BYTES
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel

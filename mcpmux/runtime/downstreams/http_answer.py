@@ -25,8 +25,15 @@ from mcpmux.protocol.codes import (
     Busy,
     http_status,
 )
-from mcpmux.protocol.envelope import Request, encode_error, encode_notification, encode_reply
-from mcpmux.protocol.large import LARGE_BYTES, Part, encode_large_reply
+from mcpmux.protocol.envelope import (
+    LARGE_BYTES,
+    Part,
+    Request,
+    encode_error,
+    encode_large_reply,
+    encode_notification,
+    encode_reply,
+)
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.client_outbox import Outlet
 from mcpmux.runtime.tap import Tap, Watch

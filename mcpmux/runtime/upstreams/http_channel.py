@@ -40,11 +40,11 @@ from mcpmux.protocol.envelope import (
     first_byte,
     id_of,
     is_batch,
+    read_large_reply,
 )
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.input_requests import ASKS
-from mcpmux.protocol.large import read_large_reply
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import Hear, unheard

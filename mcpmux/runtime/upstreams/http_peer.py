@@ -32,6 +32,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call
 from mcpmux.protocol.codes import INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION
 from mcpmux.protocol.envelope import (
+    LARGE_BYTES,
     BadMessage,
     ErrorReply,
     Message,
@@ -39,6 +40,7 @@ from mcpmux.protocol.envelope import (
     decode_message,
     decode_reply,
     is_batch,
+    read_large_reply,
 )
 from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.handshake import ServerFacts
@@ -50,7 +52,6 @@ from mcpmux.protocol.headers import (
     name_headers,
     read_retry_after,
 )
-from mcpmux.protocol.large import LARGE_BYTES, read_large_reply
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.transports.http.client import (
