@@ -45,9 +45,8 @@ from mcpmux.runtime.access_control import (
     one_of,
 )
 from mcpmux.runtime.calls import Client
-from mcpmux.runtime.catalog import Catalog, Owners
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.merger import Merger, Reasons, incomplete, mention
+from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, mention
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
