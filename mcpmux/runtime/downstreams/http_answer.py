@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -112,8 +113,11 @@ class HttpNotify(msgspec.Struct):
 
     def outlet(self, tagged: Tagged) -> Outlet:
         """What says events, as `tagged` encodes them, at once in a stream that has begun."""
-        reply = self._reply
-        return Outlet(lambda event: reply.write_nowait(encode_event(tagged.encode(event))), reply.flush)
+        return Outlet(partial(_say_nowait, self._reply, tagged), self._reply.flush)
+
+
+def _say_nowait(reply: HttpReply, tagged: Tagged, event: Event) -> bool:
+    return reply.write_nowait(encode_event(tagged.encode(event)))
 
 
 async def respond(
