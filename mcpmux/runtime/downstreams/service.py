@@ -265,6 +265,8 @@ class LegacySession:
         self.outbox: ClientOutbox = hub.join(LIST_CHANGES | {ANYTHING}, principal, client=self)
         self._greeted = trio.Event()  # it knows that the session is open
         self.revision = revision
+        self.knows_tasks = revision >= V_2025_11_25
+        self.capabilities = client.capabilities
         self.ask_unasked: Ask | None = None
         self._client = client
         self._tap = tap
@@ -282,16 +284,6 @@ class LegacySession:
     @principal.setter
     def principal(self, principal: Principal) -> None:
         self.outbox.principal = principal
-
-    @property
-    def capabilities(self) -> Raw:
-        """What the client said that it offers."""
-        return self._client.capabilities
-
-    @property
-    def knows_tasks(self) -> bool:
-        """Whether the session's revision has tasks."""
-        return self.revision >= V_2025_11_25
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
