@@ -16,7 +16,7 @@ from benchmarks.upstream import MODERN
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION
 from mcpmux.protocol.envelope import encode_notification, encode_request, raw
-from mcpmux.protocol.headers import request_headers
+from mcpmux.protocol.headers import method_headers, name_headers
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
 
@@ -175,7 +175,9 @@ class Client:
     def _encode(self, method: str, params: Fields) -> bytes:
         if not self._modern:
             return self.frame(encode_request(FIRST_ID, method, params))
-        return self._frame(request_headers(method, params, NEWEST), encode_modern(method, params))
+        return self._frame(
+            (*method_headers(method, NEWEST), *name_headers(method, params)), encode_modern(method, params)
+        )
 
     def _post(self, headers: Headers, body: bytes) -> Answer:
         answer = self.connection.exchange(self._frame(headers, body))

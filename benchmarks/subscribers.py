@@ -25,7 +25,7 @@ from benchmarks.question import CLIENT, encode_modern, shown
 from benchmarks.upstream import LEGACY, MODERN
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import encode_notification, encode_request, raw
-from mcpmux.protocol.headers import request_headers
+from mcpmux.protocol.headers import method_headers, name_headers
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
 
 RECEIVE_BYTES = 16 * 1024
@@ -83,7 +83,9 @@ class Subscriber:
         params = {
             "notifications": raw({"resourceSubscriptions": [uri]} if uri else {"toolsListChanged": True})
         }
-        fields = "".join(f"{k}: {v}\r\n" for k, v in request_headers(m.LISTEN, params, NEWEST))
+        fields = "".join(
+            f"{k}: {v}\r\n" for k, v in (*method_headers(m.LISTEN, NEWEST), *name_headers(m.LISTEN, params))
+        )
         self._post(path, host + fields, encode_modern(m.LISTEN, params))
         self._await(b"acknowledged")
 

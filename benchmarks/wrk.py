@@ -19,7 +19,7 @@ from benchmarks.upstream import item_uri
 from mcpmux.bench.results import decode_report
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
-from mcpmux.protocol.headers import request_headers
+from mcpmux.protocol.headers import method_headers, name_headers
 from mcpmux.protocol.revisions import NEWEST
 
 GRACE_SECONDS = 60  # for a tool beyond the time that it measures
@@ -76,7 +76,8 @@ def run_wrk(url: str, effort: Effort) -> Seen:
     fields = [
         ("Content-Type", "application/json"),
         ("Accept", "application/json, text/event-stream"),
-        *request_headers(m.RESOURCES_READ, params, NEWEST),
+        *method_headers(m.RESOURCES_READ, NEWEST),
+        *name_headers(m.RESOURCES_READ, params),
     ]
     headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in fields)
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:

@@ -34,8 +34,8 @@ from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest, PendingRequests
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
-from mcpmux.protocol.era import downgrade_answer
 from mcpmux.protocol.envelope import Notification, Request, decode_fields, encode_error, encode_reply, raw
+from mcpmux.protocol.era import downgrade_answer
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
 from mcpmux.protocol.raw_json import Fields, Id

@@ -301,7 +301,9 @@ class DuplexChannel(Channel):
 
     async def _serve(self, request: Request) -> None:
         try:
-            await self._send_answer(await self._encoded_answer(request))
+            data = await self._encoded_answer(request)
+            if not self._offer(data):
+                await self._send_answer(data)
         finally:
             del self._incoming[request.id]
             self._stop_when_drained()
@@ -312,7 +314,8 @@ class DuplexChannel(Channel):
         try:
             with scope:
                 data = await self._encoded_answer(request)
-            if (whole := batch.settle(data)) is not None:
+            whole = batch.settle(data)
+            if whole is not None and not self._offer(whole):
                 await self._send_answer(whole)
         finally:
             del self._incoming[request.id]
@@ -334,11 +337,10 @@ class DuplexChannel(Channel):
             return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
     async def _send_answer(self, data: bytes) -> None:
-        """To a peer that may be gone; the reader notices that on its own."""
-        if not self._offer(data):
-            await in_task()
-            with suppress(TransportError):
-                await self._messages.send(data)
+        """Wait to send to a peer that may be gone; the reader notices that on its own."""
+        await in_task()
+        with suppress(TransportError):
+            await self._messages.send(data)
 
     def _take_notification(self, message: Notification) -> None:
         try:

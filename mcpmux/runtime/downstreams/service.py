@@ -461,6 +461,7 @@ async def serve_listen(
             agreed["resourceSubscriptions"] = honoured
         await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
         outlet = notify.outlet(Tagged(tag)) if isinstance(notify, HttpNotify) else None
+        del wish, honoured, agreed  # which this would keep for as long as the client listens
         while (event := await outbox.take(outlet)) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))
     finally:

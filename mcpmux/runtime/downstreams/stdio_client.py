@@ -6,6 +6,7 @@ Both may be used on the same stream. Source: "Versioning and Compatibility" (dua
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -51,8 +52,8 @@ class DuplexClient:
     channel: DuplexChannel | None = None
     watch: Watch | None = None
 
-    async def answer(self, request: Request, notify: Notify) -> Fields:
-        """Answer one request. Raises RpcError."""
+    def answer(self, request: Request, notify: Notify) -> Awaitable[Fields]:
+        """Answer one request. Raises RpcError, at once or when it is awaited."""
         if self.watch is not None:
             self.watch.begin(request.id)
         if self._gate is not None:
@@ -60,28 +61,31 @@ class DuplexClient:
             if turned is not None:
                 raise turned.as_error()
         if request.method == m.INITIALIZE and self._session is None:
-            session, result = await self._service.initialize(request, self._principal)
-            if self._session is not None:  # while this one waited for the upstreams
-                session.close()
-                raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
-            self._session = session
-            session.ask_unasked = self._ask
-            assert self.channel is not None
-            self.channel.batches = allows_batch(session.revision)
-            self._initialized.set()
-            return result
+            return self._initialize(request)
         call = Call.of(request.method, request.payload, self, principal=self._principal)
         if VERSION not in call.meta:
             if self._session is not None:
-                return await self._session.answer(request, notify, self._ask)
+                return self._session.answer(request, notify, self._ask)
             if request.method == m.PING:
-                return {}
+                return _pong()
             if request.method != m.DISCOVER:
                 raise RpcError(INVALID_REQUEST, "Invalid request: send `initialize` first, or modern `_meta`")
         check_call(call)
         if request.method == m.LISTEN:
-            return await self._listen(request, call, notify)
-        return await self._service.answer(request.id, call, notify)
+            return self._listen(request, call, notify)
+        return self._service.answer(request.id, call, notify)
+
+    async def _initialize(self, request: Request) -> Fields:
+        session, result = await self._service.initialize(request, self._principal)
+        if self._session is not None:  # while this one waited for the upstreams
+            session.close()
+            raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
+        self._session = session
+        session.ask_unasked = self._ask
+        assert self.channel is not None
+        self.channel.batches = allows_batch(session.revision)
+        self._initialized.set()
+        return result
 
     async def _ask(self, method: str, params: Fields) -> Fields:
         """Ask the client something. Raises RpcError when it refuses or has gone."""
@@ -133,6 +137,10 @@ class DuplexClient:
             self._session.take_notification(notification)
         elif notification.method == m.ROOTS_CHANGED:
             self._service.roots_changed()
+
+
+async def _pong() -> Fields:
+    return {}
 
 
 async def serve_messages(
