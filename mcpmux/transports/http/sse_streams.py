@@ -37,7 +37,8 @@ log = structlog.get_logger()
 ACCEPT_SECONDS = 1.0  # how long `send` waits for the answer to its POST
 POST_SECONDS = 600.0  # for the answer after that; then the connection is of more use to others
 POSTS_AT_ONCE = 128  # half of the connections to one server; the next `send` waits
-FLUSH_SECONDS = 2.0  # for POSTs that are under way when the stream is closed
+# For POSTs and messages under way when the stream is closed; a client that does not read loses them.
+FLUSH_SECONDS = 2.0
 ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
 ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
 SHOWN_BYTES = 100  # of a bad address in an error
@@ -266,7 +267,6 @@ async def open_sse_client_stream(
 
 
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream
-FLUSH_SECONDS = 2.0  # for the last messages when closing; a client that does not read loses them
 CLOSED = "the client's event stream has ended"
 STREAM_HEADERS: Fields = (
     ("Content-Type", "text/event-stream"),
