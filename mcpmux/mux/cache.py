@@ -172,6 +172,7 @@ class Fetch(msgspec.Struct, eq=False):
 
     `audience`: who may join it; `first`: the call that it was begun for. `outcome`: what it brings to those
     who have joined, perhaps an RpcError; None: one of them asks next. `done`: an event, once one has joined.
+    `others`: what is fetched beside it for the same, of which one can be joined next.
     """
 
     key: Key
@@ -181,6 +182,7 @@ class Fetch(msgspec.Struct, eq=False):
     spoiled: bool = False
     outcome: Any = None
     done: Any = None
+    others: tuple[Fetch, ...] = ()
 
     def fail(self, error: RpcError) -> None:
         """What the server itself has said, and to all, is for those who have joined; other trouble is not."""
@@ -199,7 +201,7 @@ class Cache:
         self._tagged: dict[Hashable, set[tuple[Key, Audience]]] = {}
         self._open: dict[str, set[Fetch]] = {}
         self.joinable: dict[tuple[Key, int, Audience], Fetch] = {}
-        """The open fetches that nothing has spoiled, by what they are of, since when, and for whom."""
+        """An open fetch that nothing has spoiled, if there is any: of what, since when, and for whom."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -229,7 +231,9 @@ class Cache:
         """Somebody is about to ask for `key`. `end` must follow."""
         fetch = Fetch(key, generation, audience, first)
         self._open.setdefault(key.session, set()).add(fetch)
-        self.joinable.setdefault((key, generation, audience), fetch)
+        joined = self.joinable.setdefault((key, generation, audience), fetch)
+        if joined is not fetch:
+            joined.others += (fetch,)
         return fetch
 
     def end(self, fetch: Fetch) -> None:
@@ -241,6 +245,9 @@ class Cache:
         wanted = (fetch.key, fetch.generation, fetch.audience)
         if self.joinable.get(wanted) is fetch:
             del self.joinable[wanted]
+            others = tuple(other for other in fetch.others if other in fetches)
+            if others:
+                self.joinable[wanted], others[0].others = others[0], others[1:]
         if fetch.done is not None:
             fetch.done.set()
 

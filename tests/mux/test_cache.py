@@ -255,6 +255,17 @@ def test_one_large_answer_does_not_displace_all_others():
     assert not keep(Cache(ENTRY_OVERHEAD, 1), READ)
 
 
+def test_what_is_fetched_beside_another_can_be_joined_after_that():
+    cache = Cache(MAX_BYTES, MAX_ENTRIES)
+    fetches = [cache.begin(READ) for _ in range(4)]
+    wanted = (READ, 0, None)
+    for over, joinable in ((2, 0), (0, 1), (1, 3)):
+        cache.end(fetches[over])
+        assert cache.joinable[wanted] is fetches[joinable]
+    cache.end(fetches[3])
+    assert not cache.joinable
+
+
 @given(st.sampled_from(URIS), st.sampled_from(URIS))
 def test_touching_is_mutual(uri: str, other: str):
     assert touches(uri, other) is touches(other, uri)
