@@ -216,6 +216,25 @@ class HttpReply:
         return encode_chunk(data) if self._chunked else data
 
 
+Handler = Callable[[HttpRequest, HttpReply], Coroutine[Any, Any, None]]
+Refuse = Callable[[int, str], tuple[Fields, bytes]]
+
+LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending before it is cut off
+LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
+
+
+class Shared(msgspec.Struct):
+    """What all connections of a server have in common; see `serve_http`."""
+
+    handler: Handler
+    refuse: Refuse
+    limits: HttpLimits
+    state: ServerState
+    tls: CurrentContext | None = None
+    handing: Handing | None = None
+    poller: ReadinessPoller | None = None
+
+
 CALLED_OFF: Final = 202  # the status of an answer that is none, to a request that was taken back
 
 log = structlog.get_logger()
@@ -610,22 +629,3 @@ async def _give_up(handling: Inline) -> None:
     with trio.CancelScope() as scope:
         scope.cancel(reason="the answer is not wanted any more")
         await handling.attend()
-
-
-Handler = Callable[[HttpRequest, HttpReply], Coroutine[Any, Any, None]]
-Refuse = Callable[[int, str], tuple[Fields, bytes]]
-
-LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending before it is cut off
-LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
-
-
-class Shared(msgspec.Struct):
-    """What all connections of a server have in common; see `serve_http`."""
-
-    handler: Handler
-    refuse: Refuse
-    limits: HttpLimits
-    state: ServerState
-    tls: CurrentContext | None = None
-    handing: Handing | None = None
-    poller: ReadinessPoller | None = None
