@@ -88,12 +88,13 @@ class ReplayBuffer:
         stream, data = said
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
+        event = Kept(stream, number, data, now)
         kept = self._kept
-        again = said in kept
-        event = kept[said] = Kept(stream, number, data, now)
-        if again:
+        if said in kept:
+            kept[said] = event
             kept.move_to_end(said)  # where the newest is; nothing has grown
         else:
+            kept[said] = event
             self._bytes += len(data)
             self.trim(now)
         return event

@@ -34,6 +34,7 @@ from mcpmux.protocol.envelope import (
     text_decoder,
     text_of,
 )
+from mcpmux.protocol.framing import encode_line
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw, RequestOut
 from mcpmux.protocol.revisions import NEWEST, is_modern
@@ -281,32 +282,14 @@ _recent: dict[int, tuple[Event, bytes]] = {}
 
 
 def encode_notice(event: Event) -> bytes:
-    """`event` as a JSON-RPC message, encoded once however many clients hear of it."""
+    """`event` as a JSON-RPC message in one line, encoded once however many clients hear of it."""
     found = _recent.get(id(event))
     if found is None:
         if len(_recent) >= RECENT:
             _recent.clear()
-        found = _recent[id(event)] = (event, encode_notification(event.method, event.params))
+        line = encode_line(encode_notification(event.method, event.params))
+        found = _recent[id(event)] = (event, line[:-1])
     return found[1]
-
-
-class Tagged:
-    """Encodes notifications for a client that has the same `_meta` in each, behind the shared parameters."""
-
-    __slots__ = ("_alone", "_behind", "_meta")
-
-    def __init__(self, meta: Raw) -> None:
-        self._meta = meta
-        member = b'"%b":%b' % (META.encode(), bytes(meta))
-        self._behind = b",%b}}" % member
-        self._alone = b',"params":{%b}}' % member
-
-    def encode(self, event: Event) -> bytes:
-        """`event` as a JSON-RPC message with that `_meta`, in place of any other."""
-        if META in event.params:
-            return encode_notification(event.method, {**event.params, META: self._meta})
-        data = encode_notice(event)
-        return data[:-2] + self._behind if event.params else data[:-1] + self._alone
 
 
 # Calls in flight with one peer: who waits for what.

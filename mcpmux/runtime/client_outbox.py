@@ -13,9 +13,8 @@ everything at once, changes are kept for the reader as they are without an outle
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import NamedTuple
 
 import trio
 
@@ -23,6 +22,7 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.transports.http.server_connection import HttpReply
 
 DETAIL_LIMIT = 256  # waiting changes after which sub-resources are not told one by one any more
 
@@ -34,14 +34,12 @@ def _subject(params: Fields) -> str:
     return next((bytes(params[name]).decode() for name in _NAMED_BY if name in params), "")
 
 
-class Outlet(NamedTuple):
-    """How a client can be told something at once.
+@dataclass(slots=True, eq=False)
+class Outlet:
+    """A begun stream in which a client can be told something at once, and how that encodes an event."""
 
-    `tell_nowait` takes an event and sends what goes without waiting; False when `flush` has to send the rest.
-    """
-
-    tell_nowait: Callable[[Event], bool]
-    flush: Callable[[], Awaitable[None]]
+    reply: HttpReply
+    encode: Callable[[Event], bytes]
 
 
 @dataclass(slots=True, eq=False)
@@ -71,8 +69,9 @@ class ClientOutbox:
         resource, when `event` is about a part of it. No event of an unknown kind stands for another; it is
         dropped, and counted as merged, when DETAIL_LIMIT others wait.
         """
-        if self._outlet is not None:
-            if not self._outlet.tell_nowait(event):
+        outlet = self._outlet
+        if outlet is not None:
+            if not outlet.reply.write_nowait(outlet.encode(event)):
                 self._outlet = None  # it has to be flushed first, by the reader
                 self._arrival.unpark()
             return True
@@ -120,5 +119,5 @@ class ClientOutbox:
                 if self._outlet is outlet:  # another reader may have come
                     self._outlet = None
             if outlet is not None:
-                await outlet.flush()
+                await outlet.reply.flush()
         return event

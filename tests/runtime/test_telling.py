@@ -28,7 +28,7 @@ from tests.runtime.test_http_endpoint import (
     request,
 )
 from tests.runtime.test_http_streams import next_update
-from tests.runtime.test_mailbox import Client
+from tests.runtime.test_outlet import Client
 from tests.runtime.test_tap import Witness
 
 SPACE = Space("x", "x", frozenset())

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Event, Notify, Tagged
+from mcpmux.protocol.call import META, Event, Notify, encode_notice
 from mcpmux.protocol.codes import (
     BUSY,
     INTERNAL_ERROR,
@@ -35,7 +34,7 @@ from mcpmux.protocol.envelope import (
     encode_notification,
     encode_reply,
 )
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
 from mcpmux.runtime.tap import Tap, Watch
 from mcpmux.transports.http.server_connection import HttpReply
@@ -111,13 +110,30 @@ class HttpNotify(msgspec.Struct):
         else:
             await self._reply.open(200, STREAM_HEADERS, data)
 
-    def outlet(self, tagged: Tagged) -> Outlet:
-        """What says events, as `tagged` encodes them, at once in a stream that has begun."""
-        return Outlet(partial(_say_nowait, self._reply, tagged), self._reply.flush)
+    def outlet(self, meta: Raw) -> Outlet:
+        """What tells the client of events at once, each with `meta`, in its stream, which has begun."""
+        return Outlet(self._reply, Tagged(meta).encode)
 
 
-def _say_nowait(reply: HttpReply, tagged: Tagged, event: Event) -> bool:
-    return reply.write_nowait(encode_event(tagged.encode(event)))
+class Tagged:
+    """Encodes notifications as SSE events that have the same `_meta`, behind what many clients share."""
+
+    __slots__ = ("_alone", "_behind", "_meta")
+
+    def __init__(self, meta: Raw) -> None:
+        self._meta = meta
+        member = b'"%b":%b' % (META.encode(), bytes(meta))
+        self._behind = b",%b}}" % member
+        self._alone = b',"params":{%b}}' % member
+
+    def encode(self, event: Event) -> bytes:
+        """`event` with that `_meta`, in place of any other."""
+        params = event.params
+        if META in params:
+            return encode_event(encode_notification(event.method, {**params, META: self._meta}))
+        # As `encode_event` has it, without the look for line breaks, of which a notice has none.
+        data = encode_notice(event)
+        return b"data: %b%b\n\n" % ((data[:-2], self._behind) if params else (data[:-1], self._alone))
 
 
 async def respond(

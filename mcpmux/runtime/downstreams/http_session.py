@@ -407,7 +407,7 @@ class OwnStream:
             self._reader.cancel(reason="the client opened its stream again")
         with trio.CancelScope() as scope:
             self._reader = scope
-            outlet = Outlet(lambda event: reply.write_nowait(self.keep(event)), reply.flush)
+            outlet = Outlet(reply, self.keep)
             while True:
                 event: Event | None = None
                 with trio.move_on_after(KEEP_ALIVE_SECONDS) as patience:

@@ -29,7 +29,6 @@ from mcpmux.protocol.call import (
     Call,
     Event,
     Notify,
-    Tagged,
     is_heard,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
@@ -460,7 +459,7 @@ async def serve_listen(
         if honoured:
             agreed["resourceSubscriptions"] = honoured
         await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
-        outlet = notify.outlet(Tagged(tag)) if isinstance(notify, HttpNotify) else None
+        outlet = notify.outlet(tag) if isinstance(notify, HttpNotify) else None
         del wish, honoured, agreed  # which this would keep for as long as the client listens
         while (event := await outbox.take(outlet)) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))

@@ -7,8 +7,10 @@ import json
 import pytest
 
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, RECENT, Event, Tagged, encode_notice
+from mcpmux.protocol.call import META, RECENT, Event, encode_notice
 from mcpmux.protocol.envelope import encode_notification, raw
+from mcpmux.runtime.downstreams.http_answer import Tagged
+from mcpmux.transports.sse import SseDecoder
 
 TAG = {"io.modelcontextprotocol/subscriptionId": 'a"}b'}
 EVENTS = {
@@ -16,22 +18,25 @@ EVENTS = {
     "a list change": Event(m.TOOLS_CHANGED, {}),
     "several parameters": Event("notifications/x", {"a": raw({"b": [1]}), "c": raw("}}")}),
     "spaces inside": Event("notifications/x", {"a": raw(1), "b": type(raw(1))(b'{ "c" : 1 }')}),
+    "several lines": Event("notifications/x", {"a": type(raw(1))(b'{\r\n"c":\n\r1}')}),
     "a tag of its own": Event("notifications/x", {META: raw({"theirs": 1}), "a": raw(1)}),
     "a tag alone": Event("notifications/x", {META: raw({"theirs": 1})}),
 }
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
-def test_a_notice_is_the_encoded_notification(event: Event) -> None:
+def test_a_notice_is_the_encoded_notification_in_one_line(event: Event) -> None:
     for _ in range(2):
-        assert encode_notice(event) == encode_notification(event.method, event.params)
+        expected = encode_notification(event.method, event.params)
+        assert encode_notice(event) == expected.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
 def test_a_tagged_notice_says_what_the_notification_says_with_the_tag(event: Event) -> None:
     tagged = Tagged(raw(TAG))
     expected = encode_notification(event.method, {**event.params, META: raw(TAG)})
-    assert json.loads(tagged.encode(event)) == json.loads(expected)
+    (said,) = SseDecoder(1000).feed(tagged.encode(event))
+    assert json.loads(said.data) == json.loads(expected)
     assert tagged.encode(event) == tagged.encode(event)
     assert json.loads(encode_notice(event)) == json.loads(encode_notification(event.method, event.params))
 

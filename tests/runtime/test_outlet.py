@@ -1,4 +1,4 @@
-"""A mailbox with an outlet: told at once while the client keeps up, kept and told together when not."""
+"""An outbox with an outlet: told at once while the client keeps up, kept and told together when not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio.testing
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
 
 
 def update(number: int) -> Event:
@@ -17,7 +17,7 @@ def update(number: int) -> Event:
 
 
 class Client:
-    """Takes `room` events at once; the next one is begun and stuck until `make_room`."""
+    """A stream that takes `room` events at once, as they are; the next is stuck until `make_room`."""
 
     def __init__(self, outbox: ClientOutbox, room: int) -> None:
         self.outbox = outbox
@@ -28,7 +28,7 @@ class Client:
         self._stuck: Event | None = None
         self._freed = trio.Event()
 
-    def tell_nowait(self, event: Event) -> bool:
+    def write_nowait(self, event: Event) -> bool:
         assert self._stuck is None, "told before it was flushed"
         if len(self.heard) < self._room:
             self.heard.append(event)
@@ -50,7 +50,8 @@ class Client:
         self._freed = trio.Event()
 
     async def read(self) -> None:
-        while (event := await self.outbox.take(self)) is not None:
+        outlet = Outlet(self, lambda event: event)
+        while (event := await self.outbox.take(outlet)) is not None:
             await self.flush()
             self.heard.append(event)
             self.by_reader.append(event)
