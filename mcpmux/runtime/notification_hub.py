@@ -45,6 +45,7 @@ log = structlog.get_logger()
 LIST_CHANGES: Final = frozenset(m.LIST_CHANGES.values())
 ANYTHING: Final = "dev.mcpmux/anything"
 """Among an outbox's kinds: its client may hear what nobody knows. A modern one hears what it asked for."""
+EVERYTHING: Final = LIST_CHANGES | {ANYTHING}  # one for all sessions, as there may be many
 
 SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 

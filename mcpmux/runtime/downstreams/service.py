@@ -60,7 +60,7 @@ from mcpmux.runtime.access_control import no_task
 from mcpmux.runtime.calls import unknown_state
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_answer import HttpNotify
-from mcpmux.runtime.notification_hub import ANYTHING, LIST_CHANGES, SUBSCRIPTION_LIMIT, NotificationHub
+from mcpmux.runtime.notification_hub import EVERYTHING, SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import ORIGIN, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
@@ -261,7 +261,7 @@ class LegacySession:
     ) -> None:
         self._router = router
         self._hub = hub
-        self.outbox: ClientOutbox = hub.join(LIST_CHANGES | {ANYTHING}, principal, client=self)
+        self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self)
         self._greeted = trio.Event()  # it knows that the session is open
         self.revision = revision
         self.knows_tasks = revision >= V_2025_11_25
