@@ -322,19 +322,19 @@ class DuplexChannel(Channel):
             self._stop_when_drained()
 
     async def _encoded_answer(self, request: Request) -> bytes:
-        async def notify(event: Event) -> None:
-            message = encode_notification(event.method, event.params)
-            if not self._offer(message):
-                await in_task()
-                await self._messages.send(message)
-
         try:
-            return encode_reply(request.id, await self._answer(request, notify))
+            return encode_reply(request.id, await self._answer(request, self._say))
         except Exception as error:  # the wall around one request
             if isinstance(error, RpcError):
                 return encode_error(request.id, error)
             log.error("request failed", method=request.method, exc_info=error)
             return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+
+    async def _say(self, event: Event) -> None:
+        message = encode_notification(event.method, event.params)
+        if not self._offer(message):
+            await in_task()
+            await self._messages.send(message)
 
     async def _send_answer(self, data: bytes) -> None:
         """Wait to send to a peer that may be gone; the reader notices that on its own."""

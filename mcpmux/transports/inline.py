@@ -40,7 +40,7 @@ class Source(Protocol):
     wake: Wake | None
 
 
-class _InTask:
+class _Pause:
     def __await__(self) -> Generator[Any, None, None]:
         yield self
 
@@ -57,7 +57,8 @@ class _Abandoned(BaseException):
     """Nobody goes on with it."""
 
 
-_IN_TASK: Final = _InTask()
+_IN_TASK: Final = _Pause()
+_ASLEEP: Final = _Pause()
 AT_ONCE: Final = _AtOnce()
 """Waits for nothing: it can be awaited, and need not be."""
 
@@ -72,10 +73,13 @@ def in_task() -> Awaitable[None]:
 @coroutine
 def woken(source: Source) -> Generator[Any, Any, None]:
     """Sleep until `source.wake` is called. Look first whether what is waited for is there already."""
-    if _running is None:
+    running = _running
+    if running is None:
         yield from _sleep(source)
     else:
-        yield source
+        running._source = source
+        source.wake = running._wake
+        yield _ASLEEP
 
 
 async def _sleep(source: Source) -> None:
@@ -125,10 +129,10 @@ class Inline:
         assert self._coroutine is not None
         outer, _running = _running, self
         try:
-            source = self._context.run(self._coroutine.send, None)
-            while source is not _IN_TASK and not hasattr(source, "wake"):
+            pause = self._context.run(self._coroutine.send, None)
+            while pause is not _ASLEEP and pause is not _IN_TASK:
                 mistake = LocalProtocolError("this waits for trio without a task: await in_task() before")
-                source = self._context.run(self._coroutine.throw, mistake)
+                pause = self._context.run(self._coroutine.throw, mistake)
         except StopIteration:
             self.is_over = True
             self._coroutine = self._on_change = None  # in circles they would wait for the collector
@@ -138,11 +142,7 @@ class Inline:
             return False
         finally:
             _running = outer
-        if source is _IN_TASK:
-            return False
-        self._source = source
-        source.wake = self._wake
-        return True
+        return pause is _ASLEEP
 
     def _wake(self) -> None:
         source, self._source = self._source, None
