@@ -190,9 +190,11 @@ class LineStream(MessageStream):
         self.queue = SendQueue(stream.send_all)
 
     async def send(self, message: bytes) -> None:
-        await self.queue.room()
-        if not self.queue.offer(encode_line(message)):
-            raise TransportClosed(self.queue.end or "")
+        line = encode_line(message)
+        while not self.queue.offer(line):
+            if self.queue.end is not None:
+                raise TransportClosed(self.queue.end)
+            await self.queue.room()
 
     def offer(self, message: bytes) -> bool:
         return self.queue.offer(encode_line(message))
