@@ -27,7 +27,7 @@ from benchmarks.upstream import LEGACY, MODERN, TEXT_BYTES, item_uri
 from mcpmux.protocol import method as m
 
 CONNECTION_LIMIT = 512
-PIPE_BYTES = 256 * 1024
+PIPE_BYTES = 64 * 1024  # what a pipe holds; the allocator maps pages anew for each larger buffer
 AWAKE_SECONDS = 0.005  # without any answer, until a load generator that stays awake sleeps after all
 PIPE_WINDOW = 64  # requests that a pipe surely holds, so that writing them never waits
 
