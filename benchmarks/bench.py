@@ -72,9 +72,9 @@ class Bench:
         """How much is measured of what begins now."""
         return self._effort._replace(runs=1) if self.hurried else self._effort
 
-    def upstream(self, count: int, *more: str) -> Child:
-        """One process that serves `count` upstreams and prints their URLs."""
-        return Child(["benchmarks.upstream", *["--port=0"] * count, *more], self.load_core)
+    def upstream(self, count: int, *more: str, server: str = "benchmarks.upstream") -> Child:
+        """One process that serves `count` upstreams and prints their URLs. `server`: its module."""
+        return Child([server, *["--port=0"] * count, *more], self.load_core)
 
     def mux(self, config: str, core: int | None = None, *more: str) -> Child:
         """mcpmux with this configuration, on its core unless told otherwise."""
@@ -92,7 +92,7 @@ class Bench:
         }
         arguments = [f"--{name}={value}" for name, value in options.items()]
         arguments += [f"--subject={subject}" for subject in subjects]
-        if load.connections > 1 and self.load_core != self.mux_core:
+        if load.awake and load.connections > 1 and self.load_core != self.mux_core:
             arguments.append("--awake")
         with Child(["benchmarks.load", *arguments, *more, "--", *targets], self.load_core) as child:
             return msgspec.json.decode(child.output(self.effort.seconds + GRACE_SECONDS), type=Tally)

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from benchmarks import crowd, fanout, footprint, latencies, lists, pipes, rates, stdio, watching, workers
+from benchmarks import (
+    crowd,
+    fanout,
+    footprint,
+    latencies,
+    lists,
+    pipes,
+    proxies,
+    rates,
+    stdio,
+    watching,
+    workers,
+)
 from benchmarks.bench import Bench
 from benchmarks.connection import WrongAnswer
 from benchmarks.counting import CountingFailed
@@ -24,6 +36,9 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = {
+    "lean-read": Scenario(proxies.read, quick=True),
+    "lean-call": Scenario(proxies.call, quick=False),
+    "lean-latency": Scenario(proxies.latency, quick=False),
     "read": Scenario(rates.read_modern, quick=True),
     "read-legacy": Scenario(rates.read_legacy, quick=True),
     "call": Scenario(rates.call, quick=False),

@@ -17,16 +17,23 @@ from benchmarks.goal import NOT_MEASURED
 from benchmarks.load import Tally
 from benchmarks.naming import http_config
 from benchmarks.process import Child
+from benchmarks.proxies import PROXIES
 from benchmarks.report import Row
 from benchmarks.run import NAMES, chosen
 from benchmarks.scenario import SCENARIOS, Scenario, measure
 from benchmarks.sections import SECTIONS
 from benchmarks.upstream import LEGACY
+from tests.real.parts import program
 
 PROJECT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 240
 
+LEAN = "read 1 KB, 64 connections, modern, lean servers"
+BESIDE = ("nginx", "haproxy", "a relay of bytes")
 QUICK = (
+    LEAN,
+    *(f"{LEAN}: {name} in place of mcpmux" for name in BESIDE),
+    f"{LEAN}: mcpmux beside nginx",
     "read 1 KB, 64 connections, modern",
     "read 1 KB, 64 connections, legacy",
     "read 2 MB, 4 connections, modern",
@@ -103,6 +110,8 @@ def measured(report: Path, *options: str) -> list[list[str]]:
     ids=["quick", "the rest"],
 )
 def test_report_has_a_row_for_every_measure(tmp_path, options, measures):
+    for proxy in PROXIES.values() if measures is QUICK else ():
+        program(proxy.command[0], proxy.package)
     report = tmp_path / "report.md"
     rows = measured(report, *options)
     found = [row[0].removeprefix("| ") for row in rows]

@@ -42,11 +42,11 @@ def npm_env(name: str) -> Path:
     return _ensure("npm", name, _install_npm) / "node_modules"
 
 
-def program(name: str) -> str:
-    """The path of a program that the system's own packages bring; the package has its name."""
-    found = shutil.which(name)
+def program(name: str, package: str | None = None) -> str:
+    """The path of a program that the system's own packages bring; the package has its name if not told."""
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if found is None:
-        _give_up(f"{name} is not installed; `apt-get install {name}` brings it")
+        _give_up(f"{name} is not installed; `apt-get install {package or name}` brings it")
     assert found is not None
     return found
 

@@ -1,0 +1,213 @@
+"""Rows: mcpmux beside the HTTP proxies that everybody knows, in front of the quickest server there is.
+
+The servers are `lean.py`, and the client sleeps in its event loop while nothing comes, as clients do. In each
+round of a run everything is asked in turn. nginx and haproxy keep their connections on both sides, have one
+thread and know nothing of MCP: they show what a proxy in C costs. The relay passes bytes on and parses
+nothing: two receives, two sends and the waits for them, which is the kernel's part.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from benchmarks.bench import UPSTREAMS, Bench, Used, measured
+from benchmarks.compiled import is_compiled
+from benchmarks.goal import Goal, at_least, at_most, spread_of
+from benchmarks.load import Tally
+from benchmarks.naming import READ, Load, exposed_subjects, http_config
+from benchmarks.peers.install import CannotRun
+from benchmarks.peers.peer import Launch
+from benchmarks.peers.running import Running, free_port, listening
+from benchmarks.process import Child
+from benchmarks.report import MICRO, Pair, Row, failed_row, latency_row, rate_row, shares, spread
+from benchmarks.upstream import TOOL
+from mcpmux.protocol import method as m
+
+ASLEEP = READ._replace(awake=False)
+CALL = ASLEEP._replace(method=m.TOOLS_CALL, subjects=[TOOL])
+START_SECONDS = 10
+
+NGINX_CONFIG = """\
+daemon off;
+master_process off;
+worker_processes 1;
+pid nginx.pid;
+error_log stderr crit;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off;
+  keepalive_requests 1000000000;
+  client_body_temp_path body;
+  proxy_temp_path proxy;
+  fastcgi_temp_path fastcgi;
+  uwsgi_temp_path uwsgi;
+  scgi_temp_path scgi;
+  upstream servers {{
+    {servers}
+    keepalive 256;
+    keepalive_requests 1000000000;
+  }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://servers;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+    }}
+  }}
+}}
+"""
+
+HAPROXY_CONFIG = """\
+global
+  nbthread 1
+  maxconn 1024
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+  http-reuse always
+frontend clients
+  bind 127.0.0.1:{port}
+  default_backend servers
+backend servers
+  balance roundrobin
+  {servers}
+"""
+
+
+class Proxy(NamedTuple):
+    """A program and how it is configured. `server`: the line for one server, by its number and address."""
+
+    package: str
+    command: Sequence[str]
+    config: str
+    server: str
+
+    def start(self, urls: Sequence[str], port: int, core: int, folder: Path) -> Running:
+        """Its process, once it listens. Raises CannotRun."""
+        program = shutil.which(self.command[0], path=f"{os.environ['PATH']}:/usr/sbin")
+        if program is None:
+            raise CannotRun(f"it is not installed: `apt-get install {self.package}`")
+        addresses = [url.split("/")[2] for url in urls]
+        servers = [self.server.format(number=number, address=each) for number, each in enumerate(addresses)]
+        path = folder / "config"
+        path.write_text(self.config.format(servers="\n".join(servers), port=port))
+        running = Running(Launch([program, *self.command[1:], str(path)]), core, folder)
+        running.wait_until(lambda: listening(port), START_SECONDS)
+        return running
+
+
+PROXIES = {
+    "nginx": Proxy("nginx-light", ("nginx", "-p", ".", "-c"), NGINX_CONFIG, "server {address};"),
+    "haproxy": Proxy("haproxy", ("haproxy", "-db", "-f"), HAPROXY_CONFIG, "server s{number} {address}"),
+}
+MUX, RELAY = "mcpmux", "a relay of bytes"
+
+
+class Target(NamedTuple):
+    """Something in front of the servers, and what it is asked for."""
+
+    urls: Sequence[str]
+    subjects: Sequence[str]
+    process: Used
+
+
+def read(bench: Bench) -> list[Row]:
+    """Small resources."""
+    return _rates(bench, "read 1 KB, 64 connections, modern, lean servers", ASLEEP)
+
+
+def call(bench: Bench) -> list[Row]:
+    """Tools."""
+    return _rates(bench, "call a tool, 64 connections, modern, lean servers", CALL)
+
+
+def latency(bench: Bench) -> list[Row]:
+    """One exchange at a time."""
+    measure = "latency of a 1 KB read, 1 connection, lean servers, p50"
+    found = _rounds(bench, measure, ASLEEP._replace(connections=1))
+    goals = {MUX: at_most(90, " µs", absolute=True)} if is_compiled() else {}
+    rows = [
+        latency_row(_through(measure, name), pairs, lambda tally: tally.p50, goals.get(name))
+        for name, pairs in found.pairs.items()
+    ]
+    return [*rows, *found.failed, *_compared(measure, found, lambda tally: 1 / tally.p50, at_least(1))]
+
+
+def _rates(bench: Bench, measure: str, load: Load) -> list[Row]:
+    found = _rounds(bench, measure, load)
+    goals = {MUX: at_least(0.65 if is_compiled() else 0.45)}
+    rows = [rate_row(_through(measure, name), each, goals.get(name)) for name, each in found.pairs.items()]
+    goal = at_least(0.7) if is_compiled() else None
+    return [*rows, *found.failed, *_compared(measure, found, lambda tally: tally.rate, goal)]
+
+
+def _through(measure: str, name: str) -> str:
+    return measure if name == MUX else f"{measure}: {name} in place of mcpmux"
+
+
+class Found(NamedTuple):
+    """What the rounds have shown of each target, and a row for what could not run."""
+
+    pairs: Mapping[str, list[Pair]]
+    failed: Sequence[Row]
+
+
+def _compared(measure: str, found: Found, of: Callable[[Tally], float], goal: Goal | None) -> list[Row]:
+    """mcpmux beside nginx, round by round: `of` is more when it is better."""
+    if "nginx" not in found.pairs:
+        return []
+    nginx, mux = ([of(pair.through) for pair in found.pairs[name]] for name in ("nginx", MUX))
+    ratios = shares(nginx, mux)
+    row = Row(
+        f"{measure}: mcpmux beside nginx", "", "", spread(ratios, " × as good", 2), ratio=spread_of(ratios)
+    )
+    return [row if goal is None else row._replace(bound=goal.least).judged(goal, ratios)]
+
+
+def _rounds(bench: Bench, measure: str, load: Load) -> Found:
+    bench.note(measure)
+    failed = []
+    with ExitStack() as stack:
+        upstream = stack.enter_context(bench.upstream(UPSTREAMS, "--era", load.era, server="benchmarks.lean"))
+        urls = upstream.lines(UPSTREAMS)
+        mux = stack.enter_context(bench.mux(http_config(urls)))
+        targets = {MUX: Target(mux.lines(1), exposed_subjects(load, UPSTREAMS), mux)}
+        for name, proxy in PROXIES.items():
+            folder, port = Path(stack.enter_context(TemporaryDirectory())), free_port()
+            try:
+                process = stack.enter_context(proxy.start(urls, port, bench.mux_core, folder))
+            except CannotRun as trouble:
+                failed.append(failed_row(_through(measure, name), trouble))
+            else:
+                targets[name] = Target([f"http://127.0.0.1:{port}/mcp"], load.subjects, process)
+        relay = stack.enter_context(Child(["benchmarks.relay", urls[0]], bench.mux_core))
+        targets[RELAY] = Target(relay.lines(1), load.subjects, relay)
+        pairs: dict[str, list[Pair]] = {name: [] for name in targets}
+        names = list(targets)
+        for number in range(bench.effort.runs):
+            direct, direct_cpu = measured(lambda: bench.load(load, urls, load.subjects), upstream)
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                target = targets[name]
+                tally, used = measured(lambda t=target: bench.load(load, t.urls, t.subjects), target.process)
+                pairs[name].append(Pair(direct, tally, used, direct_cpu))
+    bench.remarks.append(_kernel_part(measure, pairs))
+    return Found(pairs, failed)
+
+
+def _kernel_part(measure: str, pairs: Mapping[str, Sequence[Pair]]) -> str:
+    cost = {name: median(pair.mux_cpu for pair in each) * MICRO for name, each in pairs.items()}
+    return (
+        f"{measure}: the relay, which is the kernel's part and little else, took {cost[RELAY]:.0f} µs for an "
+        f"exchange, mcpmux {cost[MUX]:.0f} µs."
+    )

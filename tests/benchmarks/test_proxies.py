@@ -1,0 +1,50 @@
+"""The lean server answers in both eras, and the proxies beside mcpmux pass on what it is asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.load import Tally
+from benchmarks.peers.install import CannotRun
+from benchmarks.peers.running import free_port
+from benchmarks.process import Child
+from benchmarks.proxies import PROXIES, Proxy
+from benchmarks.upstream import LEGACY, MODERN, TOOL, item_uri
+from mcpmux.protocol import method as m
+from tests.real.parts import program
+
+CORE = min(os.sched_getaffinity(0))
+
+
+def exchanges(url: str, era: str, method: str = m.RESOURCES_READ, subject: str = item_uri(3)) -> int:
+    options = [f"--era={era}", f"--method={method}", f"--subject={subject}", "--connections=4"]
+    with Child(["benchmarks.load", *options, "--seconds=0.05", "--warm-up=0", url], CORE) as load:
+        return msgspec.json.decode(load.output(60), type=Tally).exchanges
+
+
+@pytest.mark.parametrize("options", [(), ("--streams",)], ids=["JSON", "event stream"])
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+@pytest.mark.parametrize(("method", "subject"), [(m.RESOURCES_READ, item_uri(0)), (m.TOOLS_CALL, TOOL)])
+def test_the_lean_server_answers(era, method, subject, options):
+    with Child(["benchmarks.lean", "--port=0", f"--era={era}", *options], CORE) as server:
+        assert exchanges(*server.lines(1), era, method, subject)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_a_proxy_passes_reads_on(name, tmp_path):
+    proxy, port = PROXIES[name], free_port()
+    program(proxy.command[0], proxy.package)
+    with (
+        Child(["benchmarks.lean", "--port=0", "--port=0"], CORE) as servers,
+        proxy.start(servers.lines(2), port, CORE, tmp_path),
+    ):
+        assert exchanges(f"http://127.0.0.1:{port}/mcp", MODERN)
+
+
+def test_a_proxy_that_is_not_installed_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun, match="apt-get install a-package"):
+        Proxy("a-package", ("no-such-program",), "", "").start([], free_port(), CORE, tmp_path)
