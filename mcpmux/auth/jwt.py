@@ -31,7 +31,7 @@ import trio
 
 from mcpmux.auth.bearer import BadToken
 from mcpmux.auth.discovery import server_urls
-from mcpmux.config.auth import Issuer, TrustedUrl
+from mcpmux.config.auth import TRUSTED_URL, Issuer
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE
@@ -187,7 +187,7 @@ class TrustedIssuer:
             try:
                 metadata = msgspec.json.decode(await self._fetch(url, self.config.ca), type=_Metadata)
                 if metadata.issuer == self.config.issuer:  # to the letter
-                    return TrustedUrl().read(metadata.jwks_uri)
+                    return str(TRUSTED_URL.read(metadata.jwks_uri))
                 problem = RemoteProtocolError("its metadata is that of another issuer")
             except InvalidValue as error:
                 problem = RemoteProtocolError(f"its metadata names a bad `jwks_uri`: {error}")

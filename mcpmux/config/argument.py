@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from mcpmux.config.layout import URL_STARTS, ServerUrl, make_target
+from mcpmux.config.layout import SERVER_URL, URL_STARTS, make_target
 from mcpmux.config.listener import (
     URL_PATH,
     AnyListener,
@@ -75,7 +75,7 @@ def parse_upstream_argument(text: str) -> Upstream:
 
 def _parse_target(text: str) -> Target:
     if text.startswith(URL_STARTS):
-        return make_target(ServerUrl().read(text))
+        return make_target(SERVER_URL.read(text))
     try:
         words = shlex.split(text)
     except ValueError:
@@ -91,7 +91,7 @@ def parse_listen_argument(text: str) -> AnyListener:
     if scheme in ("https", "wss", "tls") and colon:
         raise InvalidValue(f"{scheme}:// needs a certificate, which only a configuration file can name")
     if scheme == "unix" and rest:
-        place = make_target(ServerUrl().read(text))
+        place = make_target(SERVER_URL.read(text))
         assert isinstance(place, Unix)
         return UnixListener(path=place.path)
     if scheme not in _KINDS or not rest.startswith("//"):

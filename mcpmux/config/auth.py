@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import SplitResult, unquote
+from urllib.parse import unquote, urlsplit
 
 from attrs import field, frozen
 
@@ -22,7 +22,7 @@ from mcpmux.config.listener import (
     is_loopback,
 )
 from mcpmux.config.report import InvalidValue, closest
-from mcpmux.config.scalars import Choice, Flag, HttpUrl, Seconds, SecretText, Text, read_only
+from mcpmux.config.scalars import Choice, Flag, Seconds, Text, read_only, read_url
 
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -38,36 +38,36 @@ SCOPE = Text("a scope: printable text without spaces and quotes", r"[\x21\x23-\x
 
 PrincipalName: TypeAlias = Annotated[str, PRINCIPAL_NAME]
 Scope: TypeAlias = Annotated[str, SCOPE]
-Digest: TypeAlias = Annotated[
-    str, Text("64 hexadecimal digits, as `mcpmux auth new-token` prints them", r"[0-9a-f]{64}")
-]
-ClaimName: TypeAlias = Annotated[str, Text("the name of a claim", r"[^\x00-\x20]{1,64}")]
-Audience: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00-\x1f]+")]
-MethodPattern: TypeAlias = Annotated[
-    str, Text('a method such as "tools/call", or all below "tools/*"', r"[a-z][A-Za-z_/]*(?:/\*)?|\*")
-]
+DIGEST = Text("64 hexadecimal digits, as `mcpmux auth new-token` prints them", r"[0-9a-f]{64}")
+CLAIM_NAME = Text("the name of a claim", r"[^\x00-\x20]{1,64}")
+AUDIENCE = Text("text that is not empty", r"[^\x00-\x1f]+")
+METHODS = Text('a method such as "tools/call", or all below "tools/*"', r"[a-z][A-Za-z_/]*(?:/\*)?|\*")
+MethodScopes: TypeAlias = Mapping[Annotated[str, METHODS], tuple[Scope, ...]]
+
+_WITHOUT_QUERY = r"https?://[^\s\x00-\x1f/?#@]+(?:/[^\s\x00-\x1f?#]*)?"
 
 
-class TrustedUrl(HttpUrl, frozen=True):
-    """A URL whose response is trusted: https, or http on this machine."""
-
-    expected: str = "an https:// URL (http:// for loopback addresses only) without query"
-    pattern: str = r"https?://[^\s\x00-\x1f/?#@]+(?:/[^\s\x00-\x1f?#]*)?"
-
-    def is_usable(self, parts: SplitResult) -> bool:
-        return super().is_usable(parts) and (parts.scheme == "https" or is_loopback(parts.hostname or ""))
+def _read_trusted_url(text: str) -> str | None:
+    url = read_url(text)
+    is_safe = url is not None and (url.startswith("https") or is_loopback(urlsplit(url).hostname or ""))
+    return url if is_safe else None
 
 
-ResourceUrl: TypeAlias = Annotated[  # a resource identifier, RFC 8707
-    str, HttpUrl('the URL that clients use, such as "https://mux.example.com/mcp"', TrustedUrl().pattern)
-]
+TRUSTED_URL = Text(
+    "an https:// URL (http:// for loopback addresses only) without query", _WITHOUT_QUERY, _read_trusted_url
+)
+"""A URL whose response is trusted: https, or http on this machine."""
+
+TrustedUrl: TypeAlias = Annotated[str, TRUSTED_URL]
+RESOURCE = Text('the URL that clients use, such as "https://mux.example.com/mcp"', _WITHOUT_QUERY, read_url)
+"""A resource identifier (RFC 8707)."""
 
 
 @frozen(kw_only=True)
 class StaticToken:
     """A token that was given to somebody by hand. The file only has its hash, which is no use to a reader."""
 
-    sha256: Digest
+    sha256: Annotated[str, DIGEST]
     """SHA-256 of the token in hexadecimal. `mcpmux auth new-token` makes a token and its hash."""
     scopes: tuple[Scope, ...] = ()
     """Scopes of whoever has the token."""
@@ -77,11 +77,11 @@ class StaticToken:
 class Issuer:
     """An authorization server whose tokens (JWTs) are accepted."""
 
-    issuer: Annotated[str, TrustedUrl()]
+    issuer: TrustedUrl
     """Its issuer identifier, exactly as the claim `iss` of its tokens has it."""
-    audience: tuple[Audience, ...] = ()
+    audience: tuple[Annotated[str, AUDIENCE], ...] = ()
     """The claim `aud` of its tokens must have one of these. Default: `auth.resource`."""
-    jwks_url: Annotated[str, TrustedUrl()] | None = None
+    jwks_url: TrustedUrl | None = None
     """URL of its keys. Default: the one in its metadata."""
     jwks_file: FilePath | None = None
     """File with its keys (a JWKS). mcpmux then never connects to it."""
@@ -89,7 +89,7 @@ class Issuer:
     """PEM file with the authorities to trust for it in place of the system's."""
     algorithms: tuple[Annotated[str, Choice(ALGORITHMS)], ...] = ALGORITHMS
     """Signature algorithms that are accepted."""
-    principal: ClaimName = "sub"
+    principal: Annotated[str, CLAIM_NAME] = "sub"
     """The claim that names the principal, who is then called `NAME:VALUE`."""
     leeway: Seconds = 30.0
     """How far clocks may differ when `exp` and `nbf` are checked."""
@@ -111,11 +111,11 @@ class Auth:
     """Static bearer tokens by the name of the principal."""
     issuers: Mapping[PrincipalName, Issuer] = field(factory=dict, converter=read_only)
     """Authorization servers by name. Their principals are called `NAME:SUBJECT`."""
-    resource: ResourceUrl | None = None
+    resource: Annotated[str, RESOURCE] | None = None
     """URL at which clients reach mcpmux. Tokens of `issuers` must be made for it."""
     required_scopes: tuple[Scope, ...] = ()
     """Scopes that every token must have."""
-    method_scopes: Mapping[MethodPattern, tuple[Scope, ...]] = field(factory=dict, converter=read_only)
+    method_scopes: MethodScopes = field(factory=dict, converter=read_only)
     """Scopes that a method needs in addition, such as `"tools/*" = ["mcp:tools"]`."""
     certificates: Annotated[bool, Flag()] = False
     """Whether a client certificate (`tls.client_ca`) is accepted in place of a token."""
@@ -170,13 +170,9 @@ _TASK = re.compile(r"tasks(?:/.*)?")
 _DOT_SEGMENT = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\?#]|$)")
 _ROUNDS = 3  # of decoding, as many as when a rule is applied
 
-PrincipalGlob: TypeAlias = Annotated[
-    str, Text("the name of a principal, in which * stands for any text", r"[^\x00-\x20\x7f]{1,512}")
-]
-UpstreamGlob: TypeAlias = Annotated[
-    str, Text("the name of an upstream, in which * stands for any text", r"[a-z*][a-z0-9.*-]{0,63}")
-]
-RuleName: TypeAlias = Annotated[str, Text("a name of letters, digits, and . _ -", r"[A-Za-z0-9._-]{1,64}")]
+PRINCIPALS = Text("the name of a principal, in which * stands for any text", r"[^\x00-\x20\x7f]{1,512}")
+UPSTREAMS = Text("the name of an upstream, in which * stands for any text", r"[a-z*][a-z0-9.*-]{0,63}")
+RULE_NAME = Text("a name of letters, digits, and . _ -", r"[A-Za-z0-9._-]{1,64}")
 
 
 class UseName(Text, frozen=True):
@@ -198,21 +194,20 @@ class UseName(Text, frozen=True):
         return str(super().read(value))
 
 
-def _check_target(glob: str) -> None:
+def _check_target(text: str) -> str:
+    glob = text
     for _ in range(_ROUNDS):
         glob = unquote(glob)
     if ":" in glob and _DOT_SEGMENT.search(glob):
         raise InvalidValue("expected a path without `.` and `..` in it: write where it leads to")
+    return text
 
 
-TargetGlob: TypeAlias = Annotated[
-    str,
-    Text(
-        "a URI or name as the upstream itself has it, in which * stands for any text",
-        r"[^\x00-\x1f\x7f\ue000]+",
-        _check_target,
-    ),
-]
+TARGETS = Text(
+    "a URI or name as the upstream itself has it, in which * stands for any text",
+    r"[^\x00-\x1f\x7f\ue000]+",
+    _check_target,
+)
 
 
 @frozen(kw_only=True)
@@ -221,17 +216,17 @@ class AccessRule:
 
     effect: Annotated[str, Choice(("allow", "deny"))]
     """`deny` wins over any `allow`, whatever their order."""
-    name: RuleName | None = None
+    name: Annotated[str, RULE_NAME] | None = None
     """The rule's name in the audit log. Default: its position, such as `access[0]`."""
-    principals: tuple[PrincipalGlob, ...] = ()
+    principals: tuple[Annotated[str, PRINCIPALS], ...] = ()
     """Names of principals. * stands for any text. Default: everybody. "*": whoever has shown who they are."""
     scopes: tuple[Scope, ...] = ()
     """Scopes that the principal must have, all of them."""
-    upstreams: tuple[UpstreamGlob, ...] = ()
+    upstreams: tuple[Annotated[str, UPSTREAMS], ...] = ()
     """Names of upstreams. * stands for any text. Default: all."""
     methods: tuple[Annotated[str, UseName()], ...] = ()
     """What is done: `read`, `subscribe`, `call`, `get`, `complete`, or methods by name. Default: all."""
-    targets: tuple[TargetGlob, ...] = ()
+    targets: tuple[Annotated[str, TARGETS], ...] = ()
     """URIs and names as the upstream itself has them, without a prefix. * stands for any text.
     Default: all.
     """
@@ -248,18 +243,12 @@ class AccessRule:
 
 AUTHORIZATION_CODE, CLIENT_CREDENTIALS = "authorization_code", "client_credentials"
 
-ClientId: TypeAlias = Annotated[str, Text("printable ASCII text that is not empty", r"[\x20-\x7e]+")]
-ClientSecret: TypeAlias = Annotated[
-    Secret, SecretText("printable ASCII text that is not empty", r"[\x20-\x7e]+")
-]
+CLIENT_ID = Text("printable ASCII text that is not empty", r"[\x20-\x7e]+")
+CLIENT_SECRET = Text(CLIENT_ID.expected, CLIENT_ID.pattern, Secret)
 
-
-MetadataUrl: TypeAlias = Annotated[  # it is also the client's id, so it is https and has a path
-    str,
-    HttpUrl(
-        "an https:// URL with a path and without query", r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
-    ),
-]
+# It is also the client's id, so it is https and has a path.
+METADATA_PATTERN = r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
+METADATA_URL = Text("an https:// URL with a path and without query", METADATA_PATTERN, read_url)
 
 
 @frozen(kw_only=True)
@@ -270,13 +259,13 @@ class OAuth:
     """`authorization_code`: a person logs in with `mcpmux auth login`. `client_credentials`: mcpmux shows its
     own secret.
     """
-    issuer: Annotated[str, TrustedUrl()] | None = None
+    issuer: TrustedUrl | None = None
     """The only authorization server to use. Default: the one that the upstream names."""
-    client_id: ClientId | None = None
+    client_id: Annotated[str, CLIENT_ID] | None = None
     """Client id of mcpmux, if it was registered by hand."""
-    client_secret: ClientSecret | None = None
+    client_secret: Annotated[Secret, CLIENT_SECRET] | None = None
     """Client secret. It needs `client_id` and `issuer`, and is shown to that issuer only."""
-    client_metadata_url: MetadataUrl | None = None
+    client_metadata_url: Annotated[str, METADATA_URL] | None = None
     """URL of your own client metadata document. It is the client id at servers that accept one."""
     scopes: tuple[Scope, ...] = ()
     """Scopes to ask for. Default: those that the upstream says it needs."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import attrs
 from attrs import field, frozen
@@ -21,9 +21,9 @@ from mcpmux.config.auth import OAuth
 from mcpmux.config.expansion import Secret, read_env_file
 from mcpmux.config.listener import ClientTls
 from mcpmux.config.model import (
+    PREFIX,
     Handling,
     Http,
-    Prefix,
     Stdio,
     Target,
     Tcp,
@@ -34,18 +34,17 @@ from mcpmux.config.model import (
 )
 from mcpmux.config.report import KeyPath, Report, closest, sort_of
 from mcpmux.config.scalars import (
+    PROXY_URL,
     Choice,
     EnvironmentValue,
     Filled,
     Flag,
-    HeaderName,
-    HeaderValue,
-    HttpUrl,
-    ProxyUrl,
+    Headers,
     Text,
     derive_name,
     derive_names,
     is_name,
+    read_url,
 )
 
 UPSTREAMS = "upstreams"
@@ -75,21 +74,13 @@ _INSTEAD = {"http": "; expected https://", "ws": "; expected wss://", "tcp": "; 
 """Scheme without TLS -> what to say when there are settings of TLS."""
 
 
-class ServerUrl(HttpUrl, frozen=True):
-    """A URL without a fragment, with a scheme from the table at the top of this file."""
-
-    expected: str = (
-        "a URL: http://, https://, ws:// or wss:// and a host; tcp:// or tls:// and HOST:PORT; or unix:PATH"
-    )
-    pattern: str = (
-        r"(?:https?|wss?)://[^\s\x00-\x1f/?#]+(?:[/?][^\s\x00-\x1f#]*)?"
-        r"|(?:tcp|tls)://[^\s\x00-\x1f/?#@]+/?|unix:[^\x00]*[^\x00/]"
-    )
-
-    def is_usable(self, parts: SplitResult) -> bool:
-        if parts.scheme == "unix":
-            return True
-        return super().is_usable(parts) and (parts.scheme not in ("tcp", "tls") or parts.port is not None)
+SERVER_URL = Text(
+    "a URL: http://, https://, ws:// or wss:// and a host; tcp:// or tls:// and HOST:PORT; or unix:PATH",
+    r"(?:https?|wss?)://[^\s\x00-\x1f/?#]+(?:[/?][^\s\x00-\x1f#]*)?"
+    r"|(?:tcp|tls)://[^\s\x00-\x1f/?#@]+:[0-9]+/?|unix:[^\x00]*[^\x00/]",
+    lambda text: text if text.startswith("unix:") else read_url(text),
+)
+"""A URL without a fragment, with a scheme from the table above."""
 
 
 def make_target(
@@ -100,7 +91,7 @@ def make_target(
     transport: str = "auto",
     oauth: OAuth | None = None,
 ) -> Http | WebSocket | Tcp | Unix:
-    """The server at `url`, which a ServerUrl has read. Settings that do not go with it are ignored."""
+    """The server at `url`, which SERVER_URL has read. Settings that do not go with it are ignored."""
     tls = tls or ClientTls()
     scheme, parts = url.partition(":")[0], urlsplit(url)
     if scheme == "unix":
@@ -132,8 +123,8 @@ def _find_strangers(settings: Mapping[str, Any], url: object) -> Iterator[str]:
 
 # The keys of one server.
 
-VariableName: TypeAlias = Annotated[str, Text("the name of an environment variable", r"[^=\x00]+")]
-Url: TypeAlias = Annotated[str, ServerUrl()]
+VARIABLE_NAME = Text("the name of an environment variable", r"[^=\x00]+")
+Url: TypeAlias = Annotated[str, SERVER_URL]
 
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
 
@@ -145,11 +136,11 @@ class UpstreamSettings(Handling):
 
     enabled: Annotated[bool, Flag()] = True
     """`false` has the same effect as removing the upstream from the file."""
-    prefix: Prefix | None = None
+    prefix: Annotated[str, PREFIX] | None = None
     """Marks its names and URIs. Default: its name. "" means no prefix, which only one upstream may have."""
     tls: ClientTls = field(factory=ClientTls)
     """How to verify the server of an https, wss or tls URL, and what to show it."""
-    proxy: ProxyUrl | None = None
+    proxy: Annotated[Secret, PROXY_URL] | None = None
     """HTTP proxy on the way to the URL. "" means none. Default: what variables like HTTPS_PROXY say."""
     oauth: OAuth | None = None
     """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
@@ -166,13 +157,13 @@ class TargetKeys:
     """Program to start. It speaks MCP on stdio."""
     args: tuple[Annotated[str, Text()], ...] = ()
     """Arguments of the program."""
-    env: Mapping[VariableName, Annotated[Secret, EnvironmentValue()]] = field(factory=dict)
+    env: Mapping[Annotated[str, VARIABLE_NAME], Annotated[Secret, EnvironmentValue()]] = field(factory=dict)
     """Environment variables of the program, in addition to those that it inherits."""
     cwd: Filled | None = None
     """Working directory of the program."""
     url: Url | None = None
     """URL of a running server: http(s), ws(s), tcp or tls://HOST:PORT, unix:PATH."""
-    headers: Mapping[HeaderName, HeaderValue] = field(factory=dict)
+    headers: Headers = field(factory=dict)
     """Headers to send with every HTTP request, or with the WebSocket handshake."""
 
 
@@ -215,14 +206,7 @@ HOST_APP_KEYS = frozenset({
 # fmt: on
 
 
-class EnvFile(Text, frozen=True):
-    """The path of a `.env` file. It is read into its variables."""
-
-    expected: str = "the path of a file"
-    pattern: str = r"[^\x00]+"
-
-    def read(self, value: object) -> dict[str, Secret]:
-        return read_env_file(super().read(value))
+EnvFile: TypeAlias = Annotated[Mapping[str, Secret], Text("the path of a file", r"[^\x00]+", read_env_file)]
 
 
 @frozen(kw_only=True, slots=False)
@@ -236,7 +220,7 @@ class HostEntry(TargetKeys):
     """The transport. Without it `command` or `url` decides."""
     transport: HostTransport | None = None
     """Another spelling of `type`."""
-    envFile: Annotated[Mapping[str, Secret], EnvFile()] = field(factory=dict)  # noqa: N815  # host apps' spelling
+    envFile: EnvFile = field(factory=dict)  # noqa: N815  # host apps' spelling
     """A file of `NAME=value` lines. Variables in `env` win over it."""
     serverUrl: Url | None = None  # noqa: N815  # host apps' spelling
     """Another spelling of `url`."""

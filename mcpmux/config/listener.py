@@ -12,7 +12,7 @@ from attrs import frozen
 
 from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import Choice, Flag, SecretText, Size, Text, Whole
+from mcpmux.config.scalars import Choice, Flag, Size, Text, Whole
 
 URL_PATH = Text('a path starting with "/"', r"/[^\s\x00-\x1f?#]*")
 MIN_TOKEN = 16  # characters; random text of this length cannot be guessed
@@ -20,16 +20,13 @@ MIN_TOKEN = 16  # characters; random text of this length cannot be guessed
 Host: TypeAlias = Annotated[str, Text("a host name or an IP address without brackets", r"[A-Za-z0-9._:%-]+")]
 Port: TypeAlias = Annotated[int, Whole(0, 65535)]
 FilePath: TypeAlias = Annotated[str, Text("the path of a file", r"[^\x00]+")]
-Password: TypeAlias = Annotated[Secret, SecretText()]
-HostHeader: TypeAlias = Annotated[
-    str, Text("a host name with an optional port", r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-]
-Origin: TypeAlias = Annotated[
-    str, Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
-]
-AdminToken: TypeAlias = Annotated[
-    Secret, SecretText(f"at least {MIN_TOKEN} letters, digits and -._~", rf"[A-Za-z0-9._~-]{{{MIN_TOKEN},}}")
-]
+Password: TypeAlias = Annotated[Secret, Text(make=Secret)]
+
+HOST_PATTERN = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
+HOST_HEADER = Text("a host name with an optional port", HOST_PATTERN)
+ORIGIN = Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
+TOKEN_PATTERN = rf"[A-Za-z0-9._~-]{{{MIN_TOKEN},}}"
+ADMIN_TOKEN = Text(f"at least {MIN_TOKEN} letters, digits and -._~", TOKEN_PATTERN, Secret)
 
 
 @frozen(kw_only=True)
@@ -96,9 +93,9 @@ class WebListener(TcpAddress):
 
     path: Annotated[str, URL_PATH] = "/mcp"
     """Path of the endpoint."""
-    allowed_hosts: tuple[HostHeader, ...] = ()
+    allowed_hosts: tuple[Annotated[str, HOST_HEADER], ...] = ()
     """Host headers to accept besides the address itself and the loopback names."""
-    allowed_origins: tuple[Origin, ...] = ()
+    allowed_origins: tuple[Annotated[str, ORIGIN], ...] = ()
     """Origins of web pages that may connect, besides pages of the listener itself."""
     tls: ServerTls | None = None
     """Serve https or wss with this certificate."""
@@ -198,9 +195,9 @@ class Admin:
     """Address to listen on. An address that is not loopback needs a `token`, and should have `tls`."""
     port: Port | None = None
     """TCP port. With 0 the system chooses a free one. Without a port the listener is off."""
-    token: AdminToken | None = None
+    token: Annotated[Secret, ADMIN_TOKEN] | None = None
     """The token to show. Default: mcpmux makes a new one at each start and prints it in the URL."""
-    allowed_hosts: tuple[HostHeader, ...] = ()
+    allowed_hosts: tuple[Annotated[str, HOST_HEADER], ...] = ()
     """Host headers to accept besides the address itself and the loopback names."""
     tls: ServerTls | None = None
     """Serve https with this certificate."""

@@ -17,12 +17,12 @@ from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.listener import Admin, ClientTls, Listeners
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
+    KEY_TEXT,
     NAME_PATTERN,
     Choice,
     Duration,
     Filled,
     Flag,
-    KeyText,
     Seconds,
     Size,
     Text,
@@ -41,9 +41,7 @@ TIMED_METHODS = (
 """Methods that may have a timeout of their own."""
 
 Transport: TypeAlias = Annotated[str, Choice(("auto", "streamable", "sse"))]
-Prefix: TypeAlias = Annotated[
-    str, Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
-]
+PREFIX = Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
 
 NO_UPSTREAM = "expected at least one upstream that is enabled"
 
@@ -180,7 +178,7 @@ class Merging:
     """A merged page is filled with pages of the upstreams up to this number of items."""
     strict: Annotated[bool, Flag()] = False
     """Answer with an error if the part of an upstream is missing in a merged list."""
-    cursor_key: KeyText | None = None
+    cursor_key: Annotated[Secret, KEY_TEXT] | None = None
     """Key that authenticates cursors. With it cursors stay valid after a restart and on other replicas."""
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -23,18 +24,6 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue, invalid_value
 
 _HAS_REFERENCE = r"\$\{"
-
-
-class Scalar(msgspec.Struct, frozen=True):
-    """The base of all scalars."""
-
-    def read(self, value: object) -> Any:
-        """Our value for a value of the file, in which variables are expanded already. Raises InvalidValue."""
-        raise NotImplementedError
-
-    def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the values that `read` accepts, before variables are expanded."""
-        raise NotImplementedError
 
 
 def read_only(table: Mapping[str, Any]) -> MappingProxyType[str, Any]:
@@ -46,7 +35,7 @@ def _text_pattern(pattern: str) -> str:
     return f"^(?:{pattern})$|{_HAS_REFERENCE}"
 
 
-class Flag(Scalar, frozen=True):
+class Flag(msgspec.Struct, frozen=True):
     """`true` or `false`."""
 
     def read(self, value: object) -> bool:
@@ -58,84 +47,72 @@ class Flag(Scalar, frozen=True):
         return {"type": "boolean"}
 
 
-class Text(Scalar, frozen=True):
-    """Text that matches `pattern` as a whole, and passes `check`. `expected` completes "expected …"."""
+class Text(msgspec.Struct, frozen=True):
+    """Text that matches `pattern` as a whole. `expected` completes "expected …".
+
+    `make` makes our value of it: None if it is not accepted, or InvalidValue that says more.
+    """
 
     expected: str = "text without NUL characters"
     pattern: str = r"[^\x00]*"
-    check: Callable[[str], object] = str
+    make: Callable[[str], Any] = str
 
     def read(self, value: object) -> Any:
         if not isinstance(value, str):
             raise invalid_value("text", value)
-        if not re.fullmatch(self.pattern, value):
+        made = self.make(value) if re.fullmatch(self.pattern, value) else None
+        if made is None:
             raise InvalidValue(f"expected {self.expected}")
-        self.check(value)
-        return value
+        return made
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": _text_pattern(self.pattern)}
 
 
-class SecretText(Text, frozen=True):
-    """Text that becomes a Secret."""
-
-    def read(self, value: object) -> Secret:
-        return Secret(super().read(value))
-
-
 KEY_CHARACTERS = 16  # of a key, at least: random text of this length cannot be guessed
-KeyText: TypeAlias = Annotated[
-    Secret, SecretText(f"at least {KEY_CHARACTERS} characters", rf"[^\x00]{{{KEY_CHARACTERS},}}")
-]
+KEY_TEXT = Text(f"at least {KEY_CHARACTERS} characters", rf"[^\x00]{{{KEY_CHARACTERS},}}", Secret)
 Filled: TypeAlias = Annotated[str, Text("text that is not empty", r"[^\x00]+")]
-HeaderName: TypeAlias = Annotated[str, Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")]
-HeaderValue: TypeAlias = Annotated[
-    Secret, SecretText("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*")
-]
+HEADER_NAME = Text("the name of an HTTP header", r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER_VALUE = Text("text of one line that fits in an HTTP header", r"[\t\x20-\x7e\xa0-\xff]*", Secret)
+Headers: TypeAlias = Mapping[Annotated[str, HEADER_NAME], Annotated[Secret, HEADER_VALUE]]
 
 
-class EnvironmentValue(SecretText, frozen=True):
+class EnvironmentValue(Text, frozen=True):
     """An environment variable for a child process. Host apps also write whole numbers here."""
 
-    def read(self, value: object) -> Secret:
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
-        return super().read(value)
+    make: Callable[[str], Any] = Secret
+
+    def read(self, value: object) -> Any:
+        return super().read(str(value) if type(value) is int else value)
 
     def schema(self) -> dict[str, Any]:
         return super().schema() | {"type": ["string", "integer"]}
 
 
-class HttpUrl(Text, frozen=True):
-    """An absolute http or https URL without a fragment."""
-
-    expected: str = "a URL starting with http:// or https:// and a host"
-    pattern: str = r"https?://[^\s\x00-\x1f/?#]+(?:[/?][^\s\x00-\x1f#]*)?"
-
-    def read(self, value: object) -> str:
-        url: str = super().read(value)
-        try:
-            usable = self.is_usable(urlsplit(url))
-        except ValueError:  # brackets that do not match, a port out of range
-            usable = False
-        if not usable:
-            raise InvalidValue(f"expected {self.expected}")
-        return url
-
-    def is_usable(self, parts: SplitResult) -> bool:
-        """Whether the parts are those of a usable URL. Raises ValueError for a port out of range."""
-        return bool(parts.hostname) and parts.port != 0
+def read_url(text: str) -> str | None:
+    """A URL that has a host, and a port that there is if it has one; None for another."""
+    with suppress(ValueError):  # brackets that do not match, a port out of range
+        parts = urlsplit(text)
+        if parts.hostname and parts.port != 0:
+            return text
+    return None
 
 
-_PROXY = 'a URL such as "http://proxy.example.com:3128", or "" for no proxy'
-ProxyUrl: TypeAlias = Annotated[
-    Secret,
-    SecretText(_PROXY, r"(?:https?://[^\s\x00-\x1f/?#]+/?)?", lambda url: url and HttpUrl(_PROXY).read(url)),
-]
+HTTP_URL = Text(
+    "a URL starting with http:// or https:// and a host",
+    r"https?://[^\s\x00-\x1f/?#]+(?:[/?][^\s\x00-\x1f#]*)?",
+    read_url,
+)
+"""An absolute http or https URL without a fragment."""
+
+PROXY_URL = Text(
+    'a URL such as "http://proxy.example.com:3128", or "" for no proxy',
+    r"(?:https?://[^\s\x00-\x1f/?#]+/?)?",
+    lambda text: Secret(text) if not text or read_url(text) else None,
+)
 
 
-class Choice(Scalar, frozen=True):
+class Choice(msgspec.Struct, frozen=True):
     """One of several words. `expected` names them if there are spellings that nobody needs to know."""
 
     words: tuple[str, ...]
@@ -151,7 +128,7 @@ class Choice(Scalar, frozen=True):
         return {"anyOf": [{"enum": list(self.words)}, {"type": "string", "pattern": _HAS_REFERENCE}]}
 
 
-class Number(Scalar, frozen=True):
+class Number(msgspec.Struct, frozen=True):
     """A number within bounds, or text of one with a unit, so that `"${PORT}"` works."""
 
     low: float = 0
@@ -231,6 +208,8 @@ class Duration(Number, frozen=True):
 
 
 Seconds: TypeAlias = Annotated[float, Duration()]
+
+Scalar: TypeAlias = Flag | Text | Choice | Number
 
 
 # Names of upstreams. A host app's free-form name of a server is turned into one.

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from attrs import field, frozen
 
+from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import (
+    HTTP_URL,
+    KEY_TEXT,
     Choice,
     Filled,
     Flag,
-    HeaderName,
-    HeaderValue,
-    HttpUrl,
-    KeyText,
+    Headers,
     Seconds,
     Share,
     Size,
@@ -145,7 +145,7 @@ class Audit:
     """Folder for the files. It is created if it is missing. Relative to where mcpmux was started. Without it
     there is no audit log.
     """
-    key: KeyText | None = None
+    key: Annotated[Secret, KEY_TEXT] | None = None
     """Key of the hashes. Nobody without it can write a chain that verifies."""
     rotate_size: Annotated[int, Size(4096)] = 64 * 2**20
     """Size at which a new file is started. The chain goes on in it."""
@@ -189,8 +189,8 @@ def compile_pattern(text: str) -> regex.Pattern[str]:
         ) from None
 
 
-def check_pattern(text: str) -> None:
-    """Raises InvalidValue for text that is no regular expression, matches empty text, or takes forever."""
+def check_pattern(text: str) -> str:
+    """The text. Raises InvalidValue if it is no regular expression, matches empty text, or takes forever."""
     compiled = compile_pattern(text)
     letters = dict.fromkeys([*(char for char in text if char.isalnum()), *"aA0 -_./=@"])
     repeated = [letter * PROBE_LENGTH for letter in list(letters)[:40]]
@@ -205,14 +205,13 @@ def check_pattern(text: str) -> None:
             "this regular expression takes too long on long text; repeat nothing inside a repetition, "
             "and bound repetitions: {1,64} in place of +"
         ) from None
+    return text
 
 
-JsonPath: TypeAlias = Annotated[str, Text("a path", r"[^\x00]+", parse_path)]
+JsonPath: TypeAlias = Annotated[str, Text("a path", r"[^\x00]+", lambda text: parse_path(text) and text)]
 Pattern: TypeAlias = Annotated[str, Text("a regular expression", r"[^\x00]+", check_pattern)]
 KeyName: TypeAlias = Annotated[str, Text("the name of a member", r"[^\x00]*[^\x00\s._-][^\x00]*")]
-RuleName: TypeAlias = Annotated[
-    str, Text("a name of letters, digits, spaces and -", r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
-]
+RULE_NAME = Text("a name of letters, digits, spaces and -", r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
 
 
 @frozen(kw_only=True)
@@ -223,7 +222,7 @@ class Redaction:
     """Names of members whose values are replaced anywhere. Case, `-` and `_` do not matter."""
     paths: tuple[JsonPath, ...] = ()
     """Places in a message whose values are replaced, such as `params.arguments.ssn`."""
-    patterns: Mapping[RuleName, Pattern] = field(factory=dict, converter=read_only)
+    patterns: Mapping[Annotated[str, RULE_NAME], Pattern] = field(factory=dict, converter=read_only)
     """Regular expressions by name. What they match in any text is replaced by the name."""
     skip: tuple[Annotated[str, Choice(BUILT_IN)], ...] = ()
     """Built-in rules not to use, because they find text that is no secret."""
@@ -238,11 +237,11 @@ class Tracing:
 
     enabled: Annotated[bool, Flag()] = False
     """Make spans of exchanges and of their calls to upstreams, and send them."""
-    endpoint: Annotated[str, HttpUrl()] | None = None
+    endpoint: Annotated[str, HTTP_URL] | None = None
     """Base URL of the collector. /v1/traces and /v1/metrics are appended. Default: what the environment
     variables OTEL_EXPORTER_OTLP_* say, else http://localhost:4318.
     """
-    headers: Mapping[HeaderName, HeaderValue] = field(factory=dict, converter=read_only)
+    headers: Headers = field(factory=dict, converter=read_only)
     """Headers for the collector, such as its API key."""
     service: Filled = "mcpmux"
     """The `service.name` of everything that is sent."""

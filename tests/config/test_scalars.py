@@ -8,29 +8,29 @@ from jsonschema import Draft202012Validator
 from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import (
+    HTTP_URL,
     Choice,
     Duration,
     EnvironmentValue,
     Flag,
-    HttpUrl,
-    SecretText,
     Size,
     Text,
     Whole,
 )
 
 WORD = Text("a word", "[a-z]+")
+SECRET = Text(make=Secret)
 LEVEL = Choice(("low", "high"))
 
 ACCEPTED = [
     (Flag(), True, True),
     (WORD, "abc", "abc"),
-    (SecretText(), "abc", Secret("abc")),
+    (SECRET, "abc", Secret("abc")),
     (EnvironmentValue(), 8080, Secret("8080")),
     (EnvironmentValue(), "", Secret("")),
-    (HttpUrl(), "http://localhost:8080/mcp?a=b", "http://localhost:8080/mcp?a=b"),
-    (HttpUrl(), "https://user:pw@[::1]:1/", "https://user:pw@[::1]:1/"),
-    (HttpUrl(), "https://example.com", "https://example.com"),
+    (HTTP_URL, "http://localhost:8080/mcp?a=b", "http://localhost:8080/mcp?a=b"),
+    (HTTP_URL, "https://user:pw@[::1]:1/", "https://user:pw@[::1]:1/"),
+    (HTTP_URL, "https://example.com", "https://example.com"),
     (LEVEL, "low", "low"),
     (Whole(1, 10), 1, 1),
     (Whole(1, 10), 10, 10),
@@ -56,16 +56,16 @@ REJECTED = [
     (WORD, 5),
     (WORD, None),
     (Text(), "a\0b"),
-    (SecretText("long", ".{3,}"), "ab"),
+    (Text("long", ".{3,}", Secret), "ab"),
     (EnvironmentValue(), True),
     (EnvironmentValue(), 1.5),
     (EnvironmentValue(), None),
-    (HttpUrl(), "ftp://example.com"),
-    (HttpUrl(), "example.com"),
-    (HttpUrl(), "https://"),
-    (HttpUrl(), "https:///path"),
-    (HttpUrl(), "https://example.com/a b"),
-    (HttpUrl(), "https://example.com/#part"),
+    (HTTP_URL, "ftp://example.com"),
+    (HTTP_URL, "example.com"),
+    (HTTP_URL, "https://"),
+    (HTTP_URL, "https:///path"),
+    (HTTP_URL, "https://example.com/a b"),
+    (HTTP_URL, "https://example.com/#part"),
     (LEVEL, "medium"),
     (LEVEL, ["low"]),
     (Whole(1, 10), 0),
@@ -88,10 +88,10 @@ REJECTED = [
 # tell a last line break, but Python's `$`, with which it is tested here, cannot.)
 REJECTED_BY_READING_ONLY = [
     (WORD, "abc\n"),
-    (HttpUrl(), "https://example.com:99999/"),
-    (HttpUrl(), "https://example.com:0/"),
-    (HttpUrl(), "https://[::1/"),
-    (HttpUrl(), "https://user@/"),
+    (HTTP_URL, "https://example.com:99999/"),
+    (HTTP_URL, "https://example.com:0/"),
+    (HTTP_URL, "https://[::1/"),
+    (HTTP_URL, "https://user@/"),
     (Whole(1, 10), "11"),
     (Duration(), "0s"),
     (Duration(), math.inf),
@@ -121,7 +121,7 @@ def test_value_that_only_reading_can_judge_is_rejected(scalar, value):
 
 
 @pytest.mark.parametrize(
-    "scalar", [WORD, SecretText(), EnvironmentValue(), HttpUrl(), LEVEL, Whole(1, 10), Duration(), Size(1)]
+    "scalar", [WORD, SECRET, EnvironmentValue(), HTTP_URL, LEVEL, Whole(1, 10), Duration(), Size(1)]
 )
 def test_schema_passes_text_that_is_not_expanded_yet(scalar):
     assert Draft202012Validator(scalar.schema()).is_valid("${VALUE}")
