@@ -35,13 +35,11 @@ def parse_upstream_arguments(texts: Sequence[str]) -> tuple[Upstream, ...]:
     problems: list[str] = []
     for number, text in enumerate(texts, start=1):
         try:
-            upstream = parse_upstream_argument(text)
+            upstreams.append(parse_upstream_argument(text))
+            if not upstreams[-1].prefix and len(texts) > 1:
+                raise InvalidValue("expected NAME= in front, as there are several")
         except InvalidValue as mistake:
             problems.append(f"--upstream number {number}: {mistake}")
-        else:
-            upstreams.append(upstream)
-            if not upstream.prefix and len(texts) > 1:
-                problems.append(f"--upstream number {number}: expected NAME= in front, as there are several")
     named = [upstream for upstream in upstreams if upstream.prefix]
     problems += [f"--upstream {name}: {problem}" for name, problem in find_conflicts(named)]
     if problems:

@@ -59,7 +59,7 @@ def display_url(url: str) -> str:
 # The `.env` files that `envFile` of a host app names: one `NAME=value` on each line. Empty lines, comment
 # lines (`#`) and a leading `export` are ignored. A value may be quoted as a whole. Nothing in it is expanded.
 
-_ASSIGNMENT = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.*)"|'(.*)'|(.*))""")
+_LINE = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.*)"|'(.*)'|(.*))|#.*|""")
 
 
 def read_env_file(path: str) -> dict[str, Secret]:
@@ -71,13 +71,11 @@ def read_env_file(path: str) -> dict[str, Secret]:
         raise InvalidValue(f"expected a readable file of `NAME=value` lines: {reason}") from None
     variables: dict[str, Secret] = {}
     bad_lines: list[str] = []
-    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
-        if not line or line.startswith("#"):
-            continue
-        match = _ASSIGNMENT.fullmatch(line)
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _LINE.fullmatch(line.strip())
         if match is None:
             bad_lines.append(str(number))
-        else:
+        elif match[1] is not None:
             name, *values = match.groups()
             variables[name] = Secret(next(value for value in values if value is not None))
     if bad_lines:
