@@ -25,7 +25,7 @@ from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_optio
 from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import read_capture
 from mcpmux.config import Limits, Upstream
-from mcpmux.config.reading import load_source, parse_source
+from mcpmux.config.reading import read_document
 from mcpmux.config.report import InvalidValue, KeyPath, Report, invalid_value, sort_of, suggest
 from mcpmux.config.scalars import Duration, Flag, derive_names
 from mcpmux.protocol.revisions import SUPPORTED
@@ -250,9 +250,8 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
     """
     if options["scenario"] is None:
         return ()
-    source = load_source(options["scenario"], sys.stdin.buffer.read)
-    document = parse_source(source)
-    report = Report(source.origin)
+    origin, _, document = read_document(options["scenario"], sys.stdin.buffer.read)
+    report = Report(origin)
     context = click.get_current_context()
     parameters = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in context.command.params}
     flows: tuple[Flow, ...] = ()

@@ -10,7 +10,7 @@ The classes mirror the files: their attributes are the keys. Which keys may be u
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
 from urllib.parse import urlsplit
 
@@ -62,16 +62,26 @@ SERVER_PLACES: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("m
 
 URL_STARTS = ("http://", "https://", "ws://", "wss://", "tcp://", "tls://", "unix:")
 
-_STRANGERS: Mapping[str, tuple[str, ...]] = {
-    "command": ("headers", "transport", "tls", "proxy", "oauth"),
-    "url": ("args", "env", "cwd"),
-    **dict.fromkeys(("ws", "wss"), ("proxy", "transport")),
-    **dict.fromkeys(("tcp", "tls", "unix"), ("headers", "oauth", "proxy", "transport")),
-}
-"""Key, or scheme of a URL -> keys that do not go with it."""
+# The words with which host apps name a transport.
+_STDIO = ("stdio", "local")
+_HTTP = ("http", "streamable-http", "streamableHttp", "streamable_http", "sse")
+_WEBSOCKET = ("ws", "websocket")
 
-_INSTEAD = {"http": "; expected https://", "ws": "; expected wss://", "tcp": "; expected tls://", "unix": ""}
-"""Scheme without TLS -> what to say when there are settings of TLS."""
+_NO_WEBSOCKET = dict.fromkeys(_WEBSOCKET, "; expected ws:// or wss://")
+_NO_HTTP = dict.fromkeys(("proxy", "transport", *_HTTP), "")
+_NO_HEADERS = dict.fromkeys(("headers", "oauth", "proxy", "transport"), "")
+_STRANGERS: Mapping[str, Mapping[str, str]] = {
+    "command": dict.fromkeys(("headers", "transport", "tls", "proxy", "oauth", *_HTTP, *_WEBSOCKET), ""),
+    "url": dict.fromkeys(("args", "env", "cwd", *_STDIO), ""),
+    "http": {"tls": "; expected https://", **_NO_WEBSOCKET},
+    "https": _NO_WEBSOCKET,
+    "ws": {"tls": "; expected wss://", **_NO_HTTP},
+    "wss": _NO_HTTP,
+    "tcp": {"tls": "; expected tls://", **_NO_HEADERS},
+    "tls": _NO_HEADERS,
+    "unix": {"tls": "", **_NO_HEADERS},
+}
+"""Key, or scheme of a URL -> keys and words that do not go with it -> what to say of them besides."""
 
 
 SERVER_URL = Text(
@@ -83,42 +93,28 @@ SERVER_URL = Text(
 """A URL without a fragment, with a scheme from the table above."""
 
 
-def make_target(
-    url: str,
-    headers: Mapping[str, Secret] | None = None,
-    tls: ClientTls | None = None,
-    proxy: Secret | None = None,
-    transport: str = "auto",
-    oauth: OAuth | None = None,
-) -> Http | WebSocket | Tcp | Unix:
-    """The server at `url`, which SERVER_URL has read. Settings that do not go with it are ignored."""
-    tls = tls or ClientTls()
-    scheme, parts = url.partition(":")[0], urlsplit(url)
-    if scheme == "unix":
-        return Unix(re.sub(r"^unix:(?://(?=/))?", "", url))
-    if scheme in ("tcp", "tls"):
-        assert parts.hostname is not None and parts.port is not None
-        return Tcp(parts.hostname, parts.port, tls if scheme == "tls" else None)
-    if scheme in ("ws", "wss"):
-        return WebSocket(url, headers or {}, tls, oauth)
-    return Http(url, headers or {}, tls, oauth, proxy, transport)
+def _find_strangers(settings: Mapping[str, Any], words: Mapping[str, object], url: object) -> Iterator[str]:
+    """Yields every mistake about the settings of a server at `url`, which is None for a program.
 
-
-def _find_strangers(settings: Mapping[str, Any], url: object) -> Iterator[str]:
-    """Yields every mistake about the settings of a server at `url`, which is None for a program."""
+    `words`: transports that a host app names, by key.
+    """
     present = "command" if url is None else "url"
     scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""  # none before expansion, perhaps
     start = "unix:" if scheme == "unix" else f"{scheme}://"
     kind = f"{'an' if scheme.startswith('http') else 'a'} {start} URL"
+    given = [(key, f"`{key}`") for key in settings]
+    given += [(str(word), f'`{key}` is "{word}", which') for key, word in words.items()]
     for key, what in ((present, f"`{present}`"), (scheme, kind)):
-        for stranger in filter(settings.__contains__, _STRANGERS.get(key, ())):
-            yield f"`{stranger}` does not go with {what}"
-    headers = settings.get("headers")
-    names = [str(key).lower() for key in headers] if isinstance(headers, Mapping) else []
-    if "oauth" in settings and "authorization" in names:
+        strangers = _STRANGERS.get(key, {})
+        for name, text in given:
+            if name in strangers:
+                yield f"{text} does not go with {what}{strangers[name]}"
+    if "oauth" in settings and "authorization" in [key.lower() for key in _table(settings.get("headers"))]:
         yield "`oauth` and a header `Authorization` are given; remove one of them"
-    if "tls" in settings and scheme in _INSTEAD:
-        yield f"`tls` does not go with {kind}{_INSTEAD[scheme]}"
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 # The keys of one server.
@@ -177,16 +173,7 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
 
 # Servers in the files of host apps.
 
-_STDIO_WORDS = ("stdio", "local")
-_HTTP_WORDS = ("http", "streamable-http", "streamableHttp", "streamable_http")
-_SSE_WORD = "sse"
-_WEBSOCKET_WORDS = ("ws", "websocket")
-HostTransport: TypeAlias = Annotated[
-    str,
-    Choice(
-        (*_STDIO_WORDS, *_HTTP_WORDS, _SSE_WORD, *_WEBSOCKET_WORDS), '"stdio", "http", "sse" or "websocket"'
-    ),
-]
+TRANSPORTS = Choice((*_STDIO, *_HTTP, *_WEBSOCKET), '"stdio", "http", "sse" or "websocket"')
 
 # Keys in the entry of a server that are for the host app itself.
 # fmt: off
@@ -216,9 +203,9 @@ class HostEntry(TargetKeys):
     url_keys: ClassVar[tuple[str, ...]] = ("url", "serverUrl", "httpUrl")
     ignored_keys: ClassVar[frozenset[str]] = HOST_APP_KEYS
 
-    type: HostTransport | None = None
+    type: Annotated[str, TRANSPORTS] | None = None
     """The transport. Without it `command` or `url` decides."""
-    transport: HostTransport | None = None
+    transport: Annotated[str, TRANSPORTS] | None = None
     """Another spelling of `type`."""
     envFile: EnvFile = field(factory=dict)  # noqa: N815  # host apps' spelling
     """A file of `NAME=value` lines. Variables in `env` win over it."""
@@ -237,6 +224,22 @@ class HostEntry(TargetKeys):
 Table: TypeAlias = type[UpstreamTable] | type[HostEntry]
 
 
+def make_target(
+    url: str, headers: Headers | None = None, transport: str = "auto", ours: UpstreamSettings | None = None
+) -> Http | WebSocket | Tcp | Unix:
+    """The server at `url`, which SERVER_URL has read. Settings that do not go with it are ignored."""
+    ours, headers = ours or UpstreamSettings(), headers or {}
+    scheme, parts = url.partition(":")[0], urlsplit(url)
+    if scheme == "unix":
+        return Unix(re.sub(r"^unix:(?://(?=/))?", "", url))
+    if scheme in ("tcp", "tls"):
+        assert parts.hostname is not None and parts.port is not None
+        return Tcp(parts.hostname, parts.port, ours.tls if scheme == "tls" else None)
+    if scheme in ("ws", "wss"):
+        return WebSocket(url, headers, ours.tls, ours.oauth)
+    return Http(url, headers, ours.tls, ours.oauth, ours.proxy, transport)
+
+
 def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) -> Upstream:
     """The upstream of a table whose keys do not clash."""
     ours: UpstreamSettings
@@ -245,10 +248,10 @@ def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) ->
     else:
         ours, url = entry.mcpmux, entry.url or entry.serverUrl or entry.httpUrl
         env = {**entry.envFile, **entry.env}
-        transport = _SSE_WORD if _SSE_WORD in (entry.type, entry.transport) else "auto"
+        transport = "sse" if "sse" in (entry.type, entry.transport) else "auto"
     target: Target
     if url is not None:
-        target = make_target(url, entry.headers, ours.tls, ours.proxy, transport, ours.oauth)
+        target = make_target(url, entry.headers, transport, ours)
     else:
         assert entry.command is not None
         target = Stdio(entry.command, entry.args, env, entry.cwd)
@@ -265,36 +268,17 @@ def find_clashes(table: Table, raw: Mapping[str, Any]) -> Iterator[str]:
     elif len(urls) > 1:
         yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
     elif urls or "command" in raw:
-        url = raw[urls[0]] if urls else None
-        settings = raw
+        settings, words = raw, {}
         if table is HostEntry:
-            yield from _find_wrong_transport(raw, url)
+            words = {key: raw[key] for key in ("type", "transport") if key in raw}
             # Unlike our own tables, an entry may have `env` beside a URL: host apps write such entries.
-            ours = raw.get(MCPMUX)
-            settings = {**ours} if isinstance(ours, Mapping) else {}
-            if urls and "headers" in raw:
-                settings["headers"] = raw["headers"]
-        yield from _find_strangers(settings, url)
+            beside = {"headers": raw["headers"]} if urls and "headers" in raw else {}
+            settings = {**_table(raw.get(MCPMUX)), **beside}
+        yield from _find_strangers(settings, words, raw[urls[0]] if urls else None)
     else:
         known = {key.name for key in attrs.fields(table)} | table.ignored_keys
         if not any(closest(key.lower(), ("command", "url")) for key in raw if key not in known):
             yield NEITHER  # otherwise the mistake about the misspelt key says enough
-
-
-def _find_wrong_transport(raw: Mapping[str, Any], url: object) -> Iterator[str]:
-    """Yields a mistake for each transport key that contradicts `command` or the URL."""
-    scheme = url.partition(":")[0] if isinstance(url, str) else ""
-    wrong = dict.fromkeys(_STDIO_WORDS, "`url`")
-    if url is None:
-        wrong = dict.fromkeys((*_HTTP_WORDS, _SSE_WORD, *_WEBSOCKET_WORDS), "`command`")
-    elif scheme in ("ws", "wss"):
-        wrong |= dict.fromkeys((*_HTTP_WORDS, _SSE_WORD), f"a {scheme}:// URL")
-    elif scheme in ("http", "https"):
-        wrong |= dict.fromkeys(_WEBSOCKET_WORDS, f"an {scheme}:// URL; expected ws:// or wss://")
-    for key in ("type", "transport"):
-        word = raw.get(key)
-        if isinstance(word, str) and word in wrong:
-            yield f'`{key}` is "{word}", which does not go with {wrong[word]}'
 
 
 # The parts of a document: the servers, wherever they are, and our settings.
@@ -312,61 +296,52 @@ class Entry:
     @property
     def is_disabled(self) -> bool:
         """Whether the entry turns its server off, so that mistakes in it do no harm."""
-        raw: Mapping[str, Any] = self.raw if isinstance(self.raw, Mapping) else {}
-        if self.table is UpstreamTable:
+        raw = _table(self.raw)
+        if raw.get("enabled") is False or self.table is UpstreamTable:
             return raw.get("enabled") is False
-        ours = raw.get(MCPMUX)
-        is_off = isinstance(ours, Mapping) and ours.get("enabled") is False
-        return is_off or raw.get("disabled") is True or raw.get("enabled") is False
+        return raw.get("disabled") is True or _table(raw.get(MCPMUX)).get("enabled") is False
 
 
-@frozen(repr=False)
-class Layout:
-    """The parts of a document. `other_keys` are beside the settings and are no settings."""
+def lay_out(
+    table: Mapping[str, Any], report: Report, *, is_json: bool
+) -> tuple[list[Entry], object, KeyPath]:
+    """The servers in the document `table`, our settings, and where those are: () for the document itself.
 
-    entries: tuple[Entry, ...]
-    settings: object
-    settings_path: KeyPath = ()
-    other_keys: Collection[str] = ()
-
-
-def lay_out(table: Mapping[str, Any], report: Report, *, is_json: bool) -> Layout:
-    """The parts of the document `table`. Mistakes about the outermost tables go to `report`."""
-    if not is_json or not any(find_servers(table)):
-        entries = []
-        for name, raw in _items(table.get(UPSTREAMS, {}), (UPSTREAMS,), report):
-            entries.append(Entry((UPSTREAMS, name), name, UpstreamTable, raw))
+    Mistakes about the outermost tables go to `report`.
+    """
+    places = _find_servers(table) if is_json else {}
+    if not places:
+        servers = _items(table.get(UPSTREAMS, {}), (UPSTREAMS,), report)
+        for name in servers:
             if not is_name(name):
                 expected = f'a name of a-z, 0-9, "." and "-" such as `{derive_name(name)}`'
                 report.add((UPSTREAMS, name), f"expected {expected}, at most 32 characters")
-        other_keys = {UPSTREAMS, SCHEMA}
-        settings = {key: value for key, value in table.items() if key not in other_keys}
-        return Layout(tuple(entries), settings, (), other_keys)
+        entries = [Entry((UPSTREAMS, name), name, UpstreamTable, raw) for name, raw in servers.items()]
+        return entries, table, ()
     for key in table:  # all other keys belong to the host app
         if key != MCPMUX and closest(key.lower(), [MCPMUX], 0.8):
             report.add((key,), f"unknown key; did you mean `{MCPMUX}`?")
-    servers = [
-        ((*place, key), raw)
-        for place, found in find_servers(table)
-        for key, raw in _items(found, place, report)
-    ]
-    names = derive_names([path[-1] for path, _ in servers])
-    entries = [Entry(path, name, HostEntry, raw) for name, (path, raw) in zip(names, servers, strict=True)]
-    return Layout(tuple(entries), table.get(MCPMUX, {}), (MCPMUX,))
+    found = {
+        (*place, key): raw for place in places for key, raw in _items(places[place], place, report).items()
+    }
+    names = derive_names([path[-1] for path in found])
+    entries = [Entry(path, name, HostEntry, found[path]) for name, path in zip(names, found, strict=True)]
+    return entries, table.get(MCPMUX, {}), (MCPMUX,)
 
 
-def find_servers(document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yields (key path, what is there) for every place of the document where a host app keeps servers."""
+def _find_servers(document: Mapping[str, Any]) -> dict[tuple[str, ...], object]:
+    """What is in the places of the document where a host app keeps servers, by key path."""
+    found: dict[tuple[str, ...], object] = {}
     for place in SERVER_PLACES:
         node: object = document
         for key in place:
-            node = node.get(key) if isinstance(node, Mapping) else None
+            node = _table(node).get(key)
         if node is not None:
-            yield place, node
+            found[place] = node
+    return found
 
 
-def _items(table: object, path: KeyPath, report: Report) -> Iterator[tuple[str, object]]:
-    if isinstance(table, Mapping):
-        yield from table.items()
-    else:
+def _items(table: object, path: KeyPath, report: Report) -> Mapping[str, object]:
+    if not isinstance(table, Mapping):
         report.add(path, f"expected a table of upstreams, got {sort_of(table)}")
+    return _table(table)

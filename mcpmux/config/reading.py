@@ -11,16 +11,15 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import attrs
-from attrs import frozen
 
 from mcpmux.config.expansion import expand
-from mcpmux.config.layout import UPSTREAMS, find_clashes, lay_out, make_upstream
+from mcpmux.config.layout import SCHEMA, UPSTREAMS, find_clashes, lay_out, make_upstream
 from mcpmux.config.listener import LISTENER_KEYS, parse_listener
 from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
 from mcpmux.config.report import ELSEWHERE, InvalidValue, KeyPath, Report, closest, invalid_value, suggest
@@ -42,19 +41,17 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
     `environ` has the variables for `${VAR}`. A disabled upstream with mistakes is left out.
     Raises ConfigError with all other mistakes at once.
     """
-    loaded = load_source(source, stdin)
-    report, unheeded = Report(loaded.origin), Report(loaded.origin)
-    layout = lay_out(parse_source(loaded), report, is_json=loaded.is_json)
-    if not report.problems and all(entry.is_disabled for entry in layout.entries):
-        keys = [str(key).lower() for key in layout.settings] if isinstance(layout.settings, Mapping) else []
+    origin, is_json, document = read_document(source, stdin)
+    report, unheeded = Report(origin), Report(origin)
+    entries, raw_settings, path = lay_out(document, report, is_json=is_json)
+    if not report.problems and all(entry.is_disabled for entry in entries):
+        keys = [] if path else [key.lower() for key in document if key != UPSTREAMS]
         # There will be a mistake about a misspelt key of the upstreams, which says enough.
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
             report.add((), NO_UPSTREAM)
-    settings = Reader(environ, report).read(
-        Settings, layout.settings, layout.settings_path, others=layout.other_keys
-    )
+    settings = Reader(environ, report).read(Settings, raw_settings, path)
     upstreams: list[Upstream] = []
-    for entry in layout.entries:
+    for entry in entries:
         heeding = unheeded if entry.is_disabled else report
         clashes = list(find_clashes(entry.table, entry.raw)) if isinstance(entry.raw, Mapping) else []
         for text in clashes:
@@ -62,7 +59,7 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
         table = Reader(environ, heeding).read(entry.table, entry.raw, entry.path)
         if table is not None and not clashes:
             upstreams.append(make_upstream(table, entry.name, enabled=not entry.is_disabled))
-    paths = {entry.name: entry.path for entry in layout.entries}
+    paths = {entry.name: entry.path for entry in entries}
     for name, text in find_conflicts(upstreams):
         report.add(paths[name], text)
     report.raise_if_any()
@@ -88,43 +85,39 @@ class Reader:
         self._environ = environ
         self._report = report
 
-    def read(self, type_: Any, raw: object, path: KeyPath, others: Collection[str] = ()) -> Any:
-        """The value of that type for `raw`, which is at `path`; None if the report got mistakes.
-
-        `others`: keys of a table that are read elsewhere, for suggestions.
-        """
+    def read(self, type_: Any, raw: object, path: KeyPath) -> Any:
+        """The value of that type for `raw`, which is at `path`; None if the report got mistakes."""
         before = len(self._report.problems)
         try:
-            value = self._read(type_, raw, path, others)
+            value = self._read(type_, raw, path)
         except InvalidValue as mistake:
             self._report.add(path, str(mistake))
         return value if len(self._report.problems) == before else None
 
-    def _read(self, type_: Any, raw: Any, path: KeyPath, others: Collection[str]) -> Any:
+    def _read(self, type_: Any, raw: Any, path: KeyPath) -> Any:
         type_, scalar = find_scalar(type_)
+        if isinstance(raw, str):
+            raw = expand(raw, self._environ)
         if scalar is not None:
-            return scalar.read(self._expand(raw))
+            return scalar.read(raw)
         if get_origin(type_) is tuple:
             if not isinstance(raw, list):
                 raise invalid_value("a list", raw)
             item_type = get_args(type_)[0]
             return tuple(self.read(item_type, item, (*path, index)) for index, item in enumerate(raw))
         if isinstance(raw, str) and type_ in LISTENER_KEYS:
-            return parse_listener(type_, self._expand(raw))
+            return parse_listener(type_, raw)
         if not isinstance(raw, Mapping):
             raise invalid_value("a table", raw)
         if get_origin(type_) is not Mapping:
-            return self._read_table(type_, raw, path, others)
+            return self._read_table(type_, raw, path)
         key_type, value_type = get_args(type_)
         return {
             self.read(key_type, key, (*path, key)): self.read(value_type, value, (*path, key))
             for key, value in raw.items()
         }
 
-    def _expand(self, raw: object) -> Any:
-        return expand(raw, self._environ) if isinstance(raw, str) else raw
-
-    def _read_table(self, cls: type, raw: Mapping[str, Any], path: KeyPath, others: Collection[str]) -> Any:
+    def _read_table(self, cls: type, raw: Mapping[str, Any], path: KeyPath) -> Any:
         before = len(self._report.problems)
         values: dict[str, Any] = {}
         fields = {field.name: field for field in attrs.fields(attrs.resolve_types(cls))}
@@ -133,63 +126,49 @@ class Reader:
                 values[name] = self.read(field.type, raw[name], (*path, name))
             elif field.default is attrs.NOTHING:
                 self._report.add((*path, name), "expected a value, the key is missing")
-        for key in sorted(raw.keys() - fields.keys() - getattr(cls, "ignored_keys", set())):
-            self._report.add((*path, key), suggest(key, {*fields, *others}))
+        known = {*fields} if path else {*fields, UPSTREAMS, SCHEMA}
+        for key in sorted(raw.keys() - known - getattr(cls, "ignored_keys", set())):
+            self._report.add((*path, key), suggest(key, known))
         return cls(**values) if len(self._report.problems) == before else None
 
 
 # From the name of a file to a table.
 
 
-@frozen(repr=False)
-class Source:
-    """The text of a configuration and its name in messages. The text may hold secrets."""
+def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Mapping[str, Any]]:
+    """The file `name`, or what `stdin()` returns for "-": its name in messages, if it is JSON, and its table.
 
-    origin: str
-    text: str
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the text is JSON. TOML begins neither with `{` nor with a `//` comment."""
-        starts_as_json = self.text.lstrip()[:1] in ("{", "/")
-        return starts_as_json or Path(self.origin).suffix.lower() in _JSON_SUFFIXES
-
-
-def load_source(name: str, stdin: Callable[[], bytes]) -> Source:
-    """The text of the file `name`, or of `stdin()` for "-". Raises ConfigError if it cannot be read."""
-    is_file = name != STANDARD_INPUT
-    origin = name if is_file else "standard input"
+    Text is JSON by its suffix, or if it begins as TOML cannot: with `{` or a `//` comment. Raises ConfigError
+    if it cannot be read, with line and column of a syntax error.
+    """
+    if "\0" in name:
+        raise ConfigError(["expected the name of a file"])
+    origin = "standard input" if name == STANDARD_INPUT else name
+    text, is_json = "", Path(origin).suffix.lower() in _JSON_SUFFIXES
     try:
-        data = Path(name).read_bytes() if is_file else stdin()
-        return Source(origin, data.decode("utf-8-sig"))
-    except OSError as error:
-        problem = f"{origin}: cannot read the file: {error.strerror}"
-    except UnicodeDecodeError as error:
-        problem = f"{origin}: not UTF-8 at byte {error.start + 1}"
-    except ValueError:  # a NUL in the name
-        problem = "expected the name of a file"
-    raise ConfigError([problem])
-
-
-def parse_source(source: Source) -> Mapping[str, Any]:
-    """The outermost table of the text. Raises ConfigError with line and column of a syntax error."""
-    try:
-        table: Any = parse_jsonc(source.text) if source.is_json else tomllib.loads(source.text)
+        data = stdin() if name == STANDARD_INPUT else Path(name).read_bytes()
+        text = data.decode("utf-8-sig")
+        is_json = is_json or text.lstrip()[:1] in ("{", "/")
+        table: Any = parse_jsonc(text) if is_json else tomllib.loads(text)
         if isinstance(table, Mapping):
-            return table
+            return origin, is_json, table
         problem = ": expected an object"
+    except OSError as error:
+        problem = f": cannot read the file: {error.strerror}"
+    except UnicodeDecodeError as error:
+        problem = f": not UTF-8 at byte {error.start + 1}"
     except json.JSONDecodeError as error:
         problem = f":{error.lineno}:{error.colno}: invalid JSON: {error.msg}"
     except tomllib.TOMLDecodeError as error:
         match = _TOML_POSITION.fullmatch(str(error))  # before Python 3.14 the position is only there
         assert match is not None
-        lines = source.text.split("\n")
+        lines = text.split("\n")
         line, column = match[2] or len(lines), match[3] or len(lines[-1]) + 1
         problem = f":{line}:{column}: invalid TOML: {match[1]}"
     except (ValueError, RecursionError):
-        kind = "JSON" if source.is_json else "TOML"
+        kind = "JSON" if is_json else "TOML"
         problem = f": invalid {kind}: a number is too long or the nesting too deep"
-    raise ConfigError([f"{source.origin}{problem}"])
+    raise ConfigError([f"{origin}{problem}"])
 
 
 def parse_jsonc(text: str) -> Any:
