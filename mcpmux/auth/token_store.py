@@ -10,10 +10,10 @@ import fcntl
 import hashlib
 import math
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import msgspec
 
@@ -26,7 +26,12 @@ DIGITS = 16  # of the URL's hash: one name may stand for different servers in di
 FILE_BYTES = 1024 * 1024
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class _Private(msgspec.Struct, frozen=True):
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class Tokens(_Private, frozen=True):
     """What a token endpoint gave. `expires`: seconds since 1970; None when it did not say."""
 
     access: str
@@ -34,17 +39,14 @@ class Tokens(msgspec.Struct, frozen=True):
     expires: float | None = None
     scopes: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"<Tokens until {self.expires}, {'with' if self.refresh else 'without'} refresh>"
-
     @property
     def until(self) -> float:
         """Seconds since 1970."""
         return math.inf if self.expires is None else self.expires
 
 
-class OAuthClient(msgspec.Struct, frozen=True):
-    """mcpmux as an authorization server knows it. `method`: of authenticating at its token endpoint."""
+class OAuthClient(_Private, frozen=True):
+    """mcpmux as an authorization server knows it. `method`: of showing a secret at its token endpoint."""
 
     id: str
     secret: str | None = None
@@ -53,11 +55,8 @@ class OAuthClient(msgspec.Struct, frozen=True):
     registered: bool = False
     """Whether mcpmux registered it itself, so that it may do so again."""
 
-    def __repr__(self) -> str:
-        return f"<OAuthClient {self.method}>"
 
-
-class Login(msgspec.Struct, frozen=True):
+class Login(_Private, frozen=True):
     """A login at one issuer for one upstream. `wanted`: scopes that the upstream asked for since."""
 
     upstream: str
@@ -67,9 +66,6 @@ class Login(msgspec.Struct, frozen=True):
     client: OAuthClient
     tokens: Tokens
     wanted: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"<Login {self.upstream} at {self.issuer}>"
 
 
 class StoreTrouble(TransportError):
@@ -96,16 +92,13 @@ class LoginFile(msgspec.Struct, frozen=True):
 
     def load(self) -> Login | None:
         """The login, None when there is none."""
-        path = self.path
-        with _told(path):
-            try:
-                file = path.open("rb")
-            except FileNotFoundError:
-                return None
-            with file:
-                if os.fstat(file.fileno()).st_mode & OTHERS:
-                    raise StoreTrouble(f"{path} can be read by others: `chmod 600` it, or log in anew")
-                data = file.read(FILE_BYTES)
+        path, data = self.path, None
+        with _told(path), suppress(FileNotFoundError), path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & OTHERS:
+                raise StoreTrouble(f"{path} can be read by others: `chmod 600` it, or log in anew")
+            data = file.read(FILE_BYTES)
+        if data is None:
+            return None
         try:
             login = msgspec.json.decode(data, type=Login)
         except UNREADABLE:
@@ -116,24 +109,21 @@ class LoginFile(msgspec.Struct, frozen=True):
         """Keep a login in place of the one before it."""
         with _told(self.path):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.folder.stat().st_mode & OTHERS:
-                self.folder.chmod(0o700)
+            self.folder.chmod(0o700)  # if it was there, with other permissions
             _write(self.path, msgspec.json.format(msgspec.json.encode(login)))
 
     def try_lock(self) -> int | None:
         """Be the only process that renews it: a descriptor to close at the end. None while another is."""
-        with _told(self.path):
+        with _told(self.path), ExitStack() as undo:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self.path.with_name(f".{self.path.stem}.lock")
             descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
+            undo.callback(os.close, descriptor)
+            with suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BaseException as error:
-                os.close(descriptor)
-                if isinstance(error, BlockingIOError):
-                    return None
-                raise
-        return descriptor
+                undo.pop_all()
+                return descriptor
+        return None
 
     def remove(self) -> bool:
         """Forget a login; whether there was one."""
@@ -153,12 +143,14 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:  # the file has mode 0600
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    prefix = f".{path.name}."
+    with (
+        ExitStack() as undo,
+        NamedTemporaryFile(dir=path.parent, prefix=prefix, delete=False) as file,
+    ):
+        undo.callback(Path(file.name).unlink)
+        file.write(data)  # the file has mode 0600
+        file.flush()
+        os.fsync(file.fileno())
+        Path(file.name).replace(path)
+        undo.pop_all()
