@@ -22,6 +22,7 @@ import math
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ import trio
 
 from mcpmux.auth.bearer import BadToken
 from mcpmux.auth.discovery import server_urls
-from mcpmux.config.auth import TRUSTED_URL, Issuer
+from mcpmux.config.auth import ALGORITHMS, TRUSTED_URL, Issuer
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, McpmuxError, RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE
@@ -43,7 +44,6 @@ try:
     from joserfc.errors import ClaimError, ExpiredTokenError, JoseError
     from joserfc.jwk import Key, RSAKey, import_key
     from joserfc.jwt import JWTClaimsRegistry
-    from joserfc.util import json_b64decode
 except ImportError:
     raise ConfigError(["auth.issuers need the library joserfc: pip install 'mcpmux[auth]'"]) from None
 
@@ -68,6 +68,9 @@ Fetch = Callable[[str, str | None], Awaitable[bytes]]
 
 _PUBLIC = ("kty", "n", "e", "crv", "x", "y", "kid", "alg")
 _CURVES = ("P-256", "P-384", "P-521", "Ed25519")
+
+_REGISTRY = jws.JWSRegistry(algorithms=list(ALGORITHMS), strict_check_header=False)
+_REGISTRY.max_header_length = HEADER_CHARACTERS
 
 log = structlog.get_logger()
 
@@ -120,17 +123,17 @@ def _read_key(entry: Mapping[str, Any]) -> Key | None:
     return key if entry.get("crv") in _CURVES else None
 
 
+@dataclass(eq=False)
 class TrustedIssuer:
     """An issuer and what is known of its keys. `name` is what the configuration calls it."""
 
-    def __init__(self, name: str, config: Issuer, fetch: Fetch) -> None:
-        self.name = name
-        self.config = config
-        self._fetch = fetch
-        self._keys: tuple[Key, ...] = ()
-        self._fetched = -math.inf
-        self._tried = -math.inf
-        self._turn = trio.Lock()
+    name: str
+    config: Issuer
+    _fetch: Fetch
+    _keys: tuple[Key, ...] = ()
+    _fetched: float = -math.inf
+    _tried: float = -math.inf
+    _turn: trio.Lock = field(default_factory=trio.Lock)
 
     async def find(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
         """The keys that a token may mean. Raises BadToken if there is none, Turned while none can be had."""
@@ -165,13 +168,13 @@ class TrustedIssuer:
                 try:
                     self._keys = await self._load()
                     self._fetched = trio.current_time()
+                    named = [key.kid for key in self._keys]
+                    log.info("keys of an issuer", issuer=self.config.issuer, keys=named)
+                    return True
                 except McpmuxError as error:
                     problem = str(error)
-            if self._fetched == before:
-                log.warning("keys of an issuer cannot be had", issuer=self.config.issuer, reason=problem)
-                return False
-            log.info("keys of an issuer", issuer=self.config.issuer, keys=[key.kid for key in self._keys])
-            return True
+            log.warning("keys of an issuer cannot be had", issuer=self.config.issuer, reason=problem)
+            return False
 
     async def _load(self) -> tuple[Key, ...]:
         """Raises McpmuxError."""
@@ -226,24 +229,27 @@ async def verify_token(
 
     `issuers`: by identifier. Raises BadToken, and Turned when the issuer's keys cannot be had.
     """
-    header_part, *rest = token.split(".", 3)
-    if len(rest) != 2 or len(header_part) > HEADER_CHARACTERS:
-        raise BadToken("this is no token that is known here")
-    header = _read_part(header_part)
-    kind = header.get("typ", "")
+    try:
+        said = jws.extract_compact(token.encode(), registry=_REGISTRY)
+        header = msgspec.convert(said.headers(), dict[str, Any])
+        claims = msgspec.json.decode(said.payload, type=dict[str, Any])
+    except (JoseError, ValueError, TypeError, *UNREADABLE):
+        raise BadToken("the token says nothing that can be read here") from None
+    kind, algorithm, kid = header.get("typ", ""), header.get("alg"), header.get("kid")
     if not isinstance(kind, str) or kind.lower() not in TYPES:
         raise BadToken("this is not an access token, but one of another type")
-    identifier = _read_part(rest[0]).get("iss")  # not verified so far: it tells whose keys to try
+    identifier = claims.get("iss")  # not verified so far: it tells whose keys to try
     issuer = issuers.get(identifier) if isinstance(identifier, str) else None
     if issuer is None:
         raise BadToken("the token's issuer is not one that is trusted here")
     config = issuer.config
-    algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in config.algorithms:
         raise BadToken("the token is signed by an algorithm that is not accepted here")
     if kid is not None and not isinstance(kid, str):
         raise BadToken("the token's `kid` is no text")
-    claims = _verify_signature(token, await issuer.find(kid, algorithm), algorithm)
+    keys = await issuer.find(kid, algorithm)
+    if not any(_is_signed_by(key, said) for key in keys):
+        raise BadToken("the token's signature is not good")
     bare = resource.rstrip("/")  # clients and servers differ in whether they write the slash
     _check_claims(claims, config, config.audience or (bare, f"{bare}/"), now)
     subject = claims.get(config.principal)
@@ -253,32 +259,11 @@ async def verify_token(
     return Admission(principal, claims["exp"] + config.leeway, (f"issuers.{issuer.name}", (config, resource)))
 
 
-def _read_part(part: str) -> dict[str, Any]:
-    try:
-        members = json_b64decode(part.encode())
-    except (JoseError, ValueError, TypeError, RecursionError):
-        members = None
-    if not isinstance(members, dict):
-        raise BadToken("this is no token that is known here")
-    return members
-
-
-def _verify_signature(token: str, keys: Collection[Key], algorithm: str) -> dict[str, Any]:
-    registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
-    registry.max_header_length = HEADER_CHARACTERS
-    payload = claims = None
-    for key in keys:
-        with suppress(JoseError, ValueError, TypeError, RecursionError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # EdDSA has another name now, and is what servers say
-            payload = jws.deserialize_compact(token, key, registry=registry).payload
-            break
-    if payload is None:
-        raise BadToken("the token's signature is not good")
-    with suppress(ValueError, RecursionError):
-        claims = msgspec.json.decode(payload)
-    if not isinstance(claims, dict):
-        raise BadToken("the token says nothing")
-    return claims
+def _is_signed_by(key: Key, said: jws.CompactSignature) -> bool:
+    with suppress(JoseError, ValueError, TypeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # EdDSA has another name now, and is what servers say
+        return jws.validate_compact(said, key, registry=_REGISTRY)
+    return False
 
 
 def _check_claims(claims: Mapping[str, Any], config: Issuer, audience: Collection[str], now: float) -> None:
