@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from mcpmux.config.auth import SCOPE, StaticToken
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import Admission, Principal
 
 MOST_CHARACTERS = 32 * 1024  # of a token; those of real servers have a few thousand
 TOKEN_BYTES = 32  # of randomness
@@ -57,14 +57,16 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def holder_of(token: str, tokens: Mapping[str, StaticToken]) -> Principal | None:
-    """Whose a token is. Takes the same time wherever in the list it is, and when it is not there."""
-    digest = bytes.fromhex(hash_token(token))
+def admit_holder(digest: str, tokens: Mapping[str, StaticToken]) -> Admission | None:
+    """Who has the token of that hash. Takes the same time wherever in the list it is, or if it is not."""
     found = None
     for name, known in tokens.items():
-        if hmac.compare_digest(bytes.fromhex(known.sha256), digest):
+        if hmac.compare_digest(known.sha256, digest):
             found = name
-    return Principal(found, frozenset(tokens[found].scopes)) if found is not None else None
+    if found is None:
+        return None
+    principal = Principal(found, frozenset(tokens[found].scopes))
+    return Admission(principal, ground=(f"tokens.{found}", tokens[found]))
 
 
 def write_challenge(

@@ -12,7 +12,6 @@ asked for at all is decided at the start: with the last one taken back nobody co
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from mcpmux.auth.bearer import BadToken, holder_of, read_bearer, write_challenge
+from mcpmux.auth.bearer import BadToken, admit_holder, hash_token, read_bearer, write_challenge
 from mcpmux.auth.discovery import OwnMetadata
 from mcpmux.config.auth import RESERVED, Auth
 from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
@@ -46,7 +45,7 @@ class Gate:
         self._fetch = fetch
         self._clock = clock
         self._issuers: dict[str, TrustedIssuer] = {}
-        self._judged: dict[bytes, tuple[Admission, float]] = {}
+        self._judged: dict[str, tuple[Admission, float]] = {}
         self._stays: dict[trio.CancelScope, Admission] = {}
         self._take(config, name)
 
@@ -105,21 +104,17 @@ class Gate:
     async def _judge(self, token: str) -> Admission:
         """Raises BadToken, Turned."""
         now = self._clock()
-        digest = hashlib.sha256(token.encode()).digest()
+        digest = hash_token(token)
         known = self._judged.get(digest)
         if known is not None and now < known[1]:
             return known[0]
-        principal = holder_of(token, self._config.tokens)
-        if principal is not None:
-            key = f"tokens.{principal.name}"
-            admission = Admission(principal, ground=(key, self._grounds[key]))
-        elif not self._issuers:
-            raise BadToken("this token is not known here")
-        else:
+        admission = admit_holder(digest, self._config.tokens)
+        if admission is None:
+            resource = self._config.resource
+            if resource is None or not self._issuers:
+                raise BadToken("this token is not known here")
             from mcpmux.auth.jwt import verify_token
 
-            resource = self._config.resource
-            assert resource is not None
             admission = await verify_token(token, self._issuers, resource, now)
         if not self._is_granted(admission):  # taken back while its issuer was asked for keys
             raise BadToken("this token does not count any more")
