@@ -24,8 +24,8 @@ from mcpmux.config import (
     TcpListener,
     UnixListener,
     WebSocketListener,
-    find_unguarded_listeners,
 )
+from mcpmux.config.auth import find_unguarded_listeners
 from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
 from mcpmux.mux.replay import ReplayBounds

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from mcpmux.config.argument import parse_listen_argument as parse_listen_argument
 from mcpmux.config.argument import parse_upstream_argument as parse_upstream_argument
 from mcpmux.config.auth import AccessRule as AccessRule
 from mcpmux.config.auth import Auth as Auth
 from mcpmux.config.auth import Issuer as Issuer
 from mcpmux.config.auth import OAuth as OAuth
 from mcpmux.config.auth import StaticToken as StaticToken
-from mcpmux.config.auth import find_unguarded_listeners as find_unguarded_listeners
 from mcpmux.config.expansion import Secret as Secret
 from mcpmux.config.expansion import display_url as display_url
 from mcpmux.config.listener import Admin as Admin

@@ -22,7 +22,8 @@ from trio_websocket import (
 
 from mcpmux import app
 from mcpmux.app.listeners import Serving, serve_listener
-from mcpmux.config import Config, Limits, Listeners, Upstream, parse_listen_argument
+from mcpmux.config import Config, Limits, Listeners, Upstream
+from mcpmux.config.argument import parse_listen_argument
 from mcpmux.config.layout import make_target
 from mcpmux.errors import TransportClosed
 from tests.runtime.scripted import Json, ScriptedClient
