@@ -243,8 +243,8 @@ async def make_gate(config: Config) -> Gate | None:
                 "tokens travel unencrypted to this listener unless something in front of it speaks TLS",
                 listener=listener.address,
             )
+    from mcpmux.auth.discovery import fetch_json
     from mcpmux.auth.gate import Gate
-    from mcpmux.auth.http import fetch_json
 
     return Gate(config.auth, config.identity.shown, fetch_json, time.time)
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 import hmac
 import html
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import trio
 from oauthlib.common import add_params_to_uri
@@ -24,11 +22,11 @@ from oauthlib.oauth2 import WebApplicationClient
 
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import Clock
-from mcpmux.auth.discovery import AuthorizationServer, Discovery, Found, as_http
+from mcpmux.auth.discovery import AuthorizationServer, Found, OAuthHttp, discover
 from mcpmux.auth.token_store import Login, LoginFile, StoreTrouble
 from mcpmux.auth.upstream_auth import Denied, known_client, register, request_tokens
 from mcpmux.config.auth import OAuth
-from mcpmux.errors import McpmuxError, RemoteProtocolError, TransportError
+from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
 from mcpmux.transports.http.server import serve_http
@@ -55,12 +53,9 @@ PAGE: Fields = (
 Show = Callable[[str], Awaitable[None]]
 """Has a person open a URL."""
 
-Answers: TypeAlias = trio.MemoryReceiveChannel[dict[str, str]]
-"""The members of what the browser brings."""
-
 
 async def log_in(
-    discovery: Discovery,
+    http: OAuthHttp,
     file: LoginFile,
     clock: Clock,
     show: Show,
@@ -71,19 +66,19 @@ async def log_in(
 
     `more`: other scopes to ask for; `seconds`: for a person. Raises McpmuxError.
     """
-    config, http = discovery.config, discovery.http
-    probe = await http.ask(as_http(file.url), PROBE_FIELDS, PROBE)
+    config = http.config
+    probe = await http.ask(http.url, PROBE_FIELDS, PROBE)
     challenge = read_challenge(probe.headers.get("www-authenticate", "") if probe.status == 401 else "")
-    found = await discovery.find(challenge)
+    found = await discover(http, challenge)
     server, endpoint = found.server, found.server.check_login()
     try:
         kept = await trio.to_thread.run_sync(file.load)
     except StoreTrouble:
         kept = None  # a new one takes its place
     scopes = _choose_scopes(found, config, kept, more)
-    state = secrets.token_urlsafe(STATE_BYTES)
     ports = [config.redirect_port] if config.redirect_port else [_port_of(kept), 0]
-    async with open_loopback(ports, state) as (redirect_uri, answers):
+    async with await _listen(ports) as listener:
+        redirect_uri = f"http://{HOST}:{listener.socket.getsockname()[1]}{PATH}"
         client = known_client(config, server, redirect_uri, kept)
         if client is None:
             client = await register(http, server, redirect_uri, scopes)
@@ -93,28 +88,26 @@ async def log_in(
             "response_type": "code",
             "client_id": client.id,
             "redirect_uri": redirect_uri,
-            "state": state,
+            "state": secrets.token_urlsafe(STATE_BYTES),
             "code_challenge": pkce.create_code_challenge(verifier, "S256"),
             "code_challenge_method": "S256",
             "resource": found.resource,
         }
         if scopes:
             asked["scope"] = " ".join(scopes)
-        http.policy.origin_of(endpoint)  # nobody is sent elsewhere
-        await show(add_params_to_uri(endpoint, list(asked.items())))
-        said = None
-        with trio.move_on_after(seconds):
-            said = await answers.receive()
-        if said is None:
-            raise TransportError(f"nobody came back from the browser within {seconds:g} s")
-        form = {
-            "grant_type": "authorization_code",
-            "code": read_code(said, server),
-            "redirect_uri": redirect_uri,
-            "code_verifier": verifier,
-            "resource": found.resource,
-        }
-        tokens = await request_tokens(http, server, client, form, scopes, clock())
+        http.origin_of(endpoint)  # nobody is sent elsewhere
+        url = add_params_to_uri(endpoint, list(asked.items()))
+        said = await _wait_for_browser(listener, redirect_uri, asked["state"], partial(show, url), seconds)
+    if said is None:
+        raise TransportError(f"nobody came back from the browser within {seconds:g} s")
+    form = {
+        "grant_type": "authorization_code",
+        "code": read_code(said, server),
+        "redirect_uri": redirect_uri,
+        "code_verifier": verifier,
+        "resource": found.resource,
+    }
+    tokens = await request_tokens(http, server, client, form, scopes, clock())
     login = Login(file.upstream, file.url, server.issuer, found.resource, client, tokens)
     await trio.to_thread.run_sync(file.save, login)
     return login
@@ -146,51 +139,51 @@ def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
 def _port_of(kept: Login | None) -> int:
     """The port of the registration that is kept: the server may know no other."""
     uri = kept.client.redirect_uri if kept is not None and kept.client.registered else None
-    return int(uri.rpartition(":")[2].partition("/")[0]) if uri is not None else 0
+    return urlsplit(uri or "").port or 0
 
 
-@asynccontextmanager
-async def open_loopback(ports: Sequence[int], state: str) -> AsyncIterator[tuple[str, Answers]]:
-    """Listen on the first of these loopback ports that can be had, 0 for any.
-
-    Yields the URL that the browser has to come back to, and what it brings. Raises TransportError.
-    """
-    listeners: list[trio.SocketListener] = []
+async def _listen(ports: Sequence[int]) -> trio.SocketListener:
+    """Listen on the first of these loopback ports that can be had, 0 for any. Raises TransportError."""
     for port in ports:
         try:
-            listeners = listeners or await trio.open_tcp_listeners(port, host=HOST)
+            return (await trio.open_tcp_listeners(port, host=HOST))[0]
         except OSError as error:
             reason = reason_of(error)
-    if not listeners:
-        raise TransportError(f"cannot listen on {HOST}:{port} for the browser to come back: {reason}")
-    bound = listeners[0].socket.getsockname()[1]
-    send, receive = trio.open_memory_channel[dict[str, str]](1)
+    raise TransportError(f"cannot listen on {HOST}:{port} for the browser to come back: {reason}")
+
+
+async def _wait_for_browser(
+    listener: trio.SocketListener,
+    redirect_uri: str,
+    state: str,
+    show: Callable[[], Awaitable[None]],
+    seconds: float,
+) -> dict[str, str] | None:
+    """The members of what the browser brings to `redirect_uri` with our `state`; None: nothing in time."""
+    said: dict[str, str] = {}
+    came = trio.Event()
 
     async def handle(request: HttpRequest, reply: HttpReply) -> None:
-        asked = request.method, request.headers.get("host"), request.path
-        said = _members(request.query)
+        members = _members(request.query)
         status, text = 200, "mcpmux has its answer. You can close this page and go back to the terminal."
-        if asked != ("GET", f"{HOST}:{bound}", PATH):
+        if (request.method, f"http://{request.headers.get('host')}{request.path}") != ("GET", redirect_uri):
             status, text = 404, "There is nothing here."
-        elif not hmac.compare_digest(said.get("state", "").encode(), state.encode()):
+        elif not hmac.compare_digest(members.get("state", "").encode(), state.encode()):
             status, text = 400, "This does not belong to the login that mcpmux waits for."
         await reply.send(status, *_page(status, text))
-        if status == 200:
-            with suppress(trio.WouldBlock):  # for the same page, loaded again
-                send.send_nowait(said)
+        if status == 200 and not said:  # the same page may be loaded again
+            said.update(members)
+            came.set()
 
-    failure: McpmuxError | None = None
     async with trio.open_nursery() as nursery:
         limits = HttpLimits(connections=CONNECTIONS, body_bytes=1024)
         serve = partial(serve_http, refuse=_page, stopping=trio.Event(), limits=limits)
-        await nursery.start(serve, listeners, handle, name="login callback")
-        try:
-            yield f"http://{HOST}:{bound}{PATH}", receive
-        except McpmuxError as error:
-            failure = error  # raised outside, where no group is made of it
+        await nursery.start(serve, [listener], handle, name="login callback")
+        await show()
+        with trio.move_on_after(seconds):
+            await came.wait()
         nursery.cancel_scope.cancel(reason="the login is over")
-    if failure is not None:
-        raise failure
+    return said or None
 
 
 def _members(query: str) -> dict[str, str]:

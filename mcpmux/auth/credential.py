@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -41,20 +42,20 @@ Clock = Callable[[], float]
 log = structlog.get_logger()
 
 
+@dataclass(eq=False, repr=False)
 class Credential(ABC):
     """One upstream's token. `advice`: what to do about the last refusal."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
-        self.name = name
-        self.advice: str | None = None
-        self._clock = clock
-        self._header: Header = ()
-        self._due = -math.inf  # when it is to be renewed
-        self._until = -math.inf  # when it expires
-        self._made = -math.inf
-        self._trouble: TransportError | None = None
-        self._again = -math.inf  # no renewal before, after one that failed
-        self._turn = trio.Lock()
+    name: str
+    _clock: Clock
+    advice: str | None = field(default=None, init=False)
+    _header: Header = field(default=(), init=False)
+    _due: float = field(default=-math.inf, init=False)  # when it is to be renewed
+    _until: float = field(default=-math.inf, init=False)  # when it expires
+    _made: float = field(default=-math.inf, init=False)
+    _trouble: TransportError | None = field(default=None, init=False)
+    _again: float = field(default=-math.inf, init=False)  # no renewal before, after one that failed
+    _turn: trio.Lock = field(default_factory=trio.Lock, init=False)
 
     def header_now(self) -> Header:
         """The Authorization header, () when it has to be waited for."""
@@ -63,9 +64,8 @@ class Credential(ABC):
     async def header(self) -> Header:
         """The Authorization header. Raises TransportError when there is none to be had."""
         async with self._turn:
-            if self.header_now():
-                return self._header
-            if self._clock() >= self._again and await self._attempt(self._renew):
+            may_ask = self._clock() >= self._again
+            if self.header_now() or (may_ask and await self._attempt(self._renew)):
                 return self._header
             assert self._trouble is not None
             if not self._header or self._clock() >= self._until:
@@ -104,7 +104,7 @@ class Credential(ABC):
         left = tokens.until - now
         self._header = (("Authorization", f"Bearer {tokens.access}"),)
         self._until = tokens.until
-        self._due = tokens.until - min(AHEAD_SECONDS, AHEAD_SHARE * left) if left < math.inf else math.inf
+        self._due = tokens.until - min(AHEAD_SECONDS, AHEAD_SHARE * left)
         self._trouble = None
         if made_now:
             self._made = now

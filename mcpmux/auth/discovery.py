@@ -1,8 +1,19 @@
-"""Whom to ask for an upstream's tokens: resource metadata, then the authorization server's own; and what
-mcpmux says of itself as a resource.
+"""The authorization server of an upstream: how it may be asked, and how it is found. And what mcpmux says of
+itself as a resource.
 
-An authorization server that the configuration names is the only one that is asked. One that the upstream
-names must be one that may be asked (`AddressPolicy`). The metadata of either must be its own.
+An upstream's metadata names URLs, and it is not trusted:
+
+  * Hosts that the configuration names may be asked, wherever they are.
+  * Others may be asked at public addresses; at private ones, or on this machine, only if a host of the
+    configuration is at such an address, too.
+  * Link-local addresses and the well-known ones of cloud metadata are never asked.
+  * https only; http on this machine, or to a host that the configuration itself names with http.
+  * An authorization server that the configuration names is the only one that is asked.
+  * The metadata of a resource or a server must be its own.
+
+Requests are bounded in time and size. A name is resolved once: `WebClient` connects to the address that was
+judged. Behind a proxy, which resolves names itself, only addresses in URLs are judged. Redirects are not
+followed anywhere.
 
 Source: RFC 8414, sections 2, 3.1 and 3.3; OpenID Connect Discovery 1.0, section 4; RFC 9207, section 3; RFC
 9728, sections 2, 3.1 and 3.3; "Authorization Server Discovery", 2025-11-25 and 2026-07-28; "Server Metadata
@@ -12,18 +23,40 @@ authorization server.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 import structlog
+import trio
 
 from mcpmux.auth.bearer import Challenge, read_scopes
-from mcpmux.auth.http import OAuthHttp
-from mcpmux.config.auth import Auth, OAuth
-from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.config import Auth, ClientTls, Http, Secret, WebSocket
+from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, TransportError
 from mcpmux.protocol.envelope import UNREADABLE
-from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.http.message import Fields
+from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
+
+if TYPE_CHECKING:
+    from mcpmux.transports.web_client import Find, WebAnswer, WebClient
+
+FETCH_SECONDS = 10.0  # for one answer; clients wait for it
+HEAD_BYTES = 16 * 1024
+BODY_BYTES = 512 * 1024  # far more than the keys of any provider
+
+ACCEPT: Fields = (("Accept", "application/json"),)
+NO_PROXY = Secret("")
+
+Address = IPv4Address | IPv6Address
+
+PUBLIC, PRIVATE, LOOPBACK, METADATA = "public", "private", "loopback", "link-local or cloud metadata"
+"""Where an address leads."""
+
+_NEVER_ASKED = tuple(map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
+_NAT64 = ip_network("64:ff9b::/96")
 
 MOST_SERVERS = 16  # authorization servers of one upstream
 
@@ -32,6 +65,119 @@ _OPENID = "/.well-known/openid-configuration"
 _RESOURCE = "/.well-known/oauth-protected-resource"
 
 log = structlog.get_logger()
+
+
+# How it is asked.
+
+
+def kind_of(address: Address) -> str:
+    """Where an address leads; one that carries another address inside leads where that does."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return kind_of(inner)
+    if any(address in network for network in _NEVER_ASKED):
+        return METADATA
+    if address.is_loopback or address.is_unspecified:
+        return LOOPBACK
+    return PUBLIC if address.is_global and not address.is_multicast else PRIVATE
+
+
+class OAuthHttp:
+    """Requests about one upstream's tokens: to itself with its own TLS, to all others with `oauth.ca`."""
+
+    def __init__(self, target: Http | WebSocket) -> None:
+        assert target.oauth is not None
+        self.config = target.oauth
+        self.url = as_http(target.url)
+        self.own = HttpOrigin.from_url(self.url)
+        issuer = self.own if self.config.issuer is None else HttpOrigin.from_url(self.config.issuer)
+        self._hosts = frozenset((self.own.host, issuer.host))
+        self._plain = frozenset(origin.host for origin in (self.own, issuer) if not origin.secure)
+        self._tls = target.tls
+        self._proxy = target.proxy if isinstance(target, Http) else None
+
+    def origin_of(self, url: str) -> HttpOrigin:
+        """The origin of a URL that an upstream names. Raises RemoteProtocolError when it may not be asked."""
+        try:
+            origin = HttpOrigin.from_url(url)
+            parts = urlsplit(url)
+        except ValueError:
+            raise RemoteProtocolError("what should be a URL of its authorization is none") from None
+        if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
+            raise RemoteProtocolError(f"a URL of its authorization at {origin.authority} is malformed")
+        if not origin.secure and not is_loopback(origin.host) and origin.host not in self._plain:
+            raise RemoteProtocolError(f"{origin.authority} is to be asked without TLS: tokens need https://")
+        return origin
+
+    async def find_addresses(self, host: str, port: int) -> list[str]:
+        """The addresses to connect to for `host`. Raises ConnectFailed, RemoteProtocolError."""
+        if host in self._hosts:
+            return [host]
+        found = await _resolve(host, port)
+        kinds = set(map(kind_of, found)) - {PUBLIC}
+        for trusted in self._hosts if kinds else ():
+            with suppress(ConnectFailed):
+                kinds -= {kind_of(address) for address in await _resolve(trusted, 0)} - {METADATA}
+        if kinds:
+            words = " and ".join(sorted(kinds))
+            raise RemoteProtocolError(
+                f"{host}, which it names for authorization, is at a {words} address: "
+                "if that is right, set it as `issuer` in the upstream's `oauth`"
+            )
+        return [str(address) for address in found]
+
+    async def ask(self, url: str, fields: Fields = ACCEPT, body: bytes = b"") -> WebAnswer:
+        """GET, or POST when there is a body. Raises TransportError, RemoteProtocolError."""
+        origin = self.origin_of(url)
+        tls = self._tls if origin == self.own else ClientTls(ca=self.config.ca)
+        return await _ask(url, tls, self._proxy, self.find_addresses, fields, body)
+
+
+def as_http(url: str) -> str:
+    """A WebSocket URL as the one of the HTTP server that it is at."""
+    return f"http{url[2:]}" if url.startswith(("ws:", "wss:")) else url
+
+
+async def _resolve(host: str, port: int) -> list[Address]:
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectFailed(f"cannot connect to {host}: {reason_of(error)}") from error
+    texts = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
+    return [ip_address(text) for text in texts]
+
+
+async def fetch_json(url: str, ca: str | None) -> bytes:
+    """The body of a 200 answer of a trusted server, without a proxy. `ca`: a file. Raises McpmuxError."""
+    answer = await _ask(url, ClientTls(ca=ca), NO_PROXY, None, ACCEPT, b"")
+    if answer.status != 200:
+        raise RemoteProtocolError(f"{urlsplit(url).netloc} answered with status {answer.status}")
+    return answer.body
+
+
+async def _ask(
+    url: str, tls: ClientTls, proxy: Secret | None, find: Find | None, fields: Fields, body: bytes
+) -> WebAnswer:
+    origin = HttpOrigin.from_url(url)
+
+    def make() -> WebClient:
+        from mcpmux.transports.web_client import WebClient
+
+        return WebClient(tls, choose_proxy(origin, proxy), find, HEAD_BYTES, BODY_BYTES)
+
+    try:
+        client = await trio.to_thread.run_sync(make)  # importing httpx takes a while the first time
+        with trio.move_on_after(FETCH_SECONDS):
+            return await client.ask("POST" if body else "GET", url, fields, body)
+    except ConfigError as error:
+        raise TransportError(str(error)) from None
+    raise TransportError(f"{origin.authority} did not answer within {FETCH_SECONDS:g} s")
+
+
+# What it and its resource say.
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
@@ -66,7 +212,7 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
 
 
 def server_urls(issuer: str) -> tuple[str, ...]:
-    """Where the metadata of an authorization server may be, in the order to try. Raises ValueError."""
+    """Where the metadata of an authorization server may be, in the order to try."""
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     if not path:
@@ -109,18 +255,11 @@ def read_resource(data: bytes, url: str) -> ProtectedResource:
 
 def _covers(resource: str, url: str) -> bool:
     """Whether a server that calls itself `resource` may stand at `url`: there or above it, nowhere else."""
-    try:
-        if HttpOrigin.from_url(as_http(resource)) != HttpOrigin.from_url(as_http(url)):
-            return False
-        above, path = urlsplit(resource).path.rstrip("/"), urlsplit(url).path.rstrip("/")
-    except ValueError:
-        return False
-    return path == above or path.startswith(f"{above}/")
-
-
-def as_http(url: str) -> str:
-    """A WebSocket URL as the one of the HTTP server that it is at."""
-    return f"http{url[2:]}" if url.startswith(("ws:", "wss:")) else url
+    with suppress(ValueError):
+        if HttpOrigin.from_url(as_http(resource)) == HttpOrigin.from_url(url):
+            above, path = urlsplit(resource).path.rstrip("/"), urlsplit(url).path.rstrip("/")
+            return f"{path}/".startswith(f"{above}/")
+    return False
 
 
 class OwnMetadata:
@@ -132,15 +271,14 @@ class OwnMetadata:
         parts = urlsplit(config.resource)
         self.path = parts.path.rstrip("/")
         self.metadata_url = f"{parts.scheme}://{parts.netloc}{_RESOURCE}{self.path}"
-        document: dict[str, Any] = {
+        document = {
             "resource": config.resource,
             "authorization_servers": [issuer.issuer for issuer in config.issuers.values()],
             "bearer_methods_supported": ["header"],
             "resource_name": name,
+            "scopes_supported": sorted(config.required_scopes),
         }
-        if config.required_scopes:
-            document["scopes_supported"] = sorted(config.required_scopes)
-        self.document = msgspec.json.encode(document)
+        self.document = msgspec.json.encode({key: value for key, value in document.items() if value})
 
     def is_metadata(self, path: str, endpoint: str) -> bool:
         """Whether a request's path asks for the metadata of the endpoint at `endpoint` of a listener."""
@@ -164,78 +302,65 @@ class Found(NamedTuple):
     scopes: tuple[str, ...]
 
 
-class Discovery(msgspec.Struct, frozen=True):
-    """Of the authorization server of the upstream at `url`. `http`: how both are asked."""
+async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = None) -> Found:
+    """All that is needed to ask for an upstream's tokens. `known`: the issuer of a login, which must hold.
 
-    url: str
-    config: OAuth
-    http: OAuthHttp
+    Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
+    """
+    wanted = known or http.config.issuer
+    resource = await _find_resource(http, challenge)
+    if resource is None:
+        # The resource identifier (RFC 8707, section 2): no query, no lone slash.
+        root, path = http.own.url, urlsplit(http.url).path
+        identifier = root if path == "/" else root + path
+        return Found(await _find_own_server(http, root, wanted), identifier, challenge.scopes)
+    if wanted is not None and not any(is_same_issuer(wanted, issuer) for issuer in resource.issuers):
+        shown = repr(resource.issuers[0][:200])
+        raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
+    server = await find_server(http, wanted or resource.issuers[0])
+    return Found(server, resource.identifier, challenge.scopes or resource.scopes)
 
-    async def find(self, challenge: Challenge, known: str | None = None) -> Found:
-        """All that is needed to ask for tokens. `known`: the issuer of an earlier login, which must hold.
 
-        Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
-        """
-        root, path = self.http.own.url, urlsplit(self.url).path
-        resource = await self._find_resource(challenge, root, path.rstrip("/"))
-        wanted = known or self.config.issuer
-        if resource is None:
-            # The resource identifier (RFC 8707, section 2): no query, no lone slash.
-            identifier = root if path == "/" else root + path
-            return Found(await self._find_own_server(root, wanted), identifier, challenge.scopes)
-        if wanted is not None and not any(is_same_issuer(wanted, issuer) for issuer in resource.issuers):
-            shown = repr(resource.issuers[0][:200])
-            raise IssuerChanged(f"its authorization server is {shown} now, and not {wanted} any more")
-        server = await self.find_server(wanted or resource.issuers[0])
-        return Found(server, resource.identifier, challenge.scopes or resource.scopes)
+async def _find_resource(http: OAuthHttp, challenge: Challenge) -> ProtectedResource | None:
+    """The upstream's metadata; None when it has none."""
+    paths = urlsplit(http.url).path.rstrip("/"), ""
+    places = dict.fromkeys(challenge.metadata_url or f"{http.own.url}{_RESOURCE}{path}" for path in paths)
+    for url in places:
+        answer = await http.ask(url)
+        # Many servers answer every path with the page of an application.
+        kind = answer.headers.get("content-type", "").partition(";")[0].lower()
+        if answer.status == 200 and "json" in kind:
+            return read_resource(answer.body, http.url)
+    log.debug("the upstream has no resource metadata", places=len(places))
+    return None
 
-    async def _find_own_server(self, root: str, wanted: str | None) -> AuthorizationServer:
-        """One without resource metadata is of 2025-03-26, and may have only the paths that this demands."""
-        try:
-            return await self.find_server(wanted or root)
-        except NoMetadata:
-            if wanted not in (None, root):
-                raise
-        return AuthorizationServer(
-            root,
-            token_endpoint=f"{root}/token",
-            authorization_endpoint=f"{root}/authorize",
-            registration_endpoint=f"{root}/register",
-            code_challenge_methods_supported=("S256",),
-            token_endpoint_auth_methods_supported=("none", "client_secret_post", "client_secret_basic"),
-        )
 
-    async def find_server(self, issuer: str) -> AuthorizationServer:
-        """The metadata of an issuer. Raises TransportError, NoMetadata and other RemoteProtocolErrors."""
-        try:
-            places = server_urls(issuer)
-        except ValueError:
-            raise RemoteProtocolError("its authorization server has no usable URL") from None
-        missing = True
-        for url in places:
-            answer = await self.http.ask(url)
-            if answer.status == 200:
-                try:
-                    server = msgspec.json.decode(answer.body, type=AuthorizationServer)
-                except UNREADABLE:
-                    raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
-                if not is_same_issuer(server.issuer, issuer):
-                    raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
-                return server
-            missing = missing and answer.status == 404
-        why = f"{issuer} has no metadata of an authorization server"
-        raise NoMetadata(why) if missing else RemoteProtocolError(why)
+async def _find_own_server(http: OAuthHttp, root: str, wanted: str | None) -> AuthorizationServer:
+    """One without resource metadata is of 2025-03-26, and may have only the paths that this demands."""
+    try:
+        return await find_server(http, wanted or root)
+    except NoMetadata:
+        if wanted not in (None, root):
+            raise
+    token, authorize, register = (f"{root}/{path}" for path in ("token", "authorize", "register"))
+    methods = ("none", "client_secret_post", "client_secret_basic")
+    return AuthorizationServer(root, token, authorize, register, ("S256",), methods)
 
-    async def _find_resource(self, challenge: Challenge, root: str, path: str) -> ProtectedResource | None:
-        """The upstream's metadata; None when it has none. Raises RemoteProtocolError, TransportError."""
-        places = [f"{root}{_RESOURCE}{each}" for each in dict.fromkeys((path, ""))]
-        if challenge.metadata_url is not None:
-            places = [challenge.metadata_url]
-        for url in places:
-            answer = await self.http.ask(url)
-            # Many servers answer every path with the page of an application.
-            kind = answer.headers.get("content-type", "").partition(";")[0].lower()
-            if answer.status == 200 and "json" in kind:
-                return read_resource(answer.body, self.url)
-        log.debug("the upstream has no resource metadata", places=len(places))
-        return None
+
+async def find_server(http: OAuthHttp, issuer: str) -> AuthorizationServer:
+    """The metadata of an issuer. Raises TransportError, NoMetadata and other RemoteProtocolErrors."""
+    http.origin_of(issuer)
+    missing = True
+    for url in server_urls(issuer):
+        answer = await http.ask(url)
+        if answer.status == 200:
+            try:
+                server = msgspec.json.decode(answer.body, type=AuthorizationServer)
+            except UNREADABLE:
+                raise RemoteProtocolError(f"the metadata of {issuer} cannot be used") from None
+            if not is_same_issuer(server.issuer, issuer):
+                raise RemoteProtocolError(f"the metadata of {issuer} is that of another issuer")
+            return server
+        missing = missing and answer.status == 404
+    why = f"{issuer} has no metadata of an authorization server"
+    raise NoMetadata(why) if missing else RemoteProtocolError(why)

@@ -17,6 +17,7 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
@@ -24,20 +25,20 @@ from urllib.parse import quote_plus
 import msgspec
 import structlog
 import trio
-from oauthlib.oauth2 import OAuth2Error
-from oauthlib.oauth2.rfc6749.parameters import parse_token_response, prepare_token_request
+from oauthlib.oauth2.rfc6749.parameters import prepare_token_request
 
 from mcpmux.auth.bearer import Challenge, read_scopes
 from mcpmux.auth.credential import Clock, Credential
 from mcpmux.auth.discovery import (
+    ACCEPT,
     AuthorizationServer,
-    Discovery,
     Found,
     IssuerChanged,
-    as_http,
+    OAuthHttp,
+    discover,
+    find_server,
     is_same_issuer,
 )
-from mcpmux.auth.http import ACCEPT, AddressPolicy, OAuthHttp
 from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble, Tokens, default_folder
 from mcpmux.config import Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, OAuth
@@ -45,7 +46,6 @@ from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.route import HttpOrigin
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebAnswer
@@ -62,90 +62,69 @@ log = structlog.get_logger()
 
 def make_credential(
     name: str, target: Http | WebSocket, folder: Path | None = None, clock: Clock = time.time
-) -> Credential | None:
-    """What gets the tokens of an upstream; None when it is not configured for any. `folder`: of logins."""
-    if target.oauth is None:
-        return None
-    discovery = discovery_of(target, target.oauth)
-    if target.oauth.grant == CLIENT_CREDENTIALS:
-        return ClientCredentials(name, discovery, clock)
-    return UserLogin(discovery, LoginFile(folder or default_folder(), name, target.url), clock)
+) -> Credential:
+    """What gets the tokens of an upstream that has `oauth`. `folder`: of logins."""
+    http = OAuthHttp(target)
+    if http.config.grant == CLIENT_CREDENTIALS:
+        return ClientCredentials(name, clock, http)
+    return UserLogin(name, clock, http, LoginFile(folder or default_folder(), name, target.url))
 
 
-def discovery_of(target: Http | WebSocket, config: OAuth) -> Discovery:
-    """Finds the authorization server of an upstream, with the upstream's own TLS and proxy."""
-    own = as_http(target.url)
-    trusted = [own] if config.issuer is None else [own, config.issuer]
-    proxy = target.proxy if isinstance(target, Http) else None
-    http = OAuthHttp(AddressPolicy(trusted), HttpOrigin.from_url(own), target.tls, config.ca, proxy)
-    return Discovery(target.url, config, http)
-
-
+@dataclass(eq=False, repr=False)
 class ClientCredentials(Credential):
     """Tokens that mcpmux gets for itself, with a client id and a secret of the configuration."""
 
-    def __init__(self, name: str, discovery: Discovery, clock: Clock) -> None:
-        super().__init__(name, clock)
-        self._discovery = discovery
-        self._found: Found | None = None
-        self._asked: tuple[str, ...] = ()
+    _http: OAuthHttp
+    _found: Found | None = None
+    _asked: tuple[str, ...] = ()
 
     async def _renew(self, challenge: Challenge | None = None) -> None:
         if self._found is None or challenge is not None:
-            self._found = await self._discovery.find(challenge or Challenge())
-        scopes = self._discovery.config.scopes or self._found.scopes
-        await self._request(self._found, _union(scopes, self._asked))
+            self._found = await discover(self._http, challenge or Challenge())
+        scopes = self._http.config.scopes or self._found.scopes
+        await self._request(self._found, (*scopes, *self._asked))
 
     async def _step_up(self, challenge: Challenge) -> bool:
         # Some servers do not say which: then it is what they need at all.
-        needed = challenge.scopes or (await self._discovery.find(challenge)).scopes
-        wanted = _union(self._asked, needed)
-        if wanted == self._asked or self._found is None:
+        needed = challenge.scopes or (await discover(self._http, challenge)).scopes
+        if self._found is None or set(self._asked).issuperset(needed):
             scopes = " ".join(needed) or "unknown"
             raise TransportError(
                 f"it wants a scope that the token does not get ({scopes}): set `oauth.scopes`"
             )
-        await self._request(self._found, wanted)
+        await self._request(self._found, (*self._asked, *needed))
         return True
 
     async def _request(self, found: Found, scopes: tuple[str, ...]) -> None:
-        client = configured_client(self._discovery.config, found.server)
+        scopes = tuple(dict.fromkeys(scopes))
+        client = configured_client(self._http.config, found.server)
         form = {"grant_type": "client_credentials", "resource": found.resource, "scope": " ".join(scopes)}
         try:
-            http = self._discovery.http
-            tokens = await request_tokens(http, found.server, client, form, scopes, self._clock())
+            tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
         except Denied as error:
             raise TransportError(f"{error}: check the upstream's `oauth` settings") from None
         self._asked = scopes
         self._adopt(tokens, made_now=True)
 
 
-def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*one, *other)))
-
-
+@dataclass(eq=False, repr=False)
 class UserLogin(Credential):
     """Tokens that a person has got by `mcpmux auth login`, kept fresh with the refresh token."""
 
-    def __init__(self, discovery: Discovery, file: LoginFile, clock: Clock) -> None:
-        super().__init__(file.upstream, clock)
-        self._discovery = discovery
-        self._file = file
-        self._login: Login | None = None
+    _http: OAuthHttp
+    _file: LoginFile
+    _login: Login | None = None
 
-    @property
-    def _command(self) -> str:
-        return f"run `mcpmux auth login {self.name}` with this configuration"
+    def _trouble_with(self, what: str) -> TransportError:
+        return TransportError(f"{what}: run `mcpmux auth login {self.name}` with this configuration")
 
     async def _load(self) -> Login:
         login = await trio.to_thread.run_sync(self._file.load)
         if login is None:
-            raise TransportError(f"nobody is logged in there: {self._command}")
-        issuer = self._discovery.config.issuer
+            raise self._trouble_with("nobody is logged in there")
+        issuer = self._http.config.issuer
         if issuer is not None and not is_same_issuer(issuer, login.issuer):
-            raise TransportError(
-                f"the login is one at {login.issuer}, which is not `oauth.issuer`: {self._command}"
-            )
+            raise self._trouble_with(f"the login is one at {login.issuer}, which is not `oauth.issuer`")
         return login
 
     async def _renew(self, challenge: Challenge | None = None) -> None:
@@ -157,16 +136,16 @@ class UserLogin(Credential):
                 return
             if challenge is not None:
                 try:
-                    await self._discovery.find(challenge, login.issuer)
+                    await discover(self._http, challenge, login.issuer)
                 except IssuerChanged as error:
-                    raise TransportError(f"{error}; if you trust that one {self._command}") from None
+                    raise self._trouble_with(f"{error}; if you trust that one") from None
             if login.tokens.refresh is None:
-                raise TransportError(f"the login there has expired: {self._command}")
+                raise self._trouble_with("the login there has expired")
             try:
                 await self._refresh(login, login.tokens.refresh)
             except Denied as error:
                 if not self._takes_over(await self._load()):
-                    raise TransportError(f"the login there has ended: {error}; {self._command}") from None
+                    raise self._trouble_with(f"the login there has ended: {error}") from None
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -196,10 +175,10 @@ class UserLogin(Credential):
 
     async def _refresh(self, login: Login, refresh: str) -> None:
         """Raises Denied, other RemoteProtocolErrors, TransportError."""
-        server = await self._discovery.find_server(login.issuer)
+        server = await find_server(self._http, login.issuer)
         form = {"grant_type": "refresh_token", "refresh_token": refresh, "resource": login.resource}
-        http, scopes = self._discovery.http, login.tokens.scopes
-        tokens = await request_tokens(http, server, login.client, form, scopes, self._clock())
+        scopes = login.tokens.scopes
+        tokens = await request_tokens(self._http, server, login.client, form, scopes, self._clock())
         if tokens.refresh is None:
             tokens = msgspec.structs.replace(tokens, refresh=refresh)
         self._login = msgspec.structs.replace(login, tokens=tokens)
@@ -214,13 +193,11 @@ class UserLogin(Credential):
         if self._login is not None and login.tokens.access != self._login.tokens.access:
             return self._takes_over(login)
         # Some servers do not say which: then it is what they say that they need at all.
-        needed = challenge.scopes or (await self._discovery.find(challenge, login.issuer)).scopes
-        missing = tuple(scope for scope in needed if scope not in login.wanted)
-        if missing:
-            wanted = msgspec.structs.replace(login, wanted=(*login.wanted, *missing))
-            await trio.to_thread.run_sync(self._file.save, wanted)
+        needed = challenge.scopes or (await discover(self._http, challenge, login.issuer)).scopes
+        wanted = tuple(dict.fromkeys((*login.wanted, *needed)))
+        await trio.to_thread.run_sync(self._file.save, msgspec.structs.replace(login, wanted=wanted))
         scopes = " ".join(needed) or "it does not say what"
-        raise TransportError(f"it wants more than the login allows ({scopes}): {self._command}")
+        raise self._trouble_with(f"it wants more than the login allows ({scopes})")
 
 
 # mcpmux as a client of an authorization server: known by hand, by its own URL, or registered now, in the
@@ -228,9 +205,11 @@ class UserLogin(Credential):
 
 
 class _Registered(msgspec.Struct):
-    client_id: str
+    client_id: str = ""
     client_secret: str | None = None
     token_endpoint_auth_method: str | None = None
+    error: Any = ""
+    error_description: Any = ""
 
 
 class Denied(RemoteProtocolError):
@@ -244,10 +223,9 @@ class Denied(RemoteProtocolError):
 def configured_client(config: OAuth, server: AuthorizationServer) -> OAuthClient:
     """mcpmux as the configuration says it is registered."""
     assert config.client_id is not None
-    if config.client_secret is None:
-        return OAuthClient(config.client_id)
+    secret = None if config.client_secret is None else config.client_secret.reveal()
     method = server.choose_method("client_secret_basic", "client_secret_post")
-    return OAuthClient(config.client_id, config.client_secret.reveal(), method)
+    return OAuthClient(config.client_id, secret, method)
 
 
 def known_client(
@@ -286,23 +264,15 @@ async def register(
     fields = (*ACCEPT, ("Content-Type", "application/json"))
     answer = await http.ask(server.registration_endpoint, fields, msgspec.json.encode(wish))
     try:
-        members = msgspec.json.decode(answer.body, type=dict[str, Any])
-        if answer.status not in (200, 201):
-            error = f"{members.get('error', '')} {members.get('error_description', '')}"
-            raise RemoteProtocolError(
-                f"{server.issuer} does not register mcpmux (status {answer.status}): "
-                f"{printable(error.strip()[:SHOWN_CHARACTERS])}"
-            )
-        made = msgspec.convert(members, _Registered)
+        made = msgspec.json.decode(answer.body, type=_Registered)
     except UNREADABLE:
+        made = _Registered(error="it names no client")
+    if answer.status not in (200, 201) or not made.client_id:
+        words = f"{made.error} {made.error_description}".strip()[:SHOWN_CHARACTERS]
         raise RemoteProtocolError(
-            f"{server.issuer} answered the registration with status {answer.status} and no client"
-        ) from None
+            f"{server.issuer} does not register mcpmux (status {answer.status}): {printable(words)}"
+        )
     method = made.token_endpoint_auth_method or method
-    if made.client_secret is None:
-        method = "none"
-    elif method == "none":
-        method = "client_secret_post"
     return OAuthClient(made.client_id, made.client_secret, method, redirect_uri, registered=True)
 
 
@@ -319,14 +289,12 @@ async def request_tokens(
     Raises Denied, other RemoteProtocolErrors, and TransportError, after which asking again may help.
     """
     fields: Fields = (*ACCEPT, ("Content-Type", "application/x-www-form-urlencoded"))
+    shown = {"client_id": client.id, "client_secret": client.secret}
     if client.method == "client_secret_basic" and client.secret is not None:
         pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
         fields = (*fields, ("Authorization", "Basic " + b64encode(pair.encode()).decode()))
-    else:
-        form = {**form, "client_id": client.id}
-        if client.secret is not None:
-            form["client_secret"] = client.secret
-    answer = await http.ask(server.token_endpoint, fields, prepare_token_request(**form).encode())
+        shown = {}
+    answer = await http.ask(server.token_endpoint, fields, prepare_token_request(**form, **shown).encode())
     return _read_tokens(answer, server.issuer, scopes, now)
 
 
@@ -343,23 +311,19 @@ def _read_tokens(answer: WebAnswer, issuer: str, asked: tuple[str, ...], now: fl
         raise Denied(issuer, error, description if isinstance(description, str) else "")
     if answer.status != 200:
         raise RemoteProtocolError(f"{where} answered with status {answer.status}")
-    try:
-        found: dict[str, Any] = parse_token_response(answer.body.decode())
-    except (OAuth2Error, ValueError, TypeError, AttributeError, OverflowError):  # whatever the members hold
-        raise RemoteProtocolError(f"{where} gave no token") from None
-    access, refresh = found.get("access_token"), found.get("refresh_token")
-    kind, seconds = found.get("token_type", "bearer"), found.get("expires_in")
+    access, kind = members.get("access_token"), members.get("token_type", "bearer")
+    refresh, scope = members.get("refresh_token"), members.get("scope")
     if not isinstance(access, str) or _TOKEN.fullmatch(access) is None:
         raise RemoteProtocolError(f"{where} gave no token that can be sent")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise RemoteProtocolError(f"{where} gave no bearer token")
-    expires = None
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        expires = now + min(max(float(seconds), 0.0), LONGEST_LIFE)
-    scope = members.get("scope")
+    try:
+        seconds = float(members.get("expires_in") or 0)  # some write it as text
+    except (TypeError, ValueError):
+        raise RemoteProtocolError(f"{where} gave a token that lasts for no number of seconds") from None
     return Tokens(
         access,
         refresh if isinstance(refresh, str) and refresh else None,
-        expires,
+        now + min(max(0.0, seconds), LONGEST_LIFE) if seconds else None,
         read_scopes(scope) if isinstance(scope, str) else asked,
     )

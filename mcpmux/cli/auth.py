@@ -78,9 +78,7 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
     if target.oauth.grant == CLIENT_CREDENTIALS:
         raise ConfigError([f"upstreams.{upstream}: no login needed: it uses client credentials"])
     from mcpmux.auth.authorization_code import log_in  # oauthlib is large
-    from mcpmux.auth.upstream_auth import discovery_of
-
-    discovery = discovery_of(target, target.oauth)
+    from mcpmux.auth.discovery import OAuthHttp
 
     async def show(url: str) -> None:
         tell("Open this URL to log in:")
@@ -89,7 +87,7 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
             await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
 
     file = LoginFile(default_folder(), upstream, target.url)
-    done = run(log_in, discovery, file, time.time, show, scopes, timeout)
+    done = run(log_in, OAuthHttp(target), file, time.time, show, scopes, timeout)
     tokens, duration = done.tokens, ""
     if tokens.refresh is None and tokens.expires is not None:
         duration = f", for {(tokens.expires - time.time()) / SECONDS_A_MINUTE:.0f} minutes"

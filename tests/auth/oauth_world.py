@@ -22,8 +22,9 @@ import trio
 from mcpmux import app
 from mcpmux.auth.authorization_code import log_in
 from mcpmux.auth.credential import Credential
+from mcpmux.auth.discovery import OAuthHttp
 from mcpmux.auth.token_store import Login, LoginFile
-from mcpmux.auth.upstream_auth import discovery_of, make_credential
+from mcpmux.auth.upstream_auth import make_credential
 from mcpmux.config import Config, Http, OAuth, Secret, Upstream
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.server import serve_http
@@ -180,9 +181,7 @@ class World(Web):
         return self.target(**({"grant": "client_credentials"} | pair | more))
 
     def credential(self, target: Http) -> Credential:
-        made = make_credential("web", target, self.file.folder, self.clock)
-        assert made is not None
-        return made
+        return make_credential("web", target, self.file.folder, self.clock)
 
     async def log_in(
         self,
@@ -191,9 +190,7 @@ class World(Web):
         show: Callable[[str], Awaitable[None]] | None = None,
         seconds: float = 5,
     ) -> Login:
-        assert target.oauth is not None
-        discovery = discovery_of(target, target.oauth)
-        return await log_in(discovery, self.file, self.clock, show or browse, more, seconds)
+        return await log_in(OAuthHttp(target), self.file, self.clock, show or browse, more, seconds)
 
     @property
     def grants(self) -> list[str]:

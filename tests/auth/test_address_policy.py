@@ -6,7 +6,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from mcpmux.auth.http import LOOPBACK, METADATA, PRIVATE, PUBLIC, AddressPolicy, kind_of
+from mcpmux.auth.discovery import LOOPBACK, METADATA, PRIVATE, PUBLIC, OAuthHttp, kind_of
+from mcpmux.config import Http, OAuth
 from mcpmux.errors import RemoteProtocolError
 
 KINDS = [
@@ -51,9 +52,9 @@ def test_addresses_are_known_for_what_they_are(address: str, kind: str) -> None:
     ],
 )
 async def test_what_is_no_worse_than_the_upstream_may_be_asked(trusted: str, asked: str) -> None:
-    policy = AddressPolicy([trusted])
+    policy = OAuthHttp(Http(trusted, oauth=OAuth()))
     origin = policy.origin_of(asked)
-    assert await policy.find(origin.host, origin.port)
+    assert await policy.find_addresses(origin.host, origin.port)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +80,8 @@ async def test_what_is_no_worse_than_the_upstream_may_be_asked(trusted: str, ask
     ],
 )
 async def test_what_is_worse_may_not(trusted: str, asked: str, why: str) -> None:
-    policy = AddressPolicy([trusted])
+    policy = OAuthHttp(Http(trusted, oauth=OAuth()))
     with pytest.raises(RemoteProtocolError, match=why) as caught:
         origin = policy.origin_of(asked)
-        await policy.find(origin.host, origin.port)
+        await policy.find_addresses(origin.host, origin.port)
     assert "secret" not in str(caught.value)

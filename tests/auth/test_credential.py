@@ -161,7 +161,7 @@ async def test_a_client_that_leaves_loses_no_refresh_token(tmp_path: Path) -> No
 async def test_a_token_endpoint_that_hangs_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcpmux.auth.http.FETCH_SECONDS", 0.2)
+    monkeypatch.setattr("mcpmux.auth.discovery.FETCH_SECONDS", 0.2)
     async with open_world(tmp_path) as world:
         world.before_token = trio.sleep_forever
         credential = world.credential(world.own_target())

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.auth import http
-from mcpmux.auth.http import BODY_BYTES, HEAD_BYTES, AddressPolicy, OAuthHttp, fetch_json
-from mcpmux.config import ClientTls, Secret
+from mcpmux.auth import discovery
+from mcpmux.auth.discovery import BODY_BYTES, HEAD_BYTES, OAuthHttp, fetch_json
+from mcpmux.config import ClientTls, Http, OAuth, Secret
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportError
-from mcpmux.transports.http.route import HttpOrigin
 from tests.transports.certificates import Certificates
 from tests.transports.forward_proxy import open_proxy
 from tests.transports.test_https import server_tls, serving
@@ -25,7 +24,7 @@ def make_http(
     own: str = OWN, tls: ClientTls | None = None, ca: str | None = None, proxy: str | None = None
 ) -> OAuthHttp:
     secret = None if proxy is None else Secret(proxy)
-    return OAuthHttp(AddressPolicy([own]), HttpOrigin.from_url(own), tls or ClientTls(), ca, secret)
+    return OAuthHttp(Http(own, tls=tls or ClientTls(), oauth=OAuth(ca=ca), proxy=secret))
 
 
 class Resolver(trio.abc.HostnameResolver):
@@ -196,8 +195,8 @@ async def test_a_head_is_bounded_in_size(ask: Any) -> None:
 
 
 async def test_an_answer_is_bounded_in_time(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert http.FETCH_SECONDS == 10
-    monkeypatch.setattr(http, "FETCH_SECONDS", 0.2)
+    assert discovery.FETCH_SECONDS == 10
+    monkeypatch.setattr(discovery, "FETCH_SECONDS", 0.2)
 
     async def hang(_request: Any, _reply: Any) -> None:
         await trio.sleep_forever()
