@@ -55,12 +55,7 @@ Show = Callable[[str], Awaitable[None]]
 
 
 async def log_in(
-    http: OAuthHttp,
-    file: LoginFile,
-    clock: Clock,
-    show: Show,
-    more: Sequence[str] = (),
-    seconds: float = 300.0,
+    http: OAuthHttp, file: LoginFile, clock: Clock, show: Show, more: Sequence[str] = (), seconds: float = 300
 ) -> Login:
     """Log in at an upstream and keep the login in its `file`.
 
@@ -80,8 +75,7 @@ async def log_in(
     async with await _listen(ports) as listener:
         redirect_uri = f"http://{HOST}:{listener.socket.getsockname()[1]}{PATH}"
         client = known_client(config, server, redirect_uri, kept)
-        if client is None:
-            client = await register(http, server, redirect_uri, scopes)
+        client = client or await register(http, server, redirect_uri, scopes)
         pkce = WebApplicationClient(client.id)
         verifier: str = pkce.create_code_verifier(VERIFIER_CHARACTERS)
         asked = {
@@ -153,20 +147,16 @@ async def _listen(ports: Sequence[int]) -> trio.SocketListener:
 
 
 async def _wait_for_browser(
-    listener: trio.SocketListener,
-    redirect_uri: str,
-    state: str,
-    show: Callable[[], Awaitable[None]],
-    seconds: float,
+    listener: trio.SocketListener, url: str, state: str, show: Callable[[], Awaitable[None]], seconds: float
 ) -> dict[str, str] | None:
-    """The members of what the browser brings to `redirect_uri` with our `state`; None: nothing in time."""
+    """The members of what the browser brings to `url` with our `state`; None: nothing in time."""
     said: dict[str, str] = {}
     came = trio.Event()
 
     async def handle(request: HttpRequest, reply: HttpReply) -> None:
         members = _members(request.query)
         status, text = 200, "mcpmux has its answer. You can close this page and go back to the terminal."
-        if (request.method, f"http://{request.headers.get('host')}{request.path}") != ("GET", redirect_uri):
+        if (request.method, f"http://{request.headers.get('host')}{request.path}") != ("GET", url):
             status, text = 404, "There is nothing here."
         elif not hmac.compare_digest(members.get("state", "").encode(), state.encode()):
             status, text = 400, "This does not belong to the login that mcpmux waits for."

@@ -194,10 +194,8 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     client_id_metadata_document_supported: bool = False
 
     def choose_method(self, *methods: str) -> str:
-        """How to authenticate at its token endpoint: the first that it takes, else the first.
-
-        By RFC 8414 it takes Basic when it does not say.
-        """
+        """How to authenticate at its token endpoint: the first that it takes, else the first."""
+        # By RFC 8414 it takes Basic when it does not say.
         taken = self.token_endpoint_auth_methods_supported or ("client_secret_basic",)
         return next((method for method in methods if method in taken), methods[0])
 

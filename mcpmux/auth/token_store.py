@@ -144,10 +144,7 @@ def _told(path: Path) -> Iterator[None]:
 
 def _write(path: Path, data: bytes) -> None:
     prefix = f".{path.name}."
-    with (
-        ExitStack() as undo,
-        NamedTemporaryFile(dir=path.parent, prefix=prefix, delete=False) as file,
-    ):
+    with ExitStack() as undo, NamedTemporaryFile(dir=path.parent, prefix=prefix, delete=False) as file:
         undo.callback(Path(file.name).unlink)
         file.write(data)  # the file has mode 0600
         file.flush()
