@@ -3,8 +3,8 @@
 An answer counts only with our `state` and, where the server sends one, its own `iss`. The browser comes back
 to a page on this machine alone, which shows nothing of what was received.
 
-Source: RFC 6749, section 4.1; RFC 7636; RFC 8252, section 7.3; RFC 9207, section 2.4; "Authorization Flow
-Steps" and "Authorization Response Validation", 2026-07-28.
+Source: RFC 6749, section 4.1; RFC 7591, sections 2 and 3; RFC 7636; RFC 8252, section 7.3; RFC 9207, section
+2.4; "Client Registration", "Authorization Flow Steps" and "Authorization Response Validation", 2026-07-28.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import html
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 import trio
 from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2 import WebApplicationClient
 
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import Clock
-from mcpmux.auth.discovery import AuthorizationServer, Found, OAuthHttp, discover
-from mcpmux.auth.token_store import Login, LoginFile, StoreTrouble
-from mcpmux.auth.upstream_auth import Denied, known_client, register, request_tokens
+from mcpmux.auth.discovery import ACCEPT, AuthorizationServer, Found, OAuthHttp, discover
+from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble
+from mcpmux.auth.upstream_auth import SHOWN_CHARACTERS, Denied, configured_client, request_tokens
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.printable import printable
+from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
 from mcpmux.transports.http.server import serve_http
@@ -74,8 +78,8 @@ async def log_in(
     ports = [config.redirect_port] if config.redirect_port else [_port_of(kept), 0]
     async with await _listen(ports) as listener:
         redirect_uri = f"http://{HOST}:{listener.socket.getsockname()[1]}{PATH}"
-        client = known_client(config, server, redirect_uri, kept)
-        client = client or await register(http, server, redirect_uri, scopes)
+        client = _known_client(config, server, redirect_uri, kept)
+        client = client or await _register(http, server, redirect_uri, scopes)
         pkce = WebApplicationClient(client.id)
         verifier: str = pkce.create_code_verifier(VERIFIER_CHARACTERS)
         asked = {
@@ -132,7 +136,7 @@ def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
 
 def _port_of(kept: Login | None) -> int:
     """The port of the registration that is kept: the server may know no other."""
-    uri = kept.client.redirect_uri if kept is not None and kept.client.registered else None
+    uri = kept.client.redirect_uri if kept is not None else None
     return urlsplit(uri or "").port or 0
 
 
@@ -188,3 +192,63 @@ def _members(query: str) -> dict[str, str]:
 
 def _page(_status: int, text: str) -> tuple[Fields, bytes]:
     return PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(text)}</p>".encode()
+
+
+# mcpmux as a client of the server: known by hand, by its own URL, or registered now, in the order of "Client
+# Registration".
+
+
+def _known_client(
+    config: OAuth, server: AuthorizationServer, redirect_uri: str, kept: Login | None
+) -> OAuthClient | None:
+    """The client that mcpmux is there already; None when it has to register."""
+    if config.client_id is not None:
+        return configured_client(config, server)
+    if config.client_metadata_url is not None and server.client_id_metadata_document_supported:
+        return OAuthClient(config.client_metadata_url)
+    if kept is not None and kept.issuer == server.issuer and kept.client.redirect_uri == redirect_uri:
+        return kept.client
+    return None
+
+
+class _Registered(msgspec.Struct):
+    client_id: str = ""
+    client_secret: str | None = None
+    token_endpoint_auth_method: str | None = None
+    error: Any = ""
+    error_description: Any = ""
+
+
+async def _register(
+    http: OAuthHttp, server: AuthorizationServer, redirect_uri: str, scopes: tuple[str, ...]
+) -> OAuthClient:
+    """Register with the authorization server. Raises RemoteProtocolError that says what else there is."""
+    if server.registration_endpoint is None:
+        raise RemoteProtocolError(
+            f"{server.issuer} registers no clients by itself: register mcpmux there, "
+            "and set `oauth.client_id` of the upstream"
+        )
+    method = server.choose_method("none", "client_secret_basic", "client_secret_post")
+    wish: dict[str, Any] = {
+        "client_name": "mcpmux",
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+        "application_type": "native",
+    }
+    if scopes:
+        wish["scope"] = " ".join(scopes)
+    fields = (*ACCEPT, ("Content-Type", "application/json"))
+    answer = await http.ask(server.registration_endpoint, fields, msgspec.json.encode(wish))
+    try:
+        made = msgspec.json.decode(answer.body, type=_Registered)
+    except UNREADABLE:
+        made = _Registered(error="it names no client")
+    if answer.status not in (200, 201) or not made.client_id:
+        words = f"{made.error} {made.error_description}".strip()[:SHOWN_CHARACTERS]
+        raise RemoteProtocolError(
+            f"{server.issuer} does not register mcpmux (status {answer.status}): {printable(words)}"
+        )
+    method = made.token_endpoint_auth_method or method
+    return OAuthClient(made.client_id, made.client_secret, method, redirect_uri)

@@ -46,14 +46,15 @@ class Tokens(_Private, frozen=True):
 
 
 class OAuthClient(_Private, frozen=True):
-    """mcpmux as an authorization server knows it. `method`: of showing a secret at its token endpoint."""
+    """mcpmux as an authorization server knows it. `method`: of showing a secret at its token endpoint.
+
+    `redirect_uri`: with which mcpmux registered itself; None if it did not.
+    """
 
     id: str
     secret: str | None = None
     method: str = "none"
     redirect_uri: str | None = None
-    registered: bool = False
-    """Whether mcpmux registered it itself, so that it may do so again."""
 
 
 class Login(_Private, frozen=True):

@@ -1,12 +1,11 @@
-"""Tokens for one upstream: mcpmux's own, or those of a person's login; and mcpmux as an OAuth client.
+"""Tokens for one upstream: mcpmux's own, or those of a person's login; and how they are asked for.
 
 A client secret is shown to the configured issuer alone, a refresh token to the issuer that it came from. A
 rotated one is on disk before the new access token is used. A login that is done anew, or refreshed by another
 mcpmux, is noticed. Tokens of client credentials are kept nowhere. oauthlib is imported with this module.
 
-Source: RFC 6749, sections 2.3.1, 4, 5 and 6; RFC 7591, sections 2 and 3; RFC 8707, section 2; "Client
-Registration" and "Step-Up Authorization Flow", 2025-11-25 and 2026-07-28; "Authorization Server Binding",
-2026-07-28.
+Source: RFC 6749, sections 2.3.1, 4, 5 and 6; RFC 8707, section 2; "Step-Up Authorization Flow", 2025-11-25
+and 2026-07-28; "Authorization Server Binding", 2026-07-28.
 """
 
 from __future__ import annotations
@@ -200,16 +199,7 @@ class UserLogin(Credential):
         raise self._trouble_with(f"it wants more than the login allows ({scopes})")
 
 
-# mcpmux as a client of an authorization server: known by hand, by its own URL, or registered now, in the
-# order of "Client Registration"; and the tokens that it gets there. No error repeats what was sent.
-
-
-class _Registered(msgspec.Struct):
-    client_id: str = ""
-    client_secret: str | None = None
-    token_endpoint_auth_method: str | None = None
-    error: Any = ""
-    error_description: Any = ""
+# The tokens that a client gets from an authorization server. No error repeats what was sent.
 
 
 class Denied(RemoteProtocolError):
@@ -226,54 +216,6 @@ def configured_client(config: OAuth, server: AuthorizationServer) -> OAuthClient
     secret = None if config.client_secret is None else config.client_secret.reveal()
     method = server.choose_method("client_secret_basic", "client_secret_post")
     return OAuthClient(config.client_id, secret, method)
-
-
-def known_client(
-    config: OAuth, server: AuthorizationServer, redirect_uri: str, kept: Login | None
-) -> OAuthClient | None:
-    """The client that mcpmux is there already; None when it has to register."""
-    if config.client_id is not None:
-        return configured_client(config, server)
-    if config.client_metadata_url is not None and server.client_id_metadata_document_supported:
-        return OAuthClient(config.client_metadata_url)
-    if kept is None or kept.issuer != server.issuer:
-        return None
-    return kept.client if kept.client.registered and kept.client.redirect_uri == redirect_uri else None
-
-
-async def register(
-    http: OAuthHttp, server: AuthorizationServer, redirect_uri: str, scopes: tuple[str, ...]
-) -> OAuthClient:
-    """Register with the authorization server. Raises RemoteProtocolError that says what else there is."""
-    if server.registration_endpoint is None:
-        raise RemoteProtocolError(
-            f"{server.issuer} registers no clients by itself: register mcpmux there, "
-            "and set `oauth.client_id` of the upstream"
-        )
-    method = server.choose_method("none", "client_secret_basic", "client_secret_post")
-    wish: dict[str, Any] = {
-        "client_name": "mcpmux",
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
-        "token_endpoint_auth_method": method,
-        "application_type": "native",
-    }
-    if scopes:
-        wish["scope"] = " ".join(scopes)
-    fields = (*ACCEPT, ("Content-Type", "application/json"))
-    answer = await http.ask(server.registration_endpoint, fields, msgspec.json.encode(wish))
-    try:
-        made = msgspec.json.decode(answer.body, type=_Registered)
-    except UNREADABLE:
-        made = _Registered(error="it names no client")
-    if answer.status not in (200, 201) or not made.client_id:
-        words = f"{made.error} {made.error_description}".strip()[:SHOWN_CHARACTERS]
-        raise RemoteProtocolError(
-            f"{server.issuer} does not register mcpmux (status {answer.status}): {printable(words)}"
-        )
-    method = made.token_endpoint_auth_method or method
-    return OAuthClient(made.client_id, made.client_secret, method, redirect_uri, registered=True)
 
 
 async def request_tokens(
