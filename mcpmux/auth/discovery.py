@@ -219,10 +219,8 @@ def server_urls(issuer: str) -> tuple[str, ...]:
 
 
 def is_same_issuer(one: str, other: str) -> bool:
-    """Whether two identifiers are the same, letter by letter.
-
-    One slash behind a bare host is let pass: libraries that parse URLs add it (RFC 3986, section 6.2.3).
-    """
+    """Whether two identifiers are the same, letter by letter but for one slash behind a bare host."""
+    # Libraries that parse URLs add it (RFC 3986, section 6.2.3).
     bare, spelled = sorted((one, other), key=len)
     return one == other or (spelled == f"{bare}/" and "/" not in bare.partition("://")[2])
 

@@ -56,13 +56,12 @@ class Gate:
         self._grounds: dict[str, Any] = {f"tokens.{called}": token for called, token in config.tokens.items()}
         if config.certificates or not self.asks_tokens:
             self._grounds[CERTIFICATES] = True
-        known = {trusted.config: trusted for trusted in self._issuers.values()}  # with their keys
+        known = {(each.name, each.config): each for each in self._issuers.values()}  # with their keys
         self._issuers = {}
         if config.issuers:
             from mcpmux.auth.jwt import TrustedIssuer
         for called, issuer in config.issuers.items():
-            trusted = known.get(issuer) or TrustedIssuer(called, issuer, self._fetch)
-            trusted.name = called
+            trusted = known.get((called, issuer)) or TrustedIssuer(called, issuer, self._fetch)
             self._issuers[issuer.issuer] = trusted
             self._grounds[f"issuers.{called}"] = issuer, config.resource
 
