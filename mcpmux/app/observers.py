@@ -101,14 +101,15 @@ class Observers:
         """Reads all metrics as they are then."""
         from mcpmux.traffic.telemetry import prometheus
 
-        metrics, gauges = self.metrics, prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
+        metrics = self.metrics
         assert metrics is not None
-        if self.capture is not None:
-            gauges += prometheus.capture_gauges(self.capture)
-        if self.audit is not None:
-            gauges += prometheus.audit_gauges(self.audit)
 
         async def read() -> list[Family]:
+            gauges = prometheus.mux_gauges(mux.upstreams, mux.hub, mux.store)
+            if self.capture is not None:
+                gauges += prometheus.capture_gauges(self.capture)
+            if self.audit is not None:
+                gauges += prometheus.audit_gauges(self.audit)
             return prometheus.snapshot(metrics, gauges)
 
         return read

@@ -28,10 +28,9 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
     async with open_world({"docs": ScriptedServer(tools=[])}) as world, trio.open_nursery() as nursery:
         await world.mux.upstreams.settled(legacy=False)
         announced: list[str] = []
-        gauges = mux_gauges(world.mux.upstreams, world.mux.hub)
 
         async def read() -> list[Family]:
-            return snapshot(play.metrics, gauges)
+            return snapshot(play.metrics, mux_gauges(world.mux.upstreams, world.mux.hub))
 
         route = metrics_route(read)
         upstreams = UpstreamView(world.mux.upstreams, world.mux.hub.subscriptions, traffic.view.redactor)

@@ -298,9 +298,10 @@ async def test_with_a_full_backlog_no_exchange_is_begun(autojump_clock):
 
 def gauge_of(audit: Audit) -> float:
     """How many exchanges are held back, as metrics tell it."""
-    [(name, _, read)] = audit_gauges(audit)
-    assert name == "audit_held_back"
-    return read()
+    [family] = audit_gauges(audit)
+    assert family.name == "mcpmux_audit_held_back"
+    value: float = family.samples[()]
+    return value
 
 
 async def test_a_cancelled_exchange_leaves_a_record_even_when_the_disk_is_slow(autojump_clock):

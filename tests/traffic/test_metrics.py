@@ -50,11 +50,11 @@ def test_messages_and_bytes_are_counted_by_leg_and_direction():
     first = play.say(play.client, "in", id=1, method="ping")
     second = play.say(play.client, "in", id=2, method="ping", params={})
     answer = play.say(play.client, "out", id=1, result={})
-    assert play.metrics.messages == {
+    assert play.metrics.messages_total == {
         ("client", "in", "http", "request"): 2,
         ("client", "out", "http", "result"): 1,
     }
-    assert play.metrics.bytes == {
+    assert play.metrics.message_bytes_total == {
         ("client", "in", "http", "request"): first + second,
         ("client", "out", "http", "result"): answer,
     }
@@ -65,12 +65,12 @@ async def test_an_exchange_is_counted_by_method_upstream_and_outcome():
     await play.exchange("resources/read", {}, "docs")
     await play.exchange("tools/list", {}, "docs", "git", "docs")
     await play.exchange("ping", {})
-    assert play.metrics.exchanges == {
+    assert play.metrics.exchanges_total == {
         ("resources/read", "docs", "ok"): 1,
         ("tools/list", "(several)", "ok"): 1,
         ("ping", "(none)", "ok"): 1,
     }
-    durations = play.metrics.durations["resources/read", "docs"]
+    durations = play.metrics.exchange_duration_seconds["resources/read", "docs"]
     assert (sum(durations[:-1]), durations[-1]) == (1, 1.0)
 
 
@@ -83,26 +83,26 @@ async def test_strangers_text_is_no_label():
     play.say(play.upstream, "in", id=1, result={})
     shown = repr(vars(play.metrics))
     assert "vendor" not in shown and "u://x" not in shown and "making" not in shown
-    assert play.metrics.exchanges == {("other", "docs", "ok"): 1}
-    assert play.metrics.notifications == {("client", "in", "other"): 1}
-    assert play.metrics.calls == {("docs", "other", "ok"): 1}
+    assert play.metrics.exchanges_total == {("other", "docs", "ok"): 1}
+    assert play.metrics.notifications_total == {("client", "in", "other"): 1}
+    assert play.metrics.upstream_requests_total == {("docs", "other", "ok"): 1}
 
 
 async def test_many_strange_methods_take_no_memory():
     play = Play()
     for number in range(100):
         await play.exchange(f"vendor/{number}", {}, request_id=number)
-    assert play.metrics.exchanges == {("other", "(none)", "ok"): 100}
-    assert play.metrics.in_flight == {("other",): 0}
+    assert play.metrics.exchanges_total == {("other", "(none)", "ok"): 100}
+    assert play.metrics.exchanges_in_flight == {("other",): 0}
 
 
 async def test_what_is_being_worked_on_is_in_flight_until_it_has_ended():
     play = Play()
     play.say(play.client, "in", id=1, method="tools/call")
     await play.recorder.admit(play.client, 1, Call("tools/call", {}, {}))
-    assert play.metrics.in_flight == {("tools/call",): 1}
+    assert play.metrics.exchanges_in_flight == {("tools/call",): 1}
     await play.recorder.ended(1, RpcError(-32603, "x"))
-    assert play.metrics.in_flight == {("tools/call",): 0}
+    assert play.metrics.exchanges_in_flight == {("tools/call",): 0}
 
 
 class Refusing:
@@ -120,15 +120,15 @@ async def test_what_a_later_keeper_refuses_is_counted_and_not_left_in_flight():
     recorder = Recorder([], [metrics, Refusing()], lambda: 0.0)
     with pytest.raises(Refused):
         await recorder.admit(recorder.client("http"), 1, Call("ping", {}, {}))
-    assert metrics.in_flight == {("ping",): 0}
-    assert metrics.exchanges == {("ping", "(none)", "refused"): 1}
+    assert metrics.exchanges_in_flight == {("ping",): 0}
+    assert metrics.exchanges_total == {("ping", "(none)", "refused"): 1}
 
 
 async def test_a_listen_is_counted_and_has_no_duration():
     play = Play()
     await play.exchange("subscriptions/listen", {})
-    assert play.metrics.exchanges == {("subscriptions/listen", "(none)", "ok"): 1}
-    assert play.metrics.durations == {}
+    assert play.metrics.exchanges_total == {("subscriptions/listen", "(none)", "ok"): 1}
+    assert play.metrics.exchange_duration_seconds == {}
 
 
 @pytest.mark.parametrize(
@@ -144,21 +144,21 @@ def test_an_upstreams_answer_is_counted_under_its_configured_name(message: Any, 
     play = Play()
     play.say(play.upstream, "out", id=1, method="tools/call", params={"name": "t"})
     play.say(play.upstream, "in", id=1, **message)
-    assert play.metrics.calls == {("docs", "tools/call", outcome): 1}
-    assert play.metrics.call_durations["docs", "tools/call"][-1] == 1.0
+    assert play.metrics.upstream_requests_total == {("docs", "tools/call", outcome): 1}
+    assert play.metrics.upstream_request_duration_seconds["docs", "tools/call"][-1] == 1.0
 
 
 def test_an_answer_to_nothing_is_no_call_of_an_upstream():
     play = Play()
     play.say(play.upstream, "in", id=9, result={})
-    assert play.metrics.calls == {}
+    assert play.metrics.upstream_requests_total == {}
 
 
 def test_what_a_server_asks_is_no_call_of_an_upstream():
     play = Play()
     play.say(play.upstream, "in", id=1, method="sampling/createMessage")
     play.say(play.upstream, "out", id=1, result={})
-    assert play.metrics.calls == {}
+    assert play.metrics.upstream_requests_total == {}
 
 
 async def cancelled() -> BaseException:
@@ -197,7 +197,7 @@ async def test_a_value_is_in_the_first_bucket_whose_bound_it_does_not_pass():
     metrics, exchange = Metrics(), Exchange(1, Leg("client", "c1", "http"), Call("ping", {}, {}), 0.0, [], {})
     for seconds in (0.0, 0.001, 0.002, 0.0025, 0.002501, 99.0):
         await metrics.ended(exchange, {}, seconds)
-    *counts, total = metrics.durations["ping", "(none)"]
+    *counts, total = metrics.exchange_duration_seconds["ping", "(none)"]
     assert [counts[place] for place in (0, 1, 2, -1)] == [2, 2, 1, 1]
     assert (len(counts), sum(counts)) == (len(SECONDS) + 1, 6)
     assert total == pytest.approx(99.008001)

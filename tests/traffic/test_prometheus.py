@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpmux import __version__
 from mcpmux.config import Caching
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
-from mcpmux.traffic.telemetry.prometheus import Family, Gauge, mux_gauges, render, snapshot
+from mcpmux.traffic.telemetry.prometheus import Family, gauge, mux_gauges, render, snapshot
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play
 
 
-def rendered(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> bytes:
+def rendered(metrics: Metrics, gauges: Iterable[Family] = ()) -> bytes:
     return render(snapshot(metrics, gauges))
 
 
@@ -57,7 +57,7 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
     play = Play()
     for seconds in (0.0, 0.003, 0.003, 7.0, 1000.0):
         await play.exchange("tools/call", {}, "docs")
-        durations = play.metrics.durations["tools/call", "docs"]
+        durations = play.metrics.exchange_duration_seconds["tools/call", "docs"]
         durations[-1] += seconds - 1
         durations[SECONDS.index(1.0)] -= 1
         durations[bisect_left(SECONDS, seconds)] += 1
@@ -74,7 +74,7 @@ async def test_buckets_are_cumulative_and_end_with_the_count():
 async def test_what_is_counted_while_the_text_is_made_is_not_in_it():
     play = Play()
     await play.exchange("tools/call", {}, "docs")
-    families = snapshot(play.metrics, [("x", "x", lambda: len(play.metrics.exchanges))])
+    families = snapshot(play.metrics, [gauge("x", "x", len(play.metrics.exchanges_total))])
     before = parse(render(families))
     await play.exchange("tools/call", {}, "docs")
     await play.exchange("ping", {})
@@ -89,16 +89,8 @@ def test_any_label_value_comes_back_as_it_was(text: str):
 
 @given(st.floats(allow_nan=False))
 def test_any_number_comes_back_as_it_was(value: float):
-    found = parse(rendered(Metrics(), [("x", "x", lambda: value)]))
+    found = parse(rendered(Metrics(), [gauge("x", "x", value)]))
     assert found["mcpmux_x"] == {(): value}
-
-
-def test_callbacks_are_asked_at_each_rendering():
-    dropped = 0
-    gauge: Gauge = ("capture_dropped_total", "Messages that were not kept.", lambda: dropped)
-    assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 0}
-    dropped = 3
-    assert parse(rendered(Metrics(), [gauge]))["mcpmux_capture_dropped_total"] == {(): 3}
 
 
 async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
@@ -108,8 +100,7 @@ async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
     }
     async with open_world(servers) as world:
         await world.mux.upstreams.settled(legacy=False)
-        gauges = mux_gauges(world.mux.upstreams, world.mux.hub)
-        found = parse(rendered(Metrics(), gauges))
+        found = parse(rendered(Metrics(), mux_gauges(world.mux.upstreams, world.mux.hub)))
         assert found["mcpmux_upstream_up"] == {("docs",): 1, ("gone",): 0}
         assert found["mcpmux_upstream_connects_total"] == {("docs",): 1, ("gone",): 0}
         assert found["mcpmux_upstream_reconnects_total"] == {("docs",): 0, ("gone",): 0}
@@ -119,7 +110,7 @@ async def test_upstreams_and_clients_are_gauges(autojump_clock: object):
         await client.initialize("2025-06-18")
         await world.kill("docs")
         await client.request("resources/list")
-        found = parse(rendered(Metrics(), gauges))
+        found = parse(rendered(Metrics(), mux_gauges(world.mux.upstreams, world.mux.hub)))
         assert found["mcpmux_upstream_connects_total"]["docs",] == 2
         assert found["mcpmux_upstream_reconnects_total"]["docs",] == 1
         assert found["mcpmux_client_sessions"] == {(): 1}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.telemetry.metrics import Metrics
-from mcpmux.traffic.telemetry.prometheus import Family, Gauge, Totals, add_up, render, snapshot
+from mcpmux.traffic.telemetry.prometheus import Family, Totals, add_up, gauge, render, snapshot
 from tests.traffic.test_prometheus import parse
 
 
@@ -21,10 +21,7 @@ def told(answers: int, up: float = 1) -> list[Family]:
         for direction, data, at in (("out", request, 0.0), ("in", answer, 0.03)):
             for seen in correlator.settle([(leg, direction, data, at, None, 0, False)]):  # type: ignore[arg-type]
                 metrics.take(seen)
-    gauges: list[Gauge] = [
-        ("upstream_up", "Up.", lambda: {"docs": up}),
-        ("client_sessions", "Sessions.", lambda: answers),
-    ]
+    gauges = [gauge("upstream_up", "Up.", {"docs": up}), gauge("client_sessions", "Sessions.", answers)]
     return snapshot(metrics, gauges)
 
 
@@ -41,7 +38,7 @@ def test_the_sum_of_one_is_the_same():
 
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
 def test_the_sum_of_one_has_every_number_of_it(number: float):
-    alone = snapshot(Metrics(), [("x", "x", lambda: number)])
+    alone = snapshot(Metrics(), [gauge("x", "x", number)])
     assert parse(render(add_up([alone]))) == parse(render(alone))
 
 

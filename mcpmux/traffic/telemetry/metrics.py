@@ -44,55 +44,46 @@ def _count(histogram: list[float], seconds: float) -> None:
 class Metrics:
     """A MessageObserver and an ExchangeObserver. Attributes map label values to counts; see `prometheus`.
 
-    `calls` are requests to upstreams, those of mcpmux itself included. A listen has no duration: it lasts as
-    long as its client wants.
+    Requests to upstreams include those of mcpmux itself. A listen has no duration: it lasts as long as its
+    client wants. `message_bytes_total` is without the framing of transports.
     """
 
     def __init__(self) -> None:
-        self._tallies: defaultdict[Labels, list[int]] = defaultdict(lambda: [0, 0])
-        self.notifications: Counter[Labels] = Counter()
-        self.exchanges: Counter[Labels] = Counter()
-        self.durations: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
-        self.calls: Counter[Labels] = Counter()
-        self.call_durations: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
-        self.in_flight: Counter[Labels] = Counter()
-
-    @property
-    def messages(self) -> dict[Labels, int]:
-        """How many messages passed."""
-        return {labels: tally[0] for labels, tally in self._tallies.items()}
-
-    @property
-    def bytes(self) -> dict[Labels, int]:
-        """How long they were together, without the framing of their transports."""
-        return {labels: tally[1] for labels, tally in self._tallies.items()}
+        self.messages_total: defaultdict[Labels, int] = defaultdict(int)
+        self.message_bytes_total: defaultdict[Labels, int] = defaultdict(int)
+        self.notifications_total: Counter[Labels] = Counter()
+        self.exchanges_total: Counter[Labels] = Counter()
+        self.exchange_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
+        self.upstream_requests_total: Counter[Labels] = Counter()
+        self.upstream_request_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
+        self.exchanges_in_flight: Counter[Labels] = Counter()
 
     def take(self, observed: Observation) -> None:
         leg = observed.leg
-        tally = self._tallies[leg.side, observed.direction, leg.transport, observed.kind]
-        tally[0] += 1
-        tally[1] += len(observed.data)
+        labels = leg.side, observed.direction, leg.transport, observed.kind
+        self.messages_total[labels] += 1
+        self.message_bytes_total[labels] += len(observed.data)
         if observed.kind == "notification":
-            self.notifications[leg.side, observed.direction, method_label(observed.method)] += 1
+            self.notifications_total[leg.side, observed.direction, method_label(observed.method)] += 1
         elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
             method = method_label(observed.method)
             answered = TOOL_ERROR if observed.failed else OK
-            outcome = answered if observed.code is None else class_of(observed.code)
-            self.calls[leg.upstream, method, outcome] += 1
+            outcome = answered if observed.code is None else _CLASSES.get(observed.code, ERROR)
+            self.upstream_requests_total[leg.upstream, method, outcome] += 1
             if method != m.LISTEN:
-                _count(self.call_durations[leg.upstream, method], observed.ms / 1000)
+                _count(self.upstream_request_duration_seconds[leg.upstream, method], observed.ms / 1000)
 
     async def admit(self, exchange: Exchange) -> None:
-        self.in_flight[method_label(exchange.call.method),] += 1
+        self.exchanges_in_flight[method_label(exchange.call.method),] += 1
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
         method = method_label(exchange.call.method)
         asked = exchange.upstreams
         upstream = asked[0] if len(asked) == 1 else SEVERAL if asked else NONE
-        self.in_flight[method,] -= 1
-        self.exchanges[method, upstream, outcome_of(exchange.call.method, outcome)] += 1
+        self.exchanges_in_flight[method,] -= 1
+        self.exchanges_total[method, upstream, outcome_of(exchange.call.method, outcome)] += 1
         if method != m.LISTEN:
-            _count(self.durations[method, upstream], seconds)
+            _count(self.exchange_duration_seconds[method, upstream], seconds)
 
 
 def method_label(method: str | None) -> str:
@@ -104,7 +95,7 @@ def method_label(method: str | None) -> str:
 OK = "ok"  # a result
 TOOL_ERROR = "tool_error"  # a tool's result with `isError`
 
-# Any other code is `error`.
+ERROR = "error"  # of any other code
 _CLASSES = {
     codes.PARSE_ERROR: "parse_error",
     codes.INVALID_REQUEST: "invalid_request",
@@ -133,7 +124,7 @@ def outcome_of(method: str, outcome: Fields | BaseException) -> str:
     if isinstance(outcome, Refused):  # by a rule of mcpmux
         return "refused"
     if isinstance(outcome, RpcError):
-        return class_of(outcome.code)
+        return _CLASSES.get(outcome.code, ERROR)
     if isinstance(outcome, trio.Cancelled):  # by the client, or by a stop
         return "cancelled"
     if isinstance(outcome, BaseException):  # mcpmux failed
@@ -142,10 +133,6 @@ def outcome_of(method: str, outcome: Fields | BaseException) -> str:
         return TOOL_ERROR
     kind = outcome.get("resultType")
     return "input_required" if kind is not None and text_of(kind) == "input_required" else OK
-
-
-def class_of(code: int) -> str:
-    return _CLASSES.get(code, "error")
 
 
 def is_tool_error(result: Fields) -> bool:

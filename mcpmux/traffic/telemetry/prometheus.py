@@ -24,7 +24,6 @@ from mcpmux import __version__
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import CacheStore
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.traffic.admin.route import NO_STORE, SECURITY, HttpExchange, Route
 from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics
 from mcpmux.transports.http.message import Fields
@@ -44,7 +43,7 @@ _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 Samples = dict[Labels, Any]
-"""By label values: a number; in a histogram a list, as in `Metrics.durations`."""
+"""By label values: a number; in a histogram a list, as in `metrics`."""
 
 
 class Family(NamedTuple):
@@ -65,57 +64,32 @@ class Family(NamedTuple):
         return self.name.endswith(("_total", "_seconds"))
 
 
-Gauge = tuple[str, str, Callable[[], float | Mapping[str, float]]]
-"""What is looked up when metrics are asked for: name, what it says, and a number, or numbers by upstream."""
-
 _LEG = ("leg", "direction", "transport", "kind")
 _EXCHANGE = ("method", "upstream")
 _CALL = ("upstream", "method")
 _OUTCOME = ("outcome",)
 
-# Label names, attribute of Metrics, name, and what it says.
-_COUNTED: tuple[tuple[Labels, str, str, str], ...] = (
-    (_LEG, "messages", "messages_total", "JSON-RPC messages that passed; direction as mcpmux sees it."),
-    (_LEG, "bytes", "message_bytes_total", "Their length, without the framing of the transport."),
-    ((*_LEG[:2], "method"), "notifications", "notifications_total", "Notifications that passed."),
-    (
-        _EXCHANGE + _OUTCOME,
-        "exchanges",
-        "exchanges_total",
-        "Requests of clients that were worked on, by how they went.",
-    ),
-    (_CALL + _OUTCOME, "calls", "upstream_requests_total", "Requests that upstreams have answered, by how."),
-    (("method",), "in_flight", "exchanges_in_flight", "Requests of clients that are being worked on."),
-    (_EXCHANGE, "durations", "exchange_duration_seconds", "Time from a client's request to its answer."),
-    (
-        _CALL,
-        "call_durations",
-        "upstream_request_duration_seconds",
-        "Time from a request to an upstream to its answer.",
-    ),
+# Attributes of Metrics: name, label names, and what it says.
+_COUNTED: tuple[tuple[str, Labels, str], ...] = (
+    ("messages_total", _LEG, "JSON-RPC messages that passed; direction as mcpmux sees it."),
+    ("message_bytes_total", _LEG, "Their length, without the framing of the transport."),
+    ("notifications_total", (*_LEG[:2], "method"), "Notifications that passed."),
+    ("exchanges_total", _EXCHANGE + _OUTCOME, "Requests of clients that were worked on, by how they went."),
+    ("upstream_requests_total", _CALL + _OUTCOME, "Requests that upstreams have answered, by how."),
+    ("exchanges_in_flight", ("method",), "Requests of clients that are being worked on."),
+    ("exchange_duration_seconds", _EXCHANGE, "Time from a client's request to its answer."),
+    ("upstream_request_duration_seconds", _CALL, "Time from a request to an upstream to its answer."),
 )
 
 
-def snapshot(metrics: Metrics, gauges: Iterable[Gauge] = ()) -> list[Family]:
+def snapshot(metrics: Metrics, gauges: Iterable[Family] = ()) -> list[Family]:
     """All metrics at one time. Copies values and nothing more, so that it takes little time."""
-    build = Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})
-    counted = [
-        Family(f"mcpmux_{name}", about, labels, _copy(getattr(metrics, attribute)))
-        for labels, attribute, name, about in _COUNTED
-    ]
-    return [build, *counted, *(_read(*gauge) for gauge in gauges)]
-
-
-def _read(name: str, about: str, read: Callable[[], float | Mapping[str, float]]) -> Family:
-    found = read()
-    if isinstance(found, Mapping):
-        samples: Samples = {(upstream,): value for upstream, value in found.items()}
-        return Family(f"mcpmux_{name}", about, ("upstream",), samples)
-    return Family(f"mcpmux_{name}", about, (), {(): found})
-
-
-def _copy(samples: Mapping[Labels, Any]) -> Samples:
-    return {labels: value.copy() if isinstance(value, list) else value for labels, value in samples.items()}
+    found = [Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})]
+    for name, labels, about in _COUNTED:
+        counts: Mapping[Labels, Any] = getattr(metrics, name)
+        samples = {key: each.copy() if isinstance(each, list) else each for key, each in counts.items()}
+        found.append(Family(f"mcpmux_{name}", about, labels, samples))
+    return [*found, *gauges]
 
 
 def add_up(snapshots: Iterable[Iterable[Family]]) -> list[Family]:
@@ -190,66 +164,64 @@ def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
 # Gauges of the running parts: upstreams, clients, cache, capture, audit log.
 
 
+def gauge(name: str, about: str, value: float | Mapping[str, float]) -> Family:
+    """What is looked up when metrics are asked for: a number, or numbers by upstream."""
+    if isinstance(value, Mapping):
+        samples: Samples = {(upstream,): each for upstream, each in value.items()}
+        return Family(f"mcpmux_{name}", about, ("upstream",), samples)
+    return Family(f"mcpmux_{name}", about, (), {(): value})
+
+
 def mux_gauges(
     registry: UpstreamRegistry, hub: NotificationHub, store: CacheStore | None = None
-) -> list[Gauge]:
+) -> list[Family]:
     """Of upstreams and clients, and of what is kept in `store`."""
-
-    def shared(read: Callable[[Upstream], float]) -> Callable[[], Mapping[str, float]]:
-        return lambda: {key: read(each) for key, each in registry.items()}
-
-    def summed(read: Callable[[Upstream], int]) -> Callable[[], Mapping[str, float]]:
-        def add() -> Mapping[str, float]:
-            found = Counter(dict.fromkeys(registry, 0))
-            for upstream in registry.connected():
-                found[upstream.name] += read(upstream)
-            return found
-
-        return add
-
-    wanted = hub.subscriptions.wanted
-    up = "Whether the upstream's shared session is ready."
-    agreed = "Connections of its shared session that were agreed."
-    again = "Those among them that followed a loss."
-    sessions = "Sessions with the upstream: shared, for legacy clients, and clients' own."
-    listened = "Resources of the upstream that any client listens to."
+    up = {name: float(each.state == "ready") for name, each in registry.items()}
+    connects = {name: each.connects for name, each in registry.items()}
+    reconnects = {name: max(0, count - 1) for name, count in connects.items()}
+    sessions = Counter(dict.fromkeys(registry, 0))
+    listened = sessions.copy()
+    for each in registry.connected():
+        sessions[each.name] += 1
+        listened[each.name] += len(hub.subscriptions.wanted(each.key))
+    about = "Sessions with the upstream: shared, for legacy clients, and clients' own."
     return [
-        ("upstream_up", up, shared(lambda each: float(each.state == "ready"))),
-        ("upstream_connects_total", agreed, shared(lambda each: each.connects)),
-        ("upstream_reconnects_total", again, shared(lambda each: max(0, each.connects - 1))),
-        ("upstream_sessions", sessions, summed(lambda each: 1)),
-        ("upstream_subscriptions", listened, summed(lambda each: len(wanted(each.key)))),
-        ("client_sessions", "Legacy sessions of clients.", lambda: registry.clients),
-        ("listening_clients", "Clients that may hear of changes.", lambda: hub.listening),
+        gauge("upstream_up", "Whether the upstream's shared session is ready.", up),
+        gauge("upstream_connects_total", "Connections of its shared session that were agreed.", connects),
+        gauge("upstream_reconnects_total", "Those among them that followed a loss.", reconnects),
+        gauge("upstream_sessions", about, sessions),
+        gauge("upstream_subscriptions", "Resources of the upstream that any client listens to.", listened),
+        gauge("client_sessions", "Legacy sessions of clients.", registry.clients),
+        gauge("listening_clients", "Clients that may hear of changes.", hub.listening),
         *(cache_gauges(store) if store is not None else ()),
     ]
 
 
-def cache_gauges(store: CacheStore) -> list[Gauge]:
+def cache_gauges(store: CacheStore) -> list[Family]:
     """Of what is served from memory. Whole merged lists have no upstream."""
-
-    def counted(outcome: str) -> Callable[[], Mapping[str, float]]:
-        return lambda: {name: getattr(counts, outcome) for name, counts in store.counts.items()}
-
-    misses = "Reads and pages that were looked for in memory and asked for."
-    shared = "Reads and pages that were another's, asked for at the same time."
+    counted = {
+        "hits": "Answers from memory.",
+        "misses": "Reads and pages that were looked for in memory and asked for.",
+        "shared": "Reads and pages that were another's, asked for at the same time.",
+    }
+    upstreams = store.counts.items()
     return [
-        ("cache_hits_total", "Answers from memory.", counted("hits")),
-        ("cache_misses_total", misses, counted("misses")),
-        ("cache_shared_total", shared, counted("shared")),
-        ("cache_entries", "Answers in memory.", lambda: len(store.cache)),
-        ("cache_bytes", "What they take, about.", lambda: store.cache.bytes),
+        *(
+            gauge(f"cache_{key}_total", about, {name: getattr(each, key) for name, each in upstreams})
+            for key, about in counted.items()
+        ),
+        gauge("cache_entries", "Answers in memory.", len(store.cache)),
+        gauge("cache_bytes", "What they take, about.", store.cache.bytes),
     ]
 
 
-def capture_gauges(capture: CaptureSink) -> list[Gauge]:
+def capture_gauges(capture: CaptureSink) -> list[Family]:
     dropped = "Messages that were not captured because the disk was too slow or full."
     return [
-        ("capture_dropped_total", dropped, lambda: capture.dropped),
-        ("capture_paused", "Whether files cannot be written.", lambda: float(capture.paused)),
+        gauge("capture_dropped_total", dropped, capture.dropped),
+        gauge("capture_paused", "Whether files cannot be written.", float(capture.paused)),
     ]
 
 
-def audit_gauges(audit: Audit) -> list[Gauge]:
-    about = "Exchanges that wait for the disk of the audit log."
-    return [("audit_held_back", about, lambda: audit.held_back)]
+def audit_gauges(audit: Audit) -> list[Family]:
+    return [gauge("audit_held_back", "Exchanges that wait for the disk of the audit log.", audit.held_back)]
