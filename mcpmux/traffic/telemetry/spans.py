@@ -26,7 +26,7 @@ import trio
 from opentelemetry.context import Context as OtelContext
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import (
-    Link,
+    INVALID_SPAN_CONTEXT,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -52,8 +52,7 @@ from mcpmux.traffic.record import cut
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 
-Attributes = dict[str, str | int]
-"""Of a span."""
+Attributes = dict[str, str | int]  # of a span
 
 ARRIVED_LIMIT = 4096  # ids of requests that are not admitted yet; far more than wait at any time
 
@@ -66,6 +65,7 @@ _W3C = TraceContextTextMapPropagator()
 class _OpenSpan(NamedTuple):
     """A span that has begun. `baggage`: what the client sent along."""
 
+    kind: SpanKind
     span: Span
     attributes: Attributes
     baggage: Context
@@ -92,16 +92,16 @@ class Spans:
     def __post_init__(self) -> None:
         self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
-        self._server_names, self._client_names = Names(), Names()
-        self._server_duration, self._client_duration = (
-            self._meter.create_histogram(
-                f"mcp.{side}.operation.duration",
+        self._names = {SpanKind.SERVER: Names(), SpanKind.CLIENT: Names()}
+        self._durations = {
+            kind: self._meter.create_histogram(
+                f"mcp.{kind.name.lower()}.operation.duration",
                 unit="s",
-                description=f"Duration of MCP requests as seen by the {side}.",
+                description=f"Duration of MCP requests as seen by the {kind.name.lower()}.",
                 explicit_bucket_boundaries_advisory=BOUNDS,
             )
-            for side in ("server", "client")
-        )
+            for kind in self._names
+        }
 
     def know(self, servers: Mapping[str, Attributes]) -> None:
         """The set of upstreams has changed."""
@@ -124,44 +124,32 @@ class Spans:
         call = exchange.call
         meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(meta_context), _extract(header_context)
-        links = [Link(ambient)] if parent is not None and ambient is not None and ambient != parent else None
-        attributes = {**self._attributes(exchange.leg, call), "mcpmux.exchange": exchange.number}
-        if (request_id := self._arrived.pop(exchange.number, None)) is not None:
-            attributes["jsonrpc.request.id"] = self._text(str(request_id), NAME_LIMIT)
-        above = parent or ambient
-        context = OtelContext()
-        span = self._tracer.start_span(
-            self._name(call),
-            context=context if above is None else set_span_in_context(NonRecordingSpan(above), context),
-            kind=SpanKind.SERVER,
-            attributes=attributes,
-            links=links,
-        )
+        above = NonRecordingSpan(parent if parent.is_valid else ambient)
         baggage = baggage_to_pass(meta_context) or baggage_to_pass(header_context)
-        self._open[exchange.number] = _OpenSpan(span, attributes, baggage)
+        opened = self._open[exchange.number] = self._begin(
+            SpanKind.SERVER, exchange.leg, call, above, baggage
+        )
+        opened.span.set_attribute("mcpmux.exchange", exchange.number)
+        if (request_id := self._arrived.pop(exchange.number, None)) is not None:
+            opened.span.set_attribute("jsonrpc.request.id", self._text(str(request_id), NAME_LIMIT))
+        if parent.is_valid and ambient.is_valid and ambient != parent:
+            opened.span.add_link(ambient)
 
     async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        found = self._open.pop(exchange.number, None)
-        if found is not None:
-            error = self._end(found.span, found.attributes, exchange.leg, exchange.call.method, outcome)
-            self._server_duration.record(seconds, measured(found.attributes, error, self._server_names))
+        opened = self._open.pop(exchange.number, None)
+        if opened is not None:
+            self._end(opened, exchange.leg, exchange.call.method, outcome, seconds)
 
     async def trace(self, leg: Leg, call: Call, work: Callable[[Call], Awaitable[Fields]]) -> Fields:
         above = self._open.get(EXCHANGE.get())
         if above is None:
             return await work(call)
-        attributes = self._attributes(leg, call)
-        span = self._tracer.start_span(
-            self._name(call),
-            context=set_span_in_context(above.span, OtelContext()),
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-        )
-        asked = _UPSTREAM_CALL.set((span, call.method))
+        opened = self._begin(SpanKind.CLIENT, leg, call, above.span, above.baggage)
+        asked = _UPSTREAM_CALL.set((opened.span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self.propagate:
             context: Context = {}
-            _W3C.inject(context, set_span_in_context(span, OtelContext()))
+            _W3C.inject(context, set_span_in_context(opened.span, OtelContext()))
             context |= above.baggage
             TRACE_HEADERS.set(context_headers(context))
             call = with_context(call, context)
@@ -176,25 +164,30 @@ class Spans:
         finally:
             TRACE_HEADERS.reset(headers)
             _UPSTREAM_CALL.reset(asked)
-            failed = self._end(span, attributes, leg, call.method, outcome)
-            seconds = self._clock() - began
-            self._client_duration.record(seconds, measured(attributes, failed, self._client_names))
+            self._end(opened, leg, call.method, outcome, self._clock() - began)
 
     def close(self) -> None:
         """End what is open still."""
-        for found in self._open.values():
-            found.span.end()
+        for opened in self._open.values():
+            opened.span.end()
         self._open.clear()
 
+    def _begin(self, kind: SpanKind, leg: Leg, call: Call, above: Span, baggage: Context) -> _OpenSpan:
+        attributes = self._attributes(leg, call)
+        name = call.method if call.method in METHODS else OTHER  # a URI is no part of it: there are too many
+        if target := attributes.get(_NAMED.get(call.method, "")):
+            name = f"{name} {target}"
+        context = set_span_in_context(above, OtelContext())
+        return _OpenSpan(kind, self._tracer.start_span(name, context, kind, attributes), attributes, baggage)
+
     def _end(
-        self, span: Span, attributes: Attributes, leg: Leg, method: str, outcome: Fields | BaseException
-    ) -> str | None:
-        """End a span with how its operation went; the kind of error, None for none."""
+        self, opened: _OpenSpan, leg: Leg, method: str, outcome: Fields | BaseException, seconds: float
+    ) -> None:
+        kind, span, attributes, _ = opened
         error = error_type(method, outcome)
-        for key, value in self._of_session(leg).items():
-            if key not in attributes:
-                attributes[key] = value
-                span.set_attribute(key, value)
+        agreed = self._of_session(leg)  # the exchange may be what has agreed it
+        attributes |= agreed
+        span.set_attributes(agreed)
         if error is not None:
             span.set_attribute("error.type", error)
             about = None
@@ -203,14 +196,7 @@ class Spans:
                 about = self._text(outcome.message, TEXT_LIMIT)
             span.set_status(Status(StatusCode.ERROR, about))
         span.end()
-        return error
-
-    def _name(self, call: Call) -> str:
-        """The span's name. A URI is no part of it: there are too many."""
-        if call.method not in METHODS:
-            return OTHER
-        target = call.text("name") if call.method in _NAMED else None
-        return f"{call.method} {self._text(target, NAME_LIMIT)}" if target else call.method
+        self._durations[kind].record(seconds, measured(attributes, error, self._names[kind]))
 
     def _attributes(self, leg: Leg, call: Call) -> Attributes:
         found: Attributes = {"mcp.method.name": self._text(call.method, NAME_LIMIT)}
@@ -227,7 +213,6 @@ class Spans:
         return found
 
     def _of_session(self, leg: Leg) -> Attributes:
-        """What is agreed on a leg; an exchange may be what agrees it."""
         found: Attributes = {}
         if leg.revision is not None:
             found["mcp.protocol.version"] = self._text(leg.revision, NAME_LIMIT)
@@ -256,12 +241,10 @@ def error_type(method: str, outcome: Fields | BaseException) -> str | None:
     return TOOL_ERROR if method == m.TOOLS_CALL and is_tool_error(outcome) else None
 
 
-def _extract(context: Context) -> SpanContext | None:
-    """The span that the context is about, None for none or a malformed one."""
-    if "traceparent" not in context:
-        return None
-    found = get_current_span(_W3C.extract(context, OtelContext())).get_span_context()
-    return found if found.is_valid else None
+def _extract(context: Context) -> SpanContext:
+    if TRACEPARENT not in context:
+        return INVALID_SPAN_CONTEXT
+    return get_current_span(_W3C.extract(context, OtelContext())).get_span_context()
 
 
 # Names and attributes of spans.
@@ -271,8 +254,7 @@ NAME_LIMIT = 200  # characters of a name, method or id
 NAMES_MOST = 1000  # tools and prompts with metrics of their own
 NAMES_FAILED = 100  # of those that have only failed until now
 
-OTHER = "_OTHER"
-"""Stands for what has too many values, as the conventions spell it."""
+OTHER = "_OTHER"  # stands for what has too many values, as the conventions spell it
 
 _TRANSPORTS = {
     "stdio": {"network.transport": "pipe"},
@@ -285,8 +267,7 @@ _TRANSPORTS = {
 _NAMED = {m.TOOLS_CALL: "gen_ai.tool.name", m.PROMPTS_GET: "gen_ai.prompt.name"}
 _WITH_URI = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 
-_OURS = METHODS | set(SUPPORTED)
-"""Words of the protocol, which need no look."""
+_OURS = METHODS | set(SUPPORTED)  # words of the protocol, which need no look
 
 _MEASURED = frozenset(
     {"mcp.protocol.version", "network.transport", "network.protocol.name", "mcpmux.upstream"}
@@ -336,23 +317,16 @@ def measured(attributes: Attributes, error: str | None, names: Names) -> Attribu
 
 # Trace context of a request: where it stands in `_meta` and HTTP headers, and putting it there.
 #
-# | key | meaning |
-# | --- | --- |
-# | `traceparent` | trace id, id of the caller's span, flags (W3C Trace Context) |
-# | `tracestate` | what makers of tracing systems add to it (W3C Trace Context) |
-# | `baggage` | names and values that go along with the work (W3C Baggage) |
-#
 # Source: "OpenTelemetry trace context" in the Base Protocol overview, 2026-07-28.
 
-TRACEPARENT = "traceparent"
-TRACESTATE = "tracestate"
-BAGGAGE = "baggage"
+TRACEPARENT = "traceparent"  # trace id, id of the caller's span, flags (W3C Trace Context)
+TRACESTATE = "tracestate"  # what makers of tracing systems add to it (W3C Trace Context)
+BAGGAGE = "baggage"  # names and values that go along with the work (W3C Baggage)
 KEYS = (TRACEPARENT, TRACESTATE, BAGGAGE)
 
 BAGGAGE_LIMIT = 8192  # characters that have to be passed on (W3C Baggage, limits); more is not
 
-Context = dict[str, str]
-"""What is there of the keys."""
+Context = dict[str, str]  # what is there of the keys
 
 _HEADER_SAFE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 

@@ -96,17 +96,12 @@ def _start_sdk(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-    warnings = _SdkWarnings()
+    warnings = _SdkWarnings(logging.WARNING)
     sdk = logging.getLogger("opentelemetry")
     sdk.addHandler(warnings)
     sdk.propagate = False
-    resource = Resource.create(
-        {
-            "service.name": config.service,
-            "service.version": __version__,
-            "service.instance.id": str(uuid.uuid4()),
-        }
-    )
+    service = {"name": config.service, "version": __version__, "instance.id": str(uuid.uuid4())}
+    resource = Resource.create({f"service.{key}": value for key, value in service.items()})
     headers = {name: value.reveal() for name, value in config.headers.items()} or None
 
     def url(path: str) -> str | None:  # None leaves it to the SDK's environment variables and default
@@ -131,6 +126,7 @@ def _start_sdk(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
             meters.shutdown()
         sdk.removeHandler(warnings)
 
+    # The SDK takes microseconds for each value, also when nobody reads it.
     meter = (meters or NoOpMeterProvider()).get_meter(SCOPE, __version__)
     return traces.get_tracer(SCOPE, __version__), meter, shutdown
 
@@ -138,9 +134,7 @@ def _start_sdk(config: Tracing) -> tuple[Tracer, Meter, Callable[[], None]]:
 class _SdkWarnings(logging.Handler):
     """The SDK's warnings as events of our log. Called from its threads, too."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._count = 0
+    _count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell the 1st, 2nd, 4th, 8th …: a collector that is down must not flood the log."""
