@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from mcpmux.errors import ConfigError
 from mcpmux.traffic.audit.chain import (
     START,
     Broken,
     KeyNeeded,
     Link,
-    VersionUnknown,
     follow,
     is_torn,
     seal,
@@ -44,7 +44,7 @@ def first_bad(log: bytes, key: bytes | None) -> int | None:
     for index, line in enumerate(lines):
         try:
             after = follow(line, after, key)
-        except (Broken, VersionUnknown):
+        except (Broken, ConfigError):
             return index
     return None if is_torn(rest, after) else len(lines)
 
@@ -214,7 +214,7 @@ def test_a_chain_without_a_key_is_none_to_who_has_one():
 
 
 def test_a_later_version_is_told_from_a_changed_record():
-    with pytest.raises(VersionUnknown, match="version 2; this mcpmux reads version 1"):
+    with pytest.raises(ConfigError, match="version 2; this mcpmux reads version 1"):
         follow(line_of(f'{{"v":2,"seq":1,"prev":"{ZEROS}"'), START, None)
 
 

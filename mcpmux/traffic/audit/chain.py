@@ -19,6 +19,8 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +46,7 @@ class Link(NamedTuple):
     hash: str
 
 
-START = Link(0, "0" * _HASH_DIGITS)
-"""What the first record follows."""
+START = Link(0, "0" * _HASH_DIGITS)  # what the first record follows
 
 
 class Broken(ValueError):
@@ -54,10 +55,6 @@ class Broken(ValueError):
 
 class KeyNeeded(ConfigError):
     """The chain was made with a key, and none was given."""
-
-
-class VersionUnknown(ConfigError):
-    """A sound record of a format that this mcpmux does not know."""
 
 
 class Head(msgspec.Struct, gc=False):
@@ -94,7 +91,8 @@ def seal(bodies: Iterable[bytes], after: Link, key: bytes | None) -> tuple[bytes
 def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
     """The place of the record on a line (without its newline), which has to be the one behind `after`.
 
-    With None it may be any record. Raises Broken, KeyNeeded and VersionUnknown.
+    With None it may be any record. Raises Broken, KeyNeeded, and ConfigError for a sound record of a version
+    that this mcpmux does not know.
     """
     sealed, found, head = split(line)
     digest = _hash(sealed, key)
@@ -106,7 +104,7 @@ def follow(line: bytes, after: Link | None, key: bytes | None) -> Link:
         key_too = "" if key is None else ", or written with another key"
         raise Broken(f"was changed after it was written{key_too}: its hash is not that of what it says")
     if head.v != VERSION:
-        raise VersionUnknown([f"audit log version {head.v}; this mcpmux reads version {VERSION}"])
+        raise ConfigError([f"audit log version {head.v}; this mcpmux reads version {VERSION}"])
     if after is not None:
         expected = after.seq + 1
         if head.seq != expected:
@@ -171,14 +169,6 @@ class AuditUnusable(McpmuxError):
     """The log cannot be continued; the text advises."""
 
 
-class Tail(NamedTuple):
-    """How a file ends: its last whole line (None: none), where that ends, and the bytes behind it."""
-
-    line: bytes | None
-    end: int
-    torn: bytes
-
-
 def chains_in(path: Path) -> list[Path]:
     """The chains at a path: the folders of several workers in it, or the path itself."""
     try:
@@ -202,37 +192,35 @@ def number_of(path: Path) -> int | None:
     return int(found[1]) if found is not None else None
 
 
-def read_tail(path: Path) -> Tail:
-    """How a file ends. Raises OSError, and AuditUnusable when its end can be none of a log."""
+def read_tail(path: Path) -> tuple[bytes | None, bytes]:
+    """The last whole line of a file, None for none, and the bytes behind it.
+
+    Raises OSError, and AuditUnusable when its end can be none of a log.
+    """
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        start = max(0, size - 2 * LINE_LIMIT)
+        start = max(0, file.seek(0, os.SEEK_END) - 2 * LINE_LIMIT)
         file.seek(start)
-        data = file.read(size - start)
-    whole = data.rfind(b"\n") + 1
-    if not whole:
-        if start:
-            raise AuditUnusable(f"{path}: expected lines of JSON; this is no audit log")
-        return Tail(None, 0, data)
-    return Tail(data[data.rfind(b"\n", 0, whole - 1) + 1 : whole - 1], start + whole, data[whole:])
+        *lines, torn = file.read().split(b"\n")
+    if start and not lines:
+        raise AuditUnusable(f"{path}: expected lines of JSON; this is no audit log")
+    return (lines[-1] if lines else None), torn
 
 
+@dataclass(eq=False)
 class AuditFiles:
     """The end of a log. `append` after `open`; `close` at last."""
 
-    def __init__(
-        self, directory: Path, key: bytes | None, rotate_size: int, opening: Opening, *, sync: bool
-    ) -> None:
-        self._directory = directory
-        self._key = key
-        self._rotate_size = rotate_size
-        self._opening = opening
-        self._sync = sync
-        self._lock = self._file = -1
-        self._number = 0
-        self._size = 0  # of the file, up to its last good byte
-        self._spoilt = False  # the file may be longer than that
-        self.head = START
+    _directory: Path
+    _key: bytes | None
+    _rotate_size: int
+    _opening: Opening
+    _sync: bool
+    head: Link = START
+    _lock: int = -1
+    _file: int = -1
+    _number: int = 0
+    _size: int = 0  # of the file, up to its last good byte
+    _spoilt: bool = False  # the file may be longer than that
 
     def open(self) -> None:
         """Find the end of the log, or begin it, and write the record that opens the run.
@@ -240,14 +228,13 @@ class AuditFiles:
         Raises OSError, and AuditUnusable: another process writes it, or it does not end as it was written.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._take_lock()
         try:
-            tail = Tail(None, 0, b"")
-            if files := audit_files(self._directory):
-                tail = self._find_head(files)
+            self._take_lock()
+            files = audit_files(self._directory)
+            torn = self._find_head(files) if files else b""
             self._open_file((number_of(files[-1]) if files else None) or 1)
-            self._size, self._spoilt = tail.end, bool(tail.torn)
-            self._write_opening(tail.torn)
+            self._size, self._spoilt = self._size - len(torn), bool(torn)
+            self._write_opening(torn)
         except BaseException:
             self.close()
             raise
@@ -276,7 +263,6 @@ class AuditFiles:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(self._lock, 20).decode(errors="replace").strip() or "unknown"
-            self.close()
             raise AuditUnusable(
                 f"the audit log in {self._directory} is being written by another mcpmux (process {owner}); "
                 "stop that one, or give each its own `directory`"
@@ -284,28 +270,28 @@ class AuditFiles:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
 
-    def _find_head(self, files: Sequence[Path]) -> Tail:
-        """How the last file ends, with the last record as head."""
-        path, tail = files[-1], read_tail(files[-1])
-        line = tail.line
+    def _find_head(self, files: Sequence[Path]) -> bytes:
+        """Take the last record as head. Returns what stands behind the last whole line."""
+        path = files[-1]
+        line, torn = read_tail(path)
         if line is None and len(files) > 1:  # it was killed right after it had begun this file
             path = files[-2]
-            line = read_tail(path).line
+            line, _ = read_tail(path)
             if line is None:
                 raise AuditUnusable(f"{path}: there is no record in it{_AWAY}")
         if line is not None:
             try:
                 self.head = follow(line, None, self._key)
-            except (Broken, KeyNeeded, VersionUnknown) as error:
+            except (Broken, ConfigError) as error:
                 what = "its last record " if isinstance(error, Broken) else ""
                 raise AuditUnusable(f"{path}: {what}{error}{_AWAY}") from None
-        return tail
+        return torn
 
     def _open_file(self, number: int, flag: int = 0) -> None:
         path = self._directory / f"audit-{number:06}.jsonl"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
         before, self._file = self._file, file
-        self._number, self._size, self._spoilt = number, 0, False
+        self._number, self._size, self._spoilt = number, os.fstat(file).st_size, False
         if before >= 0:
             os.close(before)
 
@@ -379,9 +365,7 @@ def lines_of(paths: Iterable[Path]) -> Iterator[tuple[Path, int, bytes]]:
     """
     for path in paths:
         with _reading(path), path.open("rb") as file:
-            number = 0
-            while line := file.readline(LINE_LIMIT):
-                number += 1
+            for number, line in enumerate(iter(partial(file.readline, LINE_LIMIT), b""), 1):
                 yield path, number, line
 
 
@@ -399,7 +383,7 @@ def read_head(path: Path) -> Link:
     """The place of the last whole record, unchecked; START for a log without any. Raises ConfigError."""
     for file in reversed(paths_of(path)):
         with _reading(file):
-            line = read_tail(file).line
+            line, _ = read_tail(file)
         try:
             if line is not None:
                 _, found, head = split(line)
@@ -421,49 +405,39 @@ def verify(path: Path, key: bytes | None, after: str | None = None, anchor: str 
     head: Link | None = None
     fault = None
     for file, number, line in lines_of(paths):
-        if not line.endswith(b"\n"):
-            if file != paths[-1]:
-                problem = "the record is cut off, though the log goes on in another file"
-                fault = BadLine(file, number, problem)
-            elif len(line) >= LINE_LIMIT or not is_torn(line, head):
-                problem = f"{len(line)} bytes that are no beginning of the record that has to be here"
-                fault = BadLine(file, number, problem)
-            else:
-                torn = len(line)
-            break
-        record = line[:-1]
+        record, before = line[:-1], head
         try:
-            before = _place_before(record, head, after, key, is_whole=is_whole) if number == 1 else head
-            head = follow(record, before, key)
+            if not line.endswith(b"\n"):
+                if file != paths[-1]:
+                    raise Broken("is cut off, though the log goes on in another file")
+                if len(line) >= LINE_LIMIT or not is_torn(line, head):
+                    problem = f"{len(line)} bytes that are no beginning of the record that has to be here"
+                    fault = BadLine(file, number, problem)
+                else:
+                    torn = len(line)
+                break
+            opening = split(record)[2] if number == 1 else None
+            if opening is not None and head is None:
+                if after is not None:
+                    before = Link(opening.seq - 1, after)
+                elif is_whole or opening.seq == 1:  # a folder must begin with the first record of the log
+                    before = START
+            place = follow(record, before, key)
+            if opening is not None and (opening.kind != "open" or opening.file is None):
+                what = "begins no file: the first records of it were removed"
+                raise Broken(f"has number {place.seq} and {what}")
         except Broken as error:
             fault = BadLine(file, number, f"the record {error}")
             break
-        except (KeyNeeded, VersionUnknown) as error:
+        except ConfigError as error:
             raise type(error)([f"{path}: {error}"]) from None
+        head = place
         records += 1
         first = first or head.seq
         is_anchored = is_anchored or head.hash == anchor
     files = len(paths) if fault is None else paths.index(fault.path)
     anchored = is_anchored if anchor is not None else None
     return Verdict(records, files, first, head or START, torn, anchored, fault)
-
-
-def _place_before(
-    record: bytes, head: Link | None, after: str | None, key: bytes | None, *, is_whole: bool
-) -> Link | None:
-    """What the first record of a file has to follow; None for any. Raises Broken.
-
-    `is_whole`: the files must begin with the first record of the log.
-    """
-    _, _, found = split(record)
-    if head is None and after is not None:
-        head = Link(found.seq - 1, after)
-    elif head is None and (is_whole or found.seq == 1):
-        head = START
-    if found.kind != "open" or found.file is None:
-        follow(record, head, key)
-        raise Broken(f"has number {found.seq} and begins no file: the first records of it were removed")
-    return head
 
 
 @contextlib.contextmanager

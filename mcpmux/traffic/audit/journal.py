@@ -115,24 +115,22 @@ class Audit:
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver. Raises RpcError: the log cannot be written."""
-        has_room = self._outage is None and len(self._backlog) < BACKLOG_LIMIT
-        if has_room and not self._begins_all and exchange.call.method != m.LISTEN:
-            self._open += 1
-            return AT_ONCE
-        return self._admit(exchange)
+        begins = self._begins_all or exchange.call.method == m.LISTEN
+        if begins or self._outage is not None or len(self._backlog) >= BACKLOG_LIMIT:
+            return self._admit(exchange, begins)
+        self._open += 1
+        return AT_ONCE
 
-    async def _admit(self, exchange: Exchange) -> None:
+    async def _admit(self, exchange: Exchange, begins: bool) -> None:
         while len(self._backlog) >= BACKLOG_LIMIT and self._outage is None:
             await self._parked.park()
         if self._outage is not None and not self._continues:
             self._outage.refused += 1
             raise self._refusal(is_done=False)
         self._open += 1
-        if not self._begins_all and exchange.call.method != m.LISTEN:
-            return
-        entry = self._queue(self._records.begin(exchange))
         try:
-            await self._hold(entry, False)
+            if begins:
+                await self._hold(self._queue(self._records.begin(exchange)), False)
         except BaseException as error:  # `ended` is not called for it
             self._open -= 1
             self._queue(self._records.end(exchange, error, 0.0))
@@ -167,14 +165,12 @@ class Audit:
 
     async def _gather(self) -> None:
         """Let exchanges that are about to end do so, if there are any: one write is for all of them."""
-        until = trio.current_time() + GATHER_SECONDS
         count, quiet = len(self._backlog), 0
-        while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
-            if trio.current_time() >= until:
-                return
-            await trio.lowlevel.checkpoint()
-            quiet = 0 if len(self._backlog) > count else quiet + 1
-            count = len(self._backlog)
+        with trio.move_on_after(GATHER_SECONDS):
+            while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
+                await trio.lowlevel.checkpoint()
+                quiet = 0 if len(self._backlog) > count else quiet + 1
+                count = len(self._backlog)
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
@@ -189,21 +185,16 @@ class Audit:
         return Refused(BUSY, REFUSED.format(reason=reason), "audit")
 
     def _queue(self, record: Any) -> _Entry | None:
-        """None when it is lost."""
         if self._outage is not None and self._continues and len(self._backlog) >= BACKLOG_LIMIT:
             self._outage.lost += 1
-            return None
+            return None  # it is lost
         entry = _Entry(record)
         self._backlog.append(entry)
-        if len(self._backlog) == 1:
-            self._work.set()
+        self._work.set()
         return entry
 
     async def _hold(self, entry: _Entry | None, is_done: bool) -> None:
-        """Wait for an exchange's record. Raises RpcError if it should be written, and is not.
-
-        `is_done`: the work was done already.
-        """
+        """Wait for an exchange's record. Raises RpcError if it should be written, and is not."""
         if entry is not None and not entry.written and self._outage is None:
             entry.waiter = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(entry.leave)
@@ -244,24 +235,17 @@ class Audit:
 async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:
     """Append to the files; one call at a time. Cancelling it leaves a thread behind that may still write."""
     # Half of what `trio.to_thread` costs: there is one write at a time, so nothing has to limit them.
-    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
-    is_waiting = True
+    ended, token = trio.Event(), trio.lowlevel.current_trio_token()
+    results: list[Outcome[None]] = []
 
     def deliver(result: Outcome[None]) -> None:  # in the thread
+        results.append(result)
         with suppress(trio.RunFinishedError):
-            token.run_sync_soon(wake, result)
-
-    def wake(result: Outcome[None]) -> None:
-        if is_waiting:
-            trio.lowlevel.reschedule(task, result)
-
-    def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
-        nonlocal is_waiting
-        is_waiting = False
-        return trio.lowlevel.Abort.SUCCEEDED
+            token.run_sync_soon(ended.set)
 
     trio.lowlevel.start_thread_soon(partial(files.append, bodies), deliver, "audit")
-    await trio.lowlevel.wait_task_rescheduled(abandon)
+    await ended.wait()
+    results[0].unwrap()
 
 
 @asynccontextmanager
@@ -278,18 +262,12 @@ async def open_audit(
     records = RecordMaker(run, redactor or Redactor(), wall)
 
     def opening(number: int | None, torn: bytes) -> bytes:
-        opened = records.plain(
-            "open",
-            version=__version__,
-            file=number,
-            keyed=key is not None or None,
-            torn=len(torn) or None,
-            fragment=torn[:FRAGMENT_LIMIT].decode(errors="replace") or None,
-        )
-        return records.encode([opened])[0]
+        facts = {"file": number, "keyed": key is not None or None, "torn": len(torn) or None}
+        fragment = torn[:FRAGMENT_LIMIT].decode(errors="replace") or None
+        return records.encode([records.plain("open", version=__version__, fragment=fragment, **facts)])[0]
 
     directory, sync = Path(settings.directory), settings.sync != "never"
-    files = AuditFiles(directory, key, settings.rotate_size, opening, sync=sync)
+    files = AuditFiles(directory, key, settings.rotate_size, opening, sync)
     try:
         await trio.to_thread.run_sync(files.open)
     except OSError as error:
