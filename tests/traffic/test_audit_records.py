@@ -22,6 +22,7 @@ from mcpmux.traffic.audit.record import (
     TARGETS_LIMIT,
     TEXT_LIMIT,
     RecordMaker,
+    _encode_caller,
     trace_id,
 )
 from mcpmux.traffic.observer import Exchange
@@ -194,7 +195,7 @@ def test_nothing_of_strangers_is_kept_without_end():
     for number in range(2 * CALLERS_KEPT + 1):
         name = f"n{number}"
         assert said_by(maker, exchange_of(client=name, upstreams=(name,)), {})["client"] == name
-    assert 0 < maker._texts_of.cache_info().currsize <= CALLERS_KEPT
+    assert 0 < _encode_caller.cache_info().currsize <= CALLERS_KEPT
 
 
 def test_bytes_that_are_no_text_are_no_target():

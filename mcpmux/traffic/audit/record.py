@@ -66,8 +66,8 @@ from mcpmux.protocol.envelope import raw, text_of, value_of
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import MICROS, cut, listened_uris, second_of, target_in
-from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.record import MICROS, cut, listened_uris, rfc3339, target_in
+from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 TEXT_LIMIT = 2048  # characters of a target
 NAME_LIMIT = 200  # characters of a client's name or a method
@@ -127,38 +127,28 @@ class RecordMaker:
     def __init__(self, run: str, redactor: Redactor, wall: Callable[[], float]) -> None:
         self._run = run
         self._redactor = redactor
-        self._rules = redactor.current  # what the callers' texts were redacted by
         self._wall = wall
-        self._texts_of = lru_cache(CALLERS_KEPT)(self._encode_caller)
 
     def now(self) -> str:
         """The time as the log writes it."""
-        micros = round(self._wall() * MICROS)
-        return f"{second_of(micros // MICROS)}.{micros % MICROS:06}Z"
+        return rfc3339(round(self._wall() * MICROS))
 
     def plain(self, kind: str, **members: Any) -> Any:
-        """An AuditRecord that is about no exchange."""
+        """An AuditRecord with these members."""
         return AuditRecord(time=self.now(), kind=kind, run=self._run, **members)
 
     def begin(self, exchange: Exchange, kind: str = "begin") -> Any:
         """An AuditRecord of who asks what, before anything is done. Only its target is not redacted yet."""
         leg, call = exchange.leg, exchange.call
         rules = self._redactor.current
-        if rules is not self._rules:
-            self._rules = rules
-            self._texts_of.cache_clear()
         principal = call.principal.name
         client = leg.name or name_in(call.meta.get(CLIENT_INFO))
-        before, behind = self._texts_of(principal, client, leg.transport, leg.revision, call.method)
+        before, behind = _encode_caller(rules, principal, client, leg.transport, leg.revision, call.method)
         target = target_in(call.params)
-        record = AuditRecord(
-            time=self.now(),
-            kind=kind,
-            run=self._run,
-            exchange=exchange.number,
-            target=target if target is None or len(target) <= TEXT_LIMIT else self._clean_target(target),
-            decision="allowed",
-        )
+        if target is not None and len(target) > TEXT_LIMIT:
+            target = cut(rules.clean(target), TEXT_LIMIT)
+        record = self.plain(kind)
+        record.exchange, record.target, record.decision = exchange.number, target, "allowed"
         caller = Raw(f"{before}{_quote(leg.peer)}{behind}".encode())  # and all members up to `target`
         if principal:
             record.principal = caller
@@ -168,7 +158,7 @@ class RecordMaker:
             said, sent = text_of(call.meta.get("traceparent")), exchange.headers.get("traceparent")
             record.trace = trace_id(said) or trace_id(sent)
         if call.method == m.LISTEN and (uris := listened_uris(call.params)):
-            record.targets = [self._clean_target(uri) for uri in uris[:TARGETS_LIMIT]]
+            record.targets = [cut(rules.clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]]
             record.more_targets = max(0, len(uris) - TARGETS_LIMIT) or None
         return record
 
@@ -200,27 +190,22 @@ class RecordMaker:
         return record
 
     def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """AuditRecords as `chain.seal` takes them, redacted.
-
-        One look at all targets costs less than one at each.
-        """
-        rules = self._redactor.current
+        """AuditRecords as `chain.seal` takes them, redacted."""
+        rules = self._redactor.current  # one look at all targets costs less than one at each
         if not rules.leaves_text_unchanged("\n".join([each.target for each in records if each.target])):
             for record in records:
                 if record.target is not None:
                     record.target = cut(rules.clean(record.target), TEXT_LIMIT)
         return list(map(_encode, records))
 
-    def _clean_target(self, target: str) -> str:
-        return cut(self._rules.clean(target), TEXT_LIMIT)
 
-    def _encode_caller(
-        self, principal: str, client: str | None, transport: str, revision: str | None, method: str
-    ) -> tuple[str, str]:
-        """What records of a caller have before and behind `peer`, from the value of `principal` on."""
-        clean = self._rules.clean
-        before = f'{_quote(principal)},"peer":' if principal else ""
-        client, method = client and cut(clean(client), NAME_LIMIT), cut(clean(method), NAME_LIMIT)
-        said = {"client": client, "transport": transport, "revision": revision, "method": method}
-        behind = _encode({name: text for name, text in said.items() if text is not None})
-        return before, f",{behind[1:-1].decode()}"
+@lru_cache(CALLERS_KEPT)
+def _encode_caller(
+    rules: RuleSet, principal: str, client: str | None, transport: str, revision: str | None, method: str
+) -> tuple[str, str]:
+    """What records of a caller have before and behind `peer`, from the value of `principal` on."""
+    before = f'{_quote(principal)},"peer":' if principal else ""
+    client, method = client and cut(rules.clean(client), NAME_LIMIT), cut(rules.clean(method), NAME_LIMIT)
+    said = {"client": client, "transport": transport, "revision": revision, "method": method}
+    behind = _encode({name: text for name, text in said.items() if text is not None})
+    return before, f",{behind[1:-1].decode()}"
