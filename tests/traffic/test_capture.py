@@ -6,7 +6,7 @@ import errno
 import itertools
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -346,10 +346,10 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
     client, correlator = Leg("client", "c1", "http"), Correlator()
     append, full = CaptureWriter._append, [True]
 
-    def sometimes(self: CaptureWriter, parts: Sequence[bytes]) -> int:
-        if full[0] and b'"start"' not in parts[0]:
+    def sometimes(self: CaptureWriter, lines: bytes) -> int:
+        if full[0] and b'"start"' not in lines:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return append(self, parts)
+        return append(self, lines)
 
     monkeypatch.setattr(CaptureWriter, "_append", sometimes)
 
@@ -382,7 +382,7 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
     monkeypatch.setattr(capture_module, "BATCH_BYTES", 1)  # so that there are several
     sinks = []
 
-    def full(self: CaptureWriter, parts: Sequence[bytes], now: float) -> int:
+    def full(self: CaptureWriter, lines: bytes, now: float) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(CaptureWriter, "write", full)
@@ -405,10 +405,10 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
     monkeypatch.setattr(capture_module, "BATCH_BYTES", 1)
     append, calls = CaptureWriter._append, itertools.count()
 
-    def second_time_full(self: CaptureWriter, parts: Sequence[bytes]) -> int:
-        if b'"start"' not in parts[0] and next(calls) == 1:
+    def second_time_full(self: CaptureWriter, lines: bytes) -> int:
+        if b'"start"' not in lines and next(calls) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return append(self, parts)
+        return append(self, lines)
 
     monkeypatch.setattr(CaptureWriter, "_append", second_time_full)
 
@@ -425,9 +425,9 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
 async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch):
     release = threading.Event()
 
-    def hang(self: CaptureWriter, parts: Sequence[bytes], now: float) -> int:
+    def hang(self: CaptureWriter, lines: bytes, now: float) -> int:
         release.wait(30)
-        return sum(map(len, parts))
+        return len(lines)
 
     monkeypatch.setattr(CaptureWriter, "write", hang)
     monkeypatch.setattr(capture_module, "CLOSE_SECONDS", 0.05)

@@ -10,8 +10,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -19,11 +17,9 @@ import pytest
 
 from mcpmux.config import Capture
 from mcpmux.traffic.capture import files as capture_files
-from mcpmux.traffic.capture import files as capture_writer
 from mcpmux.traffic.capture.files import (
     BadLine,
     CaptureWriter,
-    Stopped,
     compress,
     expand_paths,
     file_name,
@@ -31,7 +27,6 @@ from mcpmux.traffic.capture.files import (
     read_files,
     remove_surplus,
     sweep,
-    unwritten,
 )
 from mcpmux.traffic.record import Record, Run, encode_record
 
@@ -48,12 +43,12 @@ def writer(directory: Path, size: int = 2**20, age: float = 3600.0, run: Run = R
     return CaptureWriter(directory, run, size, age)
 
 
-def write_all(one: CaptureWriter, parts: Sequence[bytes]) -> list[int]:
+def write_all(one: CaptureWriter, lines: bytes) -> list[int]:
     """How much was written at a time."""
     written = []
-    while parts:
-        written.append(one.write(parts, 100))
-        parts = unwritten(parts, written[-1])
+    while lines:
+        written.append(one.write(lines, 100))
+        lines = lines[written[-1] :]
     return written
 
 
@@ -63,7 +58,7 @@ def read(*paths: Path) -> tuple[list[int], list[BadLine]]:
 
 
 def tidy(directory: Path, config: Capture, now: float = 2e9) -> list[str]:
-    sweep(directory, config, threading.Event(), now)
+    sweep(directory, config, lambda seconds: None, now)
     return sorted(path.name for path in directory.iterdir())
 
 
@@ -72,11 +67,12 @@ class Disk:
 
     def __init__(self, room: int) -> None:
         self._room = room
+        self._system = os.write
 
-    def writev(self, fd: int, parts: Sequence[bytes]) -> int:
+    def write(self, fd: int, data: memoryview) -> int:
         if not self._room:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written = os.write(fd, b"".join(parts)[: self._room])
+        written = self._system(fd, data[: self._room])
         self._room -= written
         return written
 
@@ -109,7 +105,7 @@ def test_only_capture_files_are_found_and_of_two_forms_the_file_itself(tmp_path:
 def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: Path):
     directory = tmp_path / "a" / "b"
     one = writer(directory)
-    assert one.write([line(1), line(2)], 101.5) == len(line(1) + line(2))
+    assert one.write(line(1) + line(2), 101.5) == len(line(1) + line(2))
     (path,) = find_files(directory)
     assert path.name == "mcpmux-20261121T120001Z-5f3a9c01-0001.jsonl"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -128,11 +124,11 @@ def test_a_file_begins_with_a_start_record_and_is_for_its_user_alone(tmp_path: P
 def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
     one = writer(tmp_path, size=1000, age=60)
     size = len(line(1, 300))
-    assert write_all(one, [line(n, 300) for n in range(1, 8)]) == [3 * size, 3 * size, size]
+    assert write_all(one, b"".join(line(n, 300) for n in range(1, 8))) == [3 * size, 3 * size, size]
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
     assert one.rotated
-    one.write([line(8)], 159)
-    one.write([line(9)], 161)
+    one.write(line(8), 159)
+    one.write(line(9), 161)
     assert [read(path)[0] for path in find_files(tmp_path)][2:] == [[0, 7, 8], [0, 9]]
     assert read(tmp_path)[0] == [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 0, 9]
 
@@ -140,57 +136,55 @@ def test_a_new_file_is_begun_by_size_and_by_age(tmp_path: Path):
 def test_processes_never_share_a_file(tmp_path: Path):
     writers = [writer(tmp_path) for _ in range(3)]  # even with the same name for their runs
     for number, one in enumerate(writers, 1):
-        one.write([line(number)], 100)
+        one.write(line(number), 100)
     assert [read(path)[0] for path in find_files(tmp_path)] == [[0, 1], [0, 2], [0, 3]]
 
 
-@pytest.mark.parametrize("pieces", [1, 3, 1000])
-def test_a_write_that_fails_halfway_keeps_the_lines_that_are_whole(tmp_path: Path, monkeypatch, pieces: int):
-    """The rest can be written again; wherever it stops, and however the lines are cut into parts."""
+def test_a_write_that_fails_halfway_keeps_the_lines_that_are_whole(tmp_path: Path, monkeypatch):
+    """The rest can be written again; wherever it stops."""
     lines = [line(number, number) for number in range(2, 6)]
     text = b"".join(lines)
-    parts = [text[at : at + len(text) // pieces + 1] for at in range(0, len(text), len(text) // pieces + 1)]
     ends = list(accumulate(map(len, lines), initial=0))
     for room in range(len(text)):
         folder = tmp_path / str(room)
         one = writer(folder)
-        one.write([line(1)], 100)
+        one.write(line(1), 100)
         with monkeypatch.context() as patched:
-            patched.setattr(os, "writev", Disk(room).writev)
+            patched.setattr(os, "write", Disk(room).write)
             whole = max(end for end in ends if end <= room)
             if whole:
-                assert one.write(parts, 100) == whole
+                assert one.write(text, 100) == whole
             with pytest.raises(OSError, match="No space"):
-                one.write([text[whole:]], 100)
+                one.write(text[whole:], 100)
         assert read(folder) == ([0, 1, *range(2, 2 + ends.index(whole))], [])
-        assert one.write([text[whole:]], 100) == len(text) - whole
+        assert one.write(text[whole:], 100) == len(text) - whole
         assert read(folder) == ([0, 1, 2, 3, 4, 5], [])
         one.close()
 
 
 def test_what_is_written_in_pieces_is_whole_in_the_end(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
-    one.write([line(1)], 100)
-    lines = [line(number) for number in range(2, 6)]
-    monkeypatch.setattr(capture_writer, "PARTS_AT_ONCE", 3)
-    monkeypatch.setattr(os, "writev", lambda fd, parts: os.write(fd, b"".join(parts)[: len(line(2)) + 7]))
-    assert one.write(lines, 100) == sum(map(len, lines))
+    one.write(line(1), 100)
+    lines, system = b"".join(map(line, range(2, 6))), os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda fd, data: system(fd, data[: len(line(2)) + 7]))
+        assert one.write(lines, 100) == len(lines)
     assert read(tmp_path) == ([0, 1, 2, 3, 4, 5], [])
 
 
 def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_path: Path, monkeypatch):
     one = writer(tmp_path)
-    one.write([line(1)], 100)
+    one.write(line(1), 100)
     lines = [line(2), line(3)]
 
     def unable(fd: int, size: int) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "writev", Disk(len(lines[0]) + 10).writev)
+        patched.setattr(os, "write", Disk(len(lines[0]) + 10).write)
         patched.setattr(os, "ftruncate", unable)
-        assert one.write(lines, 100) == len(lines[0])
-    one.write(lines[1:], 100)
+        assert one.write(b"".join(lines), 100) == len(lines[0])
+    one.write(lines[1], 100)
     seqs, bad = read(tmp_path)
     assert seqs == [0, 1, 2, 0, 3]
     assert [each.problem for each in bad] == ["the file was cut in the middle of this line"]
@@ -214,9 +208,9 @@ print(len(list(Path({str(tmp_path)!r}).iterdir())))
 resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
 line = '{{"v":1,"run":"aa","seq":%d,"time":"t","kind":"request","text":"a hundred bytes of text or so"}}'
 lines = "".join(line % number + chr(10) for number in range(1, 10)).encode()
-written = one.write([lines], 0.0)
+written = one.write(lines, 0.0)
 try:
-    one.write([lines[written:]], 0.0)
+    one.write(lines[written:], 0.0)
 except OSError as error:
     print(error.strerror)
 """
@@ -242,7 +236,7 @@ print("ready", flush=True)
 line = b'{{"v":1,"run":"aa","time":"t","kind":"request","text":"' + b"x" * 50_000 + b'"}}' + bytes([10])
 lines = line * 9
 while True:
-    one.write([lines], 0.0)
+    one.write(lines, 0.0)
 """
     for _ in range(5):
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
@@ -263,7 +257,7 @@ while True:
 
 def test_complete_files_are_compressed_and_the_one_being_written_is_not(tmp_path: Path):
     one = writer(tmp_path, size=1000)
-    write_all(one, [line(n, 300) for n in range(1, 6)])
+    write_all(one, b"".join(line(n, 300) for n in range(1, 6)))
     first, second = find_files(tmp_path)
     os.utime(first, (5, 5))
     assert tidy(tmp_path, Capture()) == [first.name + ".gz", second.name]
@@ -276,9 +270,11 @@ def test_complete_files_are_compressed_and_the_one_being_written_is_not(tmp_path
 def test_compressing_can_be_stopped_and_leaves_the_file(tmp_path: Path):
     path = tmp_path / file_name(1e9, "aa", 1)
     path.write_bytes(line(1) * 20_000)
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(Stopped):
+
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
         compress(path, stop)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 

@@ -12,7 +12,7 @@ pauses and says so, traffic goes on, and what the queue holds is written when it
 from __future__ import annotations
 
 import re
-import threading
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ import trio
 from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.capture.files import CaptureWriter, Stopped, sweep, unwritten
+from mcpmux.traffic.capture.files import CaptureWriter, sweep
 from mcpmux.traffic.capture.line import LineEncoder, data_of
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
 from mcpmux.traffic.record import ANSWERS, Run, reason_of
@@ -92,36 +92,25 @@ class Levels:
                 if len(self._asked) > REMEMBERED:
                     self._asked.popitem(last=False)
             return self._level_of(upstream, observed.method)
-        names = self._upstreams_of(observed) or (None,)
-        return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
-
-    def _upstreams_of(self, observed: Observation) -> tuple[str, ...]:
-        """Which upstreams a message on a client's leg has to do with."""
         is_answer = observed.direction == "out" and observed.kind in ANSWERS
         find = self._asked.pop if is_answer else self._asked.get
-        if asked := find(observed.exchange, ()):
-            return asked
-        match = _PREFIX.match(observed.target) if observed.target is not None else None
-        owner = self._owners.get(match[1]) if match is not None else None
-        owner = owner or self._owners.get("")
-        return (owner,) if owner is not None else ()
+        names: tuple[str | None, ...] = find(observed.exchange, ()) or (self._owner_of(observed.target),)
+        return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
+
+    def _owner_of(self, target: str | None) -> str | None:
+        match = _PREFIX.match(target or "")
+        return (self._owners.get(match[1]) if match is not None else None) or self._owners.get("")
 
     def _find(self, upstream: str | None, method: str | None) -> str:
         for rule in self._rules:
-            if _fits(rule.upstream, upstream) and _fits(rule.method, method):
+            wanted = (rule.upstream, upstream), (rule.method, method)
+            if all(glob is None or (name is not None and fnmatchcase(name, glob)) for glob, name in wanted):
                 return rule.level
         return self._default
 
 
-def _fits(glob: str | None, name: str | None) -> bool:
-    return glob is None or (name is not None and fnmatchcase(name, glob))
-
-
 class _Batch(msgspec.Struct, gc=False):
-    """Messages that are encoded together: of one level, with consecutive numbers. `size`: what they cost.
-
-    `lines`: in place of the messages once there are enough of them.
-    """
+    """Messages of one level with consecutive numbers, or their `lines`. `size`: what they cost."""
 
     first: int
     level: str
@@ -165,7 +154,7 @@ class CaptureSink:
         self._urgent = trio.Event()
         self._waiting_for_room = trio.lowlevel.ParkingLot()
         self._closed = trio.Event()
-        self._stop = threading.Event()  # for the thread that tidies up
+        self._writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
 
     def expect(self, settle: Callable[[], None]) -> None:
         self._settle = settle
@@ -190,12 +179,10 @@ class CaptureSink:
                 self._unlogged[_PAUSED if self.paused else _SLOW] += 1
 
     def _put(self, level: str, messages: Sequence[Observation], size: int) -> None:
-        """Into the queue, beside what was there last if they can be encoded together."""
         first, self._seq = self._seq + 1, self._seq + len(messages)
         last = self._queue[-1] if self._queue else None
-        if (
+        if (  # it cannot be encoded together with what was there last
             last is None
-            or last.lines
             or last.level != level
             or last.first + len(last.messages) != first
             or len(last.messages) + len(messages) > ENCODED_AT_ONCE
@@ -230,7 +217,13 @@ class CaptureSink:
         return AT_ONCE
 
     async def run(self) -> None:
-        """Write what is taken until `close`, and what is left then. Cancelling it leaves whole lines."""
+        """Write what is taken until `close`, and what is left then, also when it is cancelled."""
+        with self._writing:
+            await self._write_until_closed()
+        if self._writing.cancelled_caught:
+            log.error("the capture is incomplete, its last messages could not be written in time")
+
+    async def _write_until_closed(self) -> None:
         while True:
             await self._filled.wait()
             self._urgent = trio.Event()
@@ -241,9 +234,8 @@ class CaptureSink:
                 self._settle()
                 self._filled = trio.Event()
             await self._write_queue()
-            for why, number in self._unlogged.items():
-                what = f"messages are missing in the capture: {why}"
-                log.warning(what, dropped=number, in_all=self.dropped)
+            for why, lost in self._unlogged.items():
+                log.warning(f"messages are missing in the capture: {why}", dropped=lost, in_all=self.dropped)
             self._unlogged.clear()
             if self._closed.is_set():
                 self._settle()
@@ -254,8 +246,8 @@ class CaptureSink:
             log.error("the capture is incomplete: its last messages could not be written", lost=self._lost)
 
     def close(self) -> None:
-        """Nothing more will pass; `run` returns when all is written."""
-        self._stop.set()
+        """Nothing more will pass; `run` returns when all is written, within CLOSE_SECONDS."""
+        self._writing.deadline = trio.current_time() + CLOSE_SECONDS
         self._closed.set()
         self._filled.set()
         self._urgent.set()
@@ -264,7 +256,7 @@ class CaptureSink:
         """Encode and write what is in the queue now; it stays counted until it is written."""
         queue, self._queue = self._queue, deque()
         parts: list[bytes] = []
-        length = size = 0
+        size = 0
         while queue:
             batch = queue.popleft()
             lines, work = batch.lines, (batch.first, batch.level, batch.messages)
@@ -275,17 +267,15 @@ class CaptureSink:
                 await trio.lowlevel.checkpoint()
                 lines = self._lines.encode(*work)
             parts += lines
-            length += sum(map(len, lines))
             size += batch.size
-            if length >= BATCH_BYTES or not queue:
-                await self._write(parts, size)
-                parts = []
-                length = size = 0
+            if size >= BATCH_BYTES or not queue:
+                await self._write(b"".join(parts), size)
+                parts, size = [], 0
 
-    async def _write(self, parts: Sequence[bytes], size: int) -> None:
+    async def _write(self, lines: bytes, size: int) -> None:
         """Write all of them, however long it does not work; at the end, up to where it does not."""
-        while parts and not self._lost:
-            write = partial(self.writer.write, parts, self._clock())
+        while lines and not self._lost:
+            write = partial(self.writer.write, lines, self._clock())
             try:
                 written = await trio.to_thread.run_sync(write, abandon_on_cancel=True)
             except OSError as error:
@@ -304,25 +294,29 @@ class CaptureSink:
                     log.warning("capture goes on")
                 if self.writer.rotated:
                     self._rotated.set()
-                parts = unwritten(parts, written)
-        self._lost += sum(part.count(b"\n") for part in parts)
+                lines = lines[written:]
+        self._lost += lines.count(b"\n")
         self._bytes -= size
         self._waiting_for_room.unpark_all()
 
     async def keep_tidy(self) -> None:
-        """Compress and remove files until `close`: at first, when a file is complete, and now and then."""
-        while not self._stop.is_set():
+        """Compress and remove files: at first, when a file is complete, and now and then."""
+        while True:
             self._rotated, self.writer.rotated = trio.Event(), False
             now = self._run.wall_at(self._clock())
-            work = partial(sweep, self.writer.directory, self._config, self._stop, now)
+            work = partial(sweep, self.writer.directory, self._config, _rest, now)
             try:
                 await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             except OSError as error:
                 log.warning("capture files could not be compressed or removed", reason=reason_of(error))
-            except Stopped:
-                return
             with trio.move_on_after(TIDY_SECONDS):
                 await self._rotated.wait()
+
+
+def _rest(seconds: float) -> None:
+    """In a thread: wait, unless its task is cancelled."""
+    trio.from_thread.check_cancelled()
+    time.sleep(seconds)
 
 
 class CaptureUnusable(McpmuxError):
@@ -348,20 +342,11 @@ async def open_capture(
     except OSError as error:
         reason = f"cannot write in {config.directory}: {reason_of(error)}"
         raise CaptureUnusable(f"capture: {reason}; `capture.directory` says where") from None
-    writing = trio.CancelScope(shield=True)  # it outlives the cancelling of whatever is captured
-
-    async def write_to_the_end() -> None:
-        with writing:
-            await sink.run()
-        if writing.cancelled_caught:
-            log.error("the capture is incomplete, its last messages could not be written in time")
-        nursery.cancel_scope.cancel(reason="capture has ended")
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(sink.keep_tidy, name="capture files")
-        nursery.start_soon(write_to_the_end, name="capture")
+    async with trio.open_nursery() as writer, trio.open_nursery() as sweeper:
+        writer.start_soon(sink.run, name="capture")
+        sweeper.start_soon(sink.keep_tidy, name="capture files")
         try:
             yield sink
         finally:
+            sweeper.cancel_scope.cancel(reason="capture has ended")
             sink.close()
-            writing.deadline = trio.current_time() + CLOSE_SECONDS

@@ -15,14 +15,14 @@ import fcntl
 import gzip
 import os
 import re
-import threading
+import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
@@ -80,38 +80,33 @@ def read_files(paths: Sequence[Path], on_bad: OnBad) -> Iterator[Record]:
     its compression, and with one that cannot be opened. Blocks; of a file one line at a time is in memory.
     """
     for path in paths:
-        try:
-            with path.open("rb") as raw:
-                compressed = raw.read(2) == b"\x1f\x8b"
-                raw.seek(0)
-                stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[assignment]
-                yield from _read_lines(path, stream, on_bad)
-        except OSError as error:
-            on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
+        yield from _read_file(path, on_bad)
 
 
-def _read_lines(path: Path, stream: IO[bytes], on_bad: OnBad) -> Iterator[Record]:
+def _read_file(path: Path, on_bad: OnBad) -> Iterator[Record]:
     number = 0
     try:
-        while line := stream.readline(LINE_LIMIT):
-            number += 1
-            whole = line.endswith(b"\n")
-            if not whole and len(line) == LINE_LIMIT:
-                on_bad(BadLine(path, number, f"the line is longer than {LINE_LIMIT} bytes"))
-                while (piece := stream.readline(2**20)) and not piece.endswith(b"\n"):
-                    pass
-            elif line.strip():
-                try:
-                    record = decode_record(line)
-                except BadRecord as error:
-                    problem = str(error) if whole else "the file was cut in the middle of this line"
-                    on_bad(BadLine(path, number, problem))
-                else:
-                    yield record
+        with path.open("rb") as raw:
+            stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+            while line := stream.readline(LINE_LIMIT):
+                number += 1
+                whole = line.endswith(b"\n")
+                if not whole and len(line) == LINE_LIMIT:
+                    on_bad(BadLine(path, number, f"the line is longer than {LINE_LIMIT} bytes"))
+                    while (piece := stream.readline(2**20)) and not piece.endswith(b"\n"):
+                        pass
+                elif line.strip():
+                    try:
+                        yield decode_record(line)
+                    except BadRecord as error:
+                        problem = str(error) if whole else "the file was cut in the middle of this line"
+                        on_bad(BadLine(path, number, problem))
     except EOFError:
         on_bad(BadLine(path, number + 1, "the compressed file was cut here"))
     except (zlib.error, gzip.BadGzipFile):
         on_bad(BadLine(path, number + 1, "the compressed file is damaged from here on"))
+    except OSError as error:
+        on_bad(BadLine(path, 0, f"cannot read the file: {reason_of(error)}"))
 
 
 # Complete files are compressed, and those that are too many, too large or too old removed. All of it blocks.
@@ -121,43 +116,35 @@ CHUNK = 256 * 2**10  # bytes that are compressed at a time
 LEVEL = 6  # of gzip
 
 
-class Stopped(Exception):
-    """There is no time for this any more."""
+def sweep(directory: Path, config: Capture, rest: Callable[[float], None], now: float) -> None:
+    """One round over the folder. `now`: seconds since 1970. Raises OSError.
 
-
-def sweep(directory: Path, config: Capture, stop: threading.Event, now: float) -> None:
-    """One round over the folder. `now`: seconds since 1970. Raises OSError; Stopped once `stop` is set."""
-    for leftover in directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}"):
-        with _exclusive_lock(leftover.with_suffix("").with_suffix("")) as is_locked:
-            if is_locked:
-                leftover.unlink(missing_ok=True)
+    `rest` waits for so many seconds; what it raises ends the work.
+    """
+    leftovers = directory.glob(f"mcpmux-*{COMPRESSED}{UNFINISHED}")
+    for path in _unlocked([each.with_suffix("").with_suffix("") for each in leftovers]):
+        path.with_name(path.name + ".gz" + UNFINISHED).unlink(missing_ok=True)
     if config.compress:
-        for path in find_files(directory):
-            if path.name.endswith(SUFFIX):
-                with _exclusive_lock(path) as is_locked:
-                    if is_locked:
-                        compress(path, stop)
+        for path in _unlocked(each for each in find_files(directory) if each.name.endswith(SUFFIX)):
+            compress(path, rest)
     remove_surplus(directory, config, now)
 
 
-def compress(path: Path, stop: threading.Event) -> None:
+def compress(path: Path, rest: Callable[[float], None]) -> None:
     """Put `.gz` in its place, with the same time. Rests half of the time: traffic goes first."""
     whole = path.with_name(path.name + ".gz")
     part = whole.with_name(whole.name + UNFINISHED)
-    facts = path.stat()
     try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-        with path.open("rb") as source, os.fdopen(fd, "wb") as raw:
+        with path.open("rb") as source, open(part, "wb", opener=partial(os.open, mode=FILE_MODE)) as raw:
             with gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) as target:
                 began = time.monotonic()
                 while chunk := source.read(CHUNK):
                     target.write(chunk)
-                    if stop.wait(time.monotonic() - began):
-                        raise Stopped
+                    rest(time.monotonic() - began)
                     began = time.monotonic()
             raw.flush()
             os.fsync(raw.fileno())
-        os.utime(part, (facts.st_atime, facts.st_mtime))
+        shutil.copystat(path, part)
         part.replace(whole)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -172,29 +159,19 @@ def remove_surplus(directory: Path, config: Capture, now: float) -> None:
     for path, facts in files:
         too_many = config.keep_files is not None and count > config.keep_files
         too_old = config.keep_age is not None and now - facts.st_mtime > config.keep_age
-        if not (too_many or too_old or total > config.keep_bytes):
-            continue
-        with _exclusive_lock(path) as is_locked:
-            if is_locked:
+        if too_many or too_old or total > config.keep_bytes:
+            for _ in _unlocked([path]):
                 path.unlink(missing_ok=True)
                 total, count = total - facts.st_size, count - 1
 
 
-@contextmanager
-def _exclusive_lock(path: Path) -> Iterator[bool]:
-    """Whether no other process has the file locked; inside of this none can lock it."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        yield True
-        return
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
+def _unlocked(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those that no other process has locked or that are gone; each is locked until the next is asked for."""
+    for path in paths:
+        with contextlib.ExitStack() as stack, contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(FileNotFoundError):
+                fcntl.flock(stack.enter_context(path.open("rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield path
 
 
 # One run's files are written in whole lines only, and as many as there is room for. When a write fails, what
@@ -203,7 +180,6 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
-PARTS_AT_ONCE = 1024  # Linux takes no more in one call
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
@@ -241,14 +217,14 @@ class CaptureWriter:
         start = Record(v=VERSION, run=self._run.name, time=time, at=at, kind="start", version=__version__)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._append([encode_record(start)])
+            self._append(encode_record(start))
         except OSError:
             self.close()
             path.unlink(missing_ok=True)
             raise
 
-    def write(self, parts: Sequence[bytes], now: float) -> int:
-        """Write as many lines as belong into one file. Each line in the parts has its newline.
+    def write(self, lines: bytes, now: float) -> int:
+        """Write as many lines, each with its newline, as belong into one file.
 
         Returns how many bytes are written, of whole lines. Raises OSError when not even the first could be;
         the rest can be written again in any case.
@@ -257,25 +233,23 @@ class CaptureWriter:
             self.close()
         self.open(now)
         room = max(self._size_limit - self._size, 1)
-        if sum(map(len, parts)) >= room:
-            lines = b"".join(parts)
-            parts = [lines[: lines.find(b"\n", room - 1) + 1 or len(lines)]]
-        written = self._append(parts)
+        if len(lines) >= room:
+            lines = lines[: lines.find(b"\n", room - 1) + 1 or None]
+        written = self._append(lines)
         if self._size >= self._size_limit:
             self.close()
         return written
 
-    def _append(self, parts: Sequence[bytes]) -> int:
-        """Write into the open file. The parts are not joined: they would be in memory twice."""
+    def _append(self, lines: bytes) -> int:
         assert self._fd is not None
-        good, rest = self._size, parts
+        good, rest = self._size, memoryview(lines)
         try:
             while rest:
-                written = os.writev(self._fd, rest[:PARTS_AT_ONCE])
+                written = os.write(self._fd, rest)
                 self._size += written
-                rest = unwritten(rest, written)
+                rest = rest[written:]
         except OSError:
-            whole = b"".join(parts).rfind(b"\n", 0, self._size - good) + 1  # bytes that end with a line
+            whole = lines.rfind(b"\n", 0, self._size - good) + 1  # bytes that end with a line
             try:
                 os.ftruncate(self._fd, good + whole)
                 self._size = good + whole
@@ -293,12 +267,3 @@ class CaptureWriter:
             self.rotated = True
             with contextlib.suppress(OSError):
                 os.close(fd)
-
-
-def unwritten(parts: Sequence[bytes], written: int) -> Sequence[bytes]:
-    """What is left of parts of which so many bytes are written."""
-    for index, part in enumerate(parts):
-        if written < len(part):
-            return [part[written:], *parts[index + 1 :]]
-        written -= len(part)
-    return ()
