@@ -23,7 +23,7 @@ from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
-from mcpmux.traffic.capture.line import LineEncoder, to_record
+from mcpmux.traffic.capture.line import encode_lines, to_record
 from mcpmux.traffic.correlation import Correlator
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Record, Run, decode_record, encode_record
@@ -49,7 +49,7 @@ def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> O
 def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
     """The record that a reader gets of a message that a client sends."""
     seen = Correlator().settle([(Leg("client", "c1", "http"), "in", data, 101.25, None, 0, False)])[0]
-    (line,) = LineEncoder(RUN, REDACTOR, body_bytes).encode(7, level, [seen])
+    (line,) = encode_lines(RUN, REDACTOR, body_bytes, 7, level, [seen])
     assert line.count(b"\n") == 1
     json.loads(line)
     return decode_record(line)

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.capture.line import HEAD, LEGS_CACHED, LineEncoder, without_repeats
+from mcpmux.traffic.capture.line import (
+    HEAD,
+    LEGS_CACHED,
+    SORTS_CACHED,
+    _kinds_of,
+    encode_lines,
+    without_repeats,
+)
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import ANSWERS, Run, decode_record
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -96,27 +103,27 @@ def members(line: bytes) -> dict[str, Any]:
     st.sampled_from(["full", "truncated", "metadata"]),
 )
 def test_a_line_is_the_same_after_others(messages: list[tuple[Observation, Any, Any]], level: str):
-    encoder = LineEncoder(RUN, REDACTOR, 40)
     for seq, (seen, *facts) in enumerate(messages, 1):
         for said in facts:  # what is known of a leg may change from message to message
             seen.leg.name = seen.leg.session = seen.leg.revision = said
             seen.leg.transport = said or "http"
-            alone = LineEncoder(RUN, REDACTOR, 40).encode(seq, level, [seen])
-            assert encoder.encode(seq, level, [seen]) == alone
+            after_others = encode_lines(RUN, REDACTOR, 40, seq, level, [seen])
+            _kinds_of.cache_clear()
+            assert encode_lines(RUN, REDACTOR, 40, seq, level, [seen]) == after_others
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sampled_from(["full", "truncated", "metadata"]))
 def test_lines_of_many_messages_are_those_of_each(messages: list[Observation], level: str):
-    lines = b"".join(LineEncoder(RUN, REDACTOR, 40).encode(7, level, messages)).splitlines(keepends=True)
+    lines = b"".join(encode_lines(RUN, REDACTOR, 40, 7, level, messages)).splitlines(keepends=True)
     for seq, (seen, line) in enumerate(zip(messages, lines, strict=True), 7):
-        assert [line] == LineEncoder(RUN, REDACTOR, 40).encode(seq, level, [seen])
+        assert [line] == encode_lines(RUN, REDACTOR, 40, seq, level, [seen])
 
 
 @settings(max_examples=300, deadline=None)
 @given(MESSAGES, st.sampled_from(["full", "truncated", "metadata"]))
 def test_a_line_says_what_is_known_of_its_message(seen: Observation, level: str):
-    (line,) = LineEncoder(RUN, REDACTOR, 40).encode(7, level, [seen])
+    (line,) = encode_lines(RUN, REDACTOR, 40, 7, level, [seen])
     body, count = REDACTOR.redact(seen.method, seen.data)
     found = members(line)
     assert (found["kind"], found["leg"], found["peer"]) == (seen.kind, seen.leg.side, seen.leg.peer)
@@ -189,23 +196,23 @@ def test_long_nonsense_is_left_as_it_is(around: bytes):
 
 def test_rules_that_are_replaced_count_for_names_that_were_encoded_before():
     redactor = Redactor()
-    encoder = LineEncoder(RUN, redactor, 40)
     leg = Leg("client", "c1", "http")
     leg.name = "pin-1234"
     seen = Observation(leg, "out", b"{}", 101.0, "result", 1, "pin-5678")
-    assert b"".join(encoder.encode(1, "full", [seen])).count(b"pin-") == 2
+    assert b"".join(encode_lines(RUN, redactor, 40, 1, "full", [seen])).count(b"pin-") == 2
     redactor.adopt(Redaction(patterns={"pin": r"pin-\d+"}))
-    (line,) = encoder.encode(2, "full", [seen])
+    (line,) = encode_lines(RUN, redactor, 40, 2, "full", [seen])
     assert b"pin-" not in line
     assert line.count(b"[redacted: pin]") == 2
 
 
 def test_what_is_remembered_is_bounded():
-    encoder = LineEncoder(RUN, REDACTOR, 40)
-    for number in range(3 * LEGS_CACHED):
-        leg = Leg("client", f"c{number}", "http")
-        (line,) = encoder.encode(
-            1, "metadata", [Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")]
-        )
+    leg = Leg("client", "c1", "http")
+    for number in range(2 * LEGS_CACHED):
+        leg.name = f"n{number % LEGS_CACHED}" if number % 2 else None
+        seen = Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")
+        (line,) = encode_lines(RUN, REDACTOR, 40, 1, "metadata", [seen])
         assert decode_record(line).method == f"m{number}"
-    assert len(encoder._legs) == LEGS_CACHED
+    kinds = _kinds_of(REDACTOR.current, leg, None, None, None, "http")
+    assert 0 < len(kinds) <= SORTS_CACHED
+    assert 0 < _kinds_of.cache_info().currsize <= LEGS_CACHED

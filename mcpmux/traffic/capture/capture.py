@@ -28,7 +28,7 @@ from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, sweep
-from mcpmux.traffic.capture.line import LineEncoder, data_of
+from mcpmux.traffic.capture.line import data_of, encode_lines
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
 from mcpmux.traffic.record import ANSWERS, Run, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -139,8 +139,7 @@ class CaptureSink:
         self._enough = min(config.queue_bytes // 4, BATCH_BYTES)  # not to wait for more
         self.levels = Levels(config, prefixes)
         self._settle: Callable[[], None] = lambda: None
-        self._lines = LineEncoder(run, redactor, config.body_bytes)
-        self._lines_in_thread = LineEncoder(run, redactor, config.body_bytes)
+        self._encode = partial(encode_lines, run, redactor, config.body_bytes)
         self._config = config
         self._run = run
         self._clock = clock
@@ -194,7 +193,7 @@ class CaptureSink:
         last.size += size
         if len(last.messages) >= ENCODED_AT_ONCE and last.size <= LARGE:
             # Now, while they are in the processor's caches.
-            last.lines = self._lines.encode(last.first, level, last.messages)
+            last.lines = self._encode(last.first, level, last.messages)
             last.messages.clear()
         self._bytes += size
         self._filled.set()
@@ -259,13 +258,13 @@ class CaptureSink:
         size = 0
         while queue:
             batch = queue.popleft()
-            lines, work = batch.lines, (batch.first, batch.level, batch.messages)
+            lines = batch.lines
+            encode = partial(self._encode, batch.first, batch.level, batch.messages)
             if batch.size > LARGE:
-                encode = partial(self._lines_in_thread.encode, *work)
                 lines = await trio.to_thread.run_sync(encode, abandon_on_cancel=True)
             elif not lines:
                 await trio.lowlevel.checkpoint()
-                lines = self._lines.encode(*work)
+                lines = encode()
             parts += lines
             size += batch.size
             if size >= BATCH_BYTES or not queue:
