@@ -55,8 +55,8 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _decoder = msgspec.json.Decoder()
 
 _WHOLE_ENDS = (b"}}", b"]}", b'"}')  # of nearly all messages that were not cut
+# The beginning of a URL in a message that was cut there: it may have been a user and a password.
 _CUT_URL = re.compile(rb"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}+[\"']?\Z")
-"""The beginning of a URL in a message that was cut there: it may have been a user and a password."""
 _CUT_MARK = rb"\g<kept>" + marker("url-userinfo").encode()
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],]|[^\s"{}\[\],:]++', re.DOTALL)
@@ -81,14 +81,11 @@ Clean = Callable[[str], tuple[str, int]]
 def in_text(token: bytes) -> str:
     """The string that a JSON token is; of a broken one what stands in it."""
     inside = token[1:-1] if token.endswith(b'"') and len(token) > 1 else token[1:]
-    if b"\\" in token:
-        try:
-            return str(json.loads(token, strict=False))
-        except ValueError:
-            pass
     try:
+        if b"\\" in token:
+            return str(json.loads(token, strict=False))
         return inside.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
+    except ValueError:
         return inside.decode("utf-8", "replace")
 
 
@@ -137,7 +134,11 @@ class JsonWalk:
             elif token in b"]}":
                 self._close()
             elif token == b",":
-                self._next()
+                frame = self._frames[-1]
+                if frame.is_object:
+                    frame.at = frame.label = None
+                elif isinstance(frame.at, int):
+                    frame.at += 1
             else:
                 self._value(token, match.start(), match.end())
         if next(self._all_tokens, None) is not None:
@@ -161,7 +162,7 @@ class JsonWalk:
             self._replace(start, end, clean, count)
 
     def _skip_inside(self) -> int:
-        """Where the object or array that was opened last ends, or the data that were cut inside of it."""
+        """Where the object or array that was opened last ends, or the data that end inside of it."""
         depth = 1
         for match in self._tokens:
             depth += (match[0] in b"{[") - (match[0] in b"]}")
@@ -200,18 +201,10 @@ class JsonWalk:
             if frame.named is not None and frame.value is not None:
                 self._replace(*frame.value, marker(frame.named))
 
-    def _next(self) -> None:
-        frame = self._frames[-1]
-        if frame.is_object:
-            frame.at = frame.label = None
-        elif isinstance(frame.at, int):
-            frame.at += 1
-
     def _value(self, token: bytes, start: int, end: int) -> None:
-        """A string, a number or a word; the first string of a member is its name."""
         frame = self._frames[-1]
         is_text = token[:1] == b'"'
-        if frame.is_object and frame.at is None:
+        if frame.is_object and frame.at is None:  # the name of a member
             name = in_text(token) if is_text else token.decode("utf-8", "replace")
             frame.at = name
             if len(self._frames) > 2 or name not in _ENVELOPE:
@@ -279,8 +272,7 @@ class RuleSet:
         self._paths = tuple((parse_path(path), path) for path in rules.paths)
         self._patterns = tuple((name, compile_pattern(text)) for name, text in rules.patterns.items())
         # The last name of a path is in every message that has something there.
-        paths = [steps[::-1] for steps, _ in self._paths]
-        ends = [next((step for step in steps if isinstance(step, str)), "") for steps in paths]
+        ends = [next((step for step in steps[::-1] if isinstance(step, str)), "") for steps, _ in self._paths]
         built_in = [hint for label, _, hints in NAMES if label in labels for hint in hints.split()]
         self._name_hints = frozenset(built_in).union(map(hint_of, (*rules.keys, *ends)))
         self._hints = sorted(self._name_hints.union([MASK], *(shape.hints for shape in self._shapes)))

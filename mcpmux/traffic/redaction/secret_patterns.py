@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-SHORTEST = 10
-"""Characters; nothing shorter is a secret that shows itself by its looks alone."""
+SHORTEST = 10  # characters; nothing shorter is a secret that shows itself by its looks alone
 
 MARKER = re.compile(r"\[redacted: [^\[\]]{1,200}\]")
 
@@ -59,10 +58,7 @@ def _assignment(words: str, value: str) -> str:
 
 
 def _element(words: str) -> str:
-    """`<word>value</word>`, of XML and the like. Without an end tag the word is only a placeholder.
-
-    Where the text ends the end tag may have been cut off.
-    """
+    """`<word>value</word>`, of XML and the like. The end tag may be missing where the text ends only."""
     tag = rf"<[A-Za-z0-9_.:-]{{0,40}}?(?:{words})(?:[ \t][^<>]{{0,200}})?>"
     value = r"(?:[^<>]{2,}+(?=<\\{0,3}/)|[^<>\s]{3,}+(?=(?:<\W{0,3})?\Z))"
     return rf"(?i:(?P<kept>{tag}){_NOT_YET}{value})"
