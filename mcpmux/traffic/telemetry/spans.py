@@ -22,21 +22,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import opentelemetry.trace as otel
 import trio
 from opentelemetry.context import Context as OtelContext
 from opentelemetry.metrics import Meter
-from opentelemetry.trace import (
-    INVALID_SPAN_CONTEXT,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-    get_current_span,
-    set_span_in_context,
-)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from mcpmux.errors import Overdue, RpcError
@@ -65,13 +54,13 @@ _W3C = TraceContextTextMapPropagator()
 class _OpenSpan(NamedTuple):
     """A span that has begun. `baggage`: what the client sent along."""
 
-    kind: SpanKind
-    span: Span
+    kind: otel.SpanKind
+    span: otel.Span
     attributes: Attributes
     baggage: Context
 
 
-_UPSTREAM_CALL: ContextVar[tuple[Span, str] | None] = ContextVar("asked", default=None)
+_UPSTREAM_CALL: ContextVar[tuple[otel.Span, str] | None] = ContextVar("asked", default=None)
 """What a task is asking an upstream: the span of it, and the method."""
 
 
@@ -82,7 +71,7 @@ class Spans:
     `propagate`: whether the trace context is sent to upstreams.
     """
 
-    _tracer: Tracer
+    _tracer: otel.Tracer
     _meter: Meter
     _redactor: Redactor
     _servers: Mapping[str, Attributes]
@@ -92,7 +81,7 @@ class Spans:
     def __post_init__(self) -> None:
         self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()
-        self._names = {SpanKind.SERVER: Names(), SpanKind.CLIENT: Names()}
+        self._names = {otel.SpanKind.SERVER: Names(), otel.SpanKind.CLIENT: Names()}
         self._durations = {
             kind: self._meter.create_histogram(
                 f"mcp.{kind.name.lower()}.operation.duration",
@@ -124,10 +113,10 @@ class Spans:
         call = exchange.call
         meta_context, header_context = context_in_meta(call.meta), context_in_headers(exchange.headers)
         parent, ambient = _extract(meta_context), _extract(header_context)
-        above = NonRecordingSpan(parent if parent.is_valid else ambient)
+        above = otel.NonRecordingSpan(parent if parent.is_valid else ambient)
         baggage = baggage_to_pass(meta_context) or baggage_to_pass(header_context)
         opened = self._open[exchange.number] = self._begin(
-            SpanKind.SERVER, exchange.leg, call, above, baggage
+            otel.SpanKind.SERVER, exchange.leg, call, above, baggage
         )
         opened.span.set_attribute("mcpmux.exchange", exchange.number)
         if (request_id := self._arrived.pop(exchange.number, None)) is not None:
@@ -144,12 +133,12 @@ class Spans:
         above = self._open.get(EXCHANGE.get())
         if above is None:
             return await work(call)
-        opened = self._begin(SpanKind.CLIENT, leg, call, above.span, above.baggage)
+        opened = self._begin(otel.SpanKind.CLIENT, leg, call, above.span, above.baggage)
         asked = _UPSTREAM_CALL.set((opened.span, call.method))
         headers = TRACE_HEADERS.set(TRACE_HEADERS.get())
         if self.propagate:
             context: Context = {}
-            _W3C.inject(context, set_span_in_context(opened.span, OtelContext()))
+            _W3C.inject(context, otel.set_span_in_context(opened.span, OtelContext()))
             context |= above.baggage
             TRACE_HEADERS.set(context_headers(context))
             call = with_context(call, context)
@@ -172,12 +161,14 @@ class Spans:
             opened.span.end()
         self._open.clear()
 
-    def _begin(self, kind: SpanKind, leg: Leg, call: Call, above: Span, baggage: Context) -> _OpenSpan:
+    def _begin(
+        self, kind: otel.SpanKind, leg: Leg, call: Call, above: otel.Span, baggage: Context
+    ) -> _OpenSpan:
         attributes = self._attributes(leg, call)
         name = call.method if call.method in METHODS else OTHER  # a URI is no part of it: there are too many
         if target := attributes.get(_NAMED.get(call.method, "")):
             name = f"{name} {target}"
-        context = set_span_in_context(above, OtelContext())
+        context = otel.set_span_in_context(above, OtelContext())
         return _OpenSpan(kind, self._tracer.start_span(name, context, kind, attributes), attributes, baggage)
 
     def _end(
@@ -194,7 +185,7 @@ class Spans:
             if isinstance(outcome, RpcError):
                 span.set_attribute("rpc.response.status_code", error)
                 about = self._text(outcome.message, TEXT_LIMIT)
-            span.set_status(Status(StatusCode.ERROR, about))
+            span.set_status(otel.Status(otel.StatusCode.ERROR, about))
         span.end()
         self._durations[kind].record(seconds, measured(attributes, error, self._names[kind]))
 
@@ -241,10 +232,10 @@ def error_type(method: str, outcome: Fields | BaseException) -> str | None:
     return TOOL_ERROR if method == m.TOOLS_CALL and is_tool_error(outcome) else None
 
 
-def _extract(context: Context) -> SpanContext:
+def _extract(context: Context) -> otel.SpanContext:
     if TRACEPARENT not in context:
-        return INVALID_SPAN_CONTEXT
-    return get_current_span(_W3C.extract(context, OtelContext())).get_span_context()
+        return otel.INVALID_SPAN_CONTEXT
+    return otel.get_current_span(_W3C.extract(context, OtelContext())).get_span_context()
 
 
 # Names and attributes of spans.
