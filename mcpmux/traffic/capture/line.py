@@ -40,8 +40,8 @@ _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 _TEXT: Final = b'"text":"'
 _NO_SECRETS: Final = itertools.repeat(0)
 
+# The encoded `kind` of lines, by kind, direction and method of messages of one leg.
 _KindBySort = dict[tuple[str, str, str | None], Raw]
-"""The encoded `kind` of lines, by kind, direction and method of messages of one leg."""
 
 # A `Record`, made from values in their order. In `v` and `kind` other members follow, encoded before: `v` is
 # followed by `run`; `kind` by `leg`, `direction`, `method`, and the facts of the leg.

@@ -71,11 +71,8 @@ _SCHEMA_WORDS = frozenset(
 )
 
 
-Paths = Sequence[tuple[tuple[Step, ...], str]]
-"""Places of secrets, each with its label."""
-
-Clean = Callable[[str], tuple[str, int]]
-"""Takes a text; gives it without secrets, and how many were replaced."""
+Paths = Sequence[tuple[tuple[Step, ...], str]]  # places of secrets, each with its label
+Clean = Callable[[str], tuple[str, int]]  # gives a text without secrets, and how many were replaced
 
 
 def in_text(token: bytes) -> str:

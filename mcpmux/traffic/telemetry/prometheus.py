@@ -42,8 +42,7 @@ _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
     "mcpmux_build_info": max,
 }
 
-Samples = dict[Labels, Any]
-"""By label values: a number; in a histogram a list, as in `metrics`."""
+Samples = dict[Labels, Any]  # by label values: a number; in a histogram a list, as in `metrics`
 
 
 class Family(NamedTuple):
