@@ -8,16 +8,15 @@ import secrets
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import click
 import trio
-from rich.table import Table
 
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import LoginFile, StoreTrouble, default_folder
-from mcpmux.cli.console import make_table, show_rows, tell
+from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, WebSocket
@@ -94,6 +93,14 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
     tell(f"Logged in at {printable(done.issuer)}{duration}.")
 
 
+COLUMNS: Columns = {
+    "UPSTREAM": itemgetter("upstream"),
+    "STATE": itemgetter("state"),
+    "ISSUER": itemgetter("issuer"),
+    "SCOPES": lambda state: " ".join(state["scopes"]),
+}
+
+
 @auth.command()
 @config_option
 @upstream_json_option
@@ -103,17 +110,9 @@ def status(config: str, as_json: bool) -> None:
     The exit code is 0 if every upstream has what it needs, and 1 if a login is missing.
     """
     states = [describe(name, target) for name, target in _with_oauth(load_config(config)).items()]
-    show_rows(states, as_json, fill_table)
+    show_items(states, as_json, COLUMNS)
     if not all(state["ready"] for state in states):
         raise click.exceptions.Exit(1)
-
-
-def fill_table(states: Sequence[dict[str, Any]]) -> Table:
-    table = make_table(["UPSTREAM", "STATE", "ISSUER", "SCOPES"])
-    for each in states:
-        scopes = " ".join(each["scopes"])
-        table.add_row(each["upstream"], each["state"], printable(each["issuer"]), printable(scopes))
-    return table
 
 
 @auth.command()

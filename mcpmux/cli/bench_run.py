@@ -48,7 +48,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
 from mcpmux.bench.tally import Snapshot
-from mcpmux.cli.console import ERR, OUT, show_table, tell
+from mcpmux.cli.console import ERR, OUT, print_table, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
@@ -193,7 +193,7 @@ def _show_table(table: Table) -> None:
             shown.add_column(heading, justify="right", no_wrap=True)
     for row in table.rows:
         shown.add_row(*(Text(printable(cell.text), style=_STYLES.get(cell.tone, "")) for cell in row))
-    show_table(shown)
+    print_table(shown)
     _show("")
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import click
 import trio
-from rich.table import Table
-from rich.text import Text
 
 from mcpmux.app import open_mux
 from mcpmux.app.listeners import check_listeners
-from mcpmux.cli.console import KINDS, make_table, show_activity, show_rows
+from mcpmux.cli.console import KINDS, Columns, show_activity, show_items
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.errors import RpcError
-from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.merger import walk
@@ -53,7 +51,7 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     """
     loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
     findings = run(examine_all, loaded)
-    show_rows(findings, as_json, fill_table)
+    show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     check_listeners(loaded)
     bad = [finding["name"] for finding in findings if "error" in finding]
     if bad:
@@ -120,22 +118,24 @@ def note_on(upstream: Upstream) -> str | None:
     return f"sends log messages to requests that name no logLevel ({upstream.unasked_logs}): {fate}"
 
 
-def fill_table(findings: Sequence[Finding]) -> Table:
-    """One row for each upstream. The last column has what is wrong, or the capabilities."""
-    counted = [kind.upper() for kind in KINDS]
-    headings = ["NAME", "STATE", "VIA", "REVISION", *counted, "CONNECT", "DETAILS"]
-    table = make_table(headings, right_aligned={*counted, "CONNECT"})
-    for finding in findings:
-        state, counts = finding["state"], finding.get("counts", {})
-        seconds = finding.get("connectSeconds")
-        details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
-        table.add_row(
-            finding["name"],
-            Text(state, style="red" if "error" in finding else STYLES.get(state, "red")),
-            finding["transport"],
-            finding.get("revision", "-"),
-            *(str(counts.get(kind, "-")) for kind in KINDS),
-            "-" if seconds is None else f"{seconds:.2f} s",
-            printable("; ".join(filter(None, (details, finding.get("note"))))),
-        )
-    return table
+def _count(kind: str, finding: Finding) -> int | None:
+    counts: dict[str, int] = finding.get("counts", {})
+    return counts.get(kind)
+
+
+def _details(finding: Finding) -> str:
+    """What is wrong, or the capabilities."""
+    details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
+    return "; ".join(filter(None, (details, finding.get("note"))))
+
+
+COUNTS: Columns = {kind.upper(): partial(_count, kind) for kind in KINDS}
+COLUMNS: Columns = {
+    "NAME": itemgetter("name"),
+    "STATE": lambda found: (found["state"], "red" if "error" in found else STYLES.get(found["state"], "red")),
+    "VIA": itemgetter("transport"),
+    "REVISION": lambda found: found.get("revision"),
+    **COUNTS,
+    "CONNECT": lambda found: f"{found['connectSeconds']:.2f} s" if "connectSeconds" in found else None,
+    "DETAILS": _details,
+}

@@ -157,14 +157,13 @@ def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
     kinds = kinds or tuple(KINDS)
     lists, left_out = run(fetch_lists, load_config(target), kinds)
     for kind, items in lists.items():
-        if as_json:
-            for item in items:
-                console.show_json(raw(item))
-        elif items and len(kinds) == 1:
-            console.show_table(console.fill_table(KINDS[kind], items))
-        elif items:
-            console.show_heading(f"{KINDS[kind].heading} ({len(items)})")
-            console.show_table(console.fill_table(KINDS[kind], items))
+        if not items:
+            continue
+        is_titled = len(kinds) > 1 and not as_json
+        if is_titled:
+            console.show_line(f"{KINDS[kind].heading} ({len(items)})")
+        console.show_items(items, as_json, KINDS[kind].columns)
+        if is_titled:
             click.echo()
     if not any(lists.values()):
         console.tell(f"no {' or '.join(kinds)} found")
@@ -218,7 +217,7 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
     else:
         for content in contents:
             if len(contents) > 1:
-                console.show_heading(f"{content.uri}  {content.mime_type}".rstrip())
+                console.show_line(f"{content.uri}  {content.mime_type}".rstrip())
             if isinstance(content.data, str):
                 console.show_text(content.data)
             else:

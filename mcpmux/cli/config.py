@@ -9,9 +9,8 @@ import json
 from typing import Any
 
 import click
-from rich.text import Text
 
-from mcpmux.cli.console import make_table, show_json, show_table
+from mcpmux.cli.console import Columns, show_items, show_json
 from mcpmux.cli.options import load_config, upstream_json_option
 from mcpmux.config import Config
 from mcpmux.config.schema import config_schema
@@ -24,6 +23,11 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.principal import Principal
 
 STYLES = {"allow": "green", "deny": "red"}
+COLUMNS: Columns = {
+    "  RULE": lambda reason: f"  {reason.rule}",
+    "EFFECT": lambda reason: (reason.effect, STYLES[reason.effect]),
+    "FITS": lambda reason: f"no: {', '.join(reason.misfits)}" if reason.misfits else "yes",
+}
 
 
 @click.group()
@@ -151,10 +155,6 @@ def show(upstream: str, target: str, explanation: Explanation) -> None:
     word = "allowed" if allowed else "refused"
     why = "no rule allows it" if rule == NO_RULE and not allowed else f"by {rule}"
     click.echo(f"{word}: {printable(target)} of {upstream}, {why}")
-    table = make_table(["  RULE", "EFFECT", "FITS"])
-    for each in explanation.reasons:
-        fits = f"no: {', '.join(each.misfits)}" if each.misfits else "yes"
-        table.add_row(f"  {each.rule}", Text(each.effect, style=STYLES[each.effect]), fits)
-    show_table(table)
+    show_items(explanation.reasons, False, COLUMNS)
     for reading in explanation.readings:
         click.echo(f"  a server may also interpret it as {printable(reading)}")

@@ -10,7 +10,7 @@ import base64
 import binascii
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TextIO
 
@@ -48,25 +48,40 @@ def paint(text: str, **style: Any) -> str:
     return click.style(text, **style) if wanted else text
 
 
-def make_table(headings: Sequence[str], right_aligned: Container[str] = ()) -> Table:
-    """An empty table. Only its last column folds. Cells must be printable."""
+Columns = Mapping[str, Callable[[Any], Any]]
+"""Headings -> the cell of an item."""
+
+
+def show_items(
+    items: Iterable[Any], as_json: bool, columns: Columns, right_aligned: Container[str] = ()
+) -> None:
+    """Print items as JSON objects, one on a line, or as the rows of a table."""
+    if as_json:
+        for item in items:
+            show_json(raw(item))
+    else:
+        rows = ([cell_of(item) for cell_of in columns.values()] for item in items)
+        show_table(list(columns), rows, right_aligned)
+
+
+def show_table(
+    headings: Sequence[str], rows: Iterable[Iterable[Any]], right_aligned: Container[str] = ()
+) -> None:
+    """Print a table. Only its last column folds.
+
+    A cell is text, a number, or a pair of one and its style. It is made printable. None becomes a dash.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings[:-1]:
         table.add_column(heading, justify="right" if heading in right_aligned else "left", no_wrap=True)
     table.add_column(headings[-1], overflow="fold", min_width=FOLDED_WIDTH)
-    return table
+    for row in rows:
+        cells = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
+        table.add_row(*(Text("-" if cell is None else printable(str(cell)), style) for cell, style in cells))
+    print_table(table)
 
 
-def show_rows(rows: Sequence[Any], as_json: bool, fill: Callable[[Sequence[Any]], Table]) -> None:
-    """Print rows as JSON objects, one on a line, or as the table that `fill` makes of them."""
-    if as_json:
-        for row in rows:
-            show_json(raw(row))
-    else:
-        show_table(fill(rows))
-
-
-def show_table(table: Table) -> None:
+def print_table(table: Table) -> None:
     """Print a table: as wide as the terminal, or wider if it must be. In a pipe each row is one line."""
     wide = Console(width=PIPE_WIDTH, markup=False, emoji=False, highlight=False)
     if is_screen():
@@ -77,8 +92,9 @@ def show_table(table: Table) -> None:
         click.echo(line.rstrip())
 
 
-def show_heading(text: str) -> None:
-    OUT.print(Text(printable(text), style="bold"), soft_wrap=True)
+def show_line(text: str, style: str = "bold") -> None:
+    """Print one line of our own or of a server, by default a heading."""
+    OUT.print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def show_text(text: str) -> None:
@@ -188,22 +204,15 @@ def render_block(block: dict[str, Any]) -> str:
     return bytes(raw(block)).decode()
 
 
-# Lists as tables. Each cell is one printable line.
+# Lists as tables.
 
 
 class Kind(NamedTuple):
-    """A kind of item that servers list. `columns`: heading -> text of the cell for an item."""
+    """A kind of item that servers list."""
 
     method: str
     heading: str
-    columns: dict[str, Callable[[Fields], str]]
-
-
-def fill_table(kind: Kind, items: Sequence[Fields]) -> Table:
-    table = make_table(list(kind.columns))
-    for item in items:
-        table.add_row(*(printable(text(item)) for text in kind.columns.values()))
-    return table
+    columns: Columns
 
 
 def _member(*keys: str) -> Callable[[Fields], str]:
@@ -234,7 +243,7 @@ def _decoded(item: Fields, key: str, kind: type) -> Any:
     return value if isinstance(value, kind) else kind()
 
 
-def _columns(uri_heading: str, uri_member: str) -> dict[str, Callable[[Fields], str]]:
+def _columns(uri_heading: str, uri_member: str) -> Columns:
     return {
         uri_heading: _member(uri_member),
         "TITLE": _member("title", "name"),

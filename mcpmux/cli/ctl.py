@@ -8,11 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from mcpmux.cli.admin_client import AdminClient
-from mcpmux.cli.console import make_table, show_rows, tell
+from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.errors import ConfigError
@@ -49,27 +47,17 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
 
 STYLES = {"ready": "green", "disabled": "dim"}
 STYLES |= dict.fromkeys(("connecting", "draining", "drained"), "yellow")
-NUMBERS = ("RESTARTS", "SESSIONS", "IN FLIGHT")
-
-
-def fill_table(upstreams: Sequence[dict[str, Any]]) -> Table:
-    """One row for each upstream of `/api/upstreams`. The last column says what is wrong."""
-    headings = ["NAME", "STATE", "SINCE", *NUMBERS, "REVISION", "DETAILS"]
-    table = make_table(headings, right_aligned=set(NUMBERS))
-    for each in upstreams:
-        state = str(each.get("state"))
-        sessions = len(each.get("sessions", ())) + int(each.get("more_sessions", 0))
-        table.add_row(
-            printable(str(each.get("name"))),
-            Text(printable(state), style=STYLES.get(state, "red")),
-            printable(str(each.get("since") or "-")),
-            str(each.get("restarts", 0)),
-            str(sessions),
-            str(each.get("in_flight", 0)),
-            printable(str(each.get("revision") or "-")),
-            printable(str(each.get("trouble") or each.get("target") or "")),
-        )
-    return table
+COLUMNS: Columns = {
+    "NAME": lambda up: up.get("name"),
+    "STATE": lambda up: (up.get("state"), STYLES.get(up.get("state"), "red")),
+    "SINCE": lambda up: up.get("since"),
+    "RESTARTS": lambda up: up.get("restarts", 0),
+    "SESSIONS": lambda up: len(up.get("sessions", ())) + int(up.get("more_sessions", 0)),
+    "IN FLIGHT": lambda up: up.get("in_flight", 0),
+    "REVISION": lambda up: up.get("revision"),
+    "DETAILS": lambda up: up.get("trouble") or up.get("target") or "",
+}
+"""Of each of `/api/upstreams`. The last column says what is wrong."""
 
 
 Command = Callable[..., None]
@@ -122,7 +110,8 @@ def ctl() -> None:
 @admin_options
 def status(admin: AdminClient, as_json: bool) -> None:
     """Show the state of every upstream. The exit code is 0 even if some are down."""
-    show_rows(run(admin.ask, "GET", "/api/upstreams")["upstreams"], as_json, fill_table)
+    upstreams = run(admin.ask, "GET", "/api/upstreams")["upstreams"]
+    show_items(upstreams, as_json, COLUMNS, {"RESTARTS", "SESSIONS", "IN FLIGHT"})
     tell_pending(run(admin.ask, "GET", "/api/control")["pending"])
 
 

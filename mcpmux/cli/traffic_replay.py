@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 import trio
-from rich.text import Text
 
 from mcpmux.app.listeners import Serving, serve_listener, serve_stdio
 from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import watch_signals
-from mcpmux.cli.console import make_table, show_heading, show_table, tell
+from mcpmux.cli.console import show_line, show_table, tell
 from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, Decorator, Parsed, log_level_option, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
@@ -94,20 +94,19 @@ def show_report(report: Report) -> None:
     total = report.counts()
     columns = [status for status in STATUSES if status not in _RARE or total[status]]
     headings = [status.upper() for status in columns]
-    table = make_table(["METHOD", *headings], frozenset(headings))
+    rows: list[list[Any]] = []
     for method, counts in report.by_method().items():
-        cells = (Text(str(counts[s] or "-"), style=_STYLES.get(s, "") if counts[s] else "") for s in columns)
-        table.add_row(printable(method), *cells)
-    show_table(table)
+        rows.append([method, *((counts[s], _STYLES.get(s, "")) if counts[s] else None for s in columns)])
+    show_table(["METHOD", *headings], rows, right_aligned=headings)
     if latency := report.latency():
-        headings = ["METHOD", *(f"P{percent} {when}" for percent in PERCENTILES for when in ("THEN", "NOW"))]
-        table = make_table(headings, frozenset(headings[1:]))
+        headings = [f"P{percent} {when}" for percent in PERCENTILES for when in ("THEN", "NOW")]
+        rows = []
         for method, both in latency.items():
             pairs = zip(*(histogram.percentiles(PERCENTILES) for histogram in both), strict=True)
-            table.add_row(printable(method), *(format_seconds(value) for pair in pairs for value in pair))
+            rows.append([method, *map(format_seconds, chain.from_iterable(pairs))])
         click.echo()
-        show_heading("Latency")
-        show_table(table)
+        show_line("Latency")
+        show_table(["METHOD", *headings], rows, right_aligned=headings)
     _tell_reasons(report)
     _show_differences(report.different())
     click.echo()
@@ -132,7 +131,7 @@ def _show_differences(outcomes: Sequence[Outcome]) -> None:
         turn = outcome.captured
         click.echo()
         where = f"exchange {turn.exchange}, {outcome.client}" if turn.exchange else outcome.client
-        show_heading(f"{turn.method} {turn.target or ''}".rstrip() + f" ({where})")
+        show_line(f"{turn.method} {turn.target or ''}".rstrip() + f" ({where})")
         for difference in outcome.differences[:DIFFERENCES_SHOWN]:
             click.echo(printable(f"  {_line(difference)}"))
         if len(outcome.differences) > DIFFERENCES_SHOWN:

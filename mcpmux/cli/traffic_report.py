@@ -15,11 +15,9 @@ from typing import IO, Any
 
 import click
 import msgspec
-from rich.table import Table
-from rich.text import Text
 
 from mcpmux import __version__
-from mcpmux.cli.console import OUT, is_screen, make_table, show_heading, show_table, tell
+from mcpmux.cli.console import OUT, is_screen, show_line, show_table, tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
@@ -33,7 +31,6 @@ from mcpmux.cli.traffic_source import (
     show_lines,
     where_argument,
 )
-from mcpmux.printable import printable
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.export import to_csv, to_har
@@ -91,39 +88,35 @@ def _show(found: Stats) -> None:
     groups = found.groups()
     if groups:
         click.echo()
-        show_table(fill_table(groups[:ROWS_LIMIT]))
+        show_table(_HEADINGS, map(row_of, groups[:ROWS_LIMIT]), right_aligned=_HEADINGS[2:-1])
         if len(groups) > ROWS_LIMIT:
             click.echo(f"… {len(groups) - ROWS_LIMIT} more rows; --json has them all")
     upstreams = found.latency(CLIENTS).count == 0
     latency = found.latency() if upstreams else found.latency(CLIENTS)
     if latency.count > 1:
         click.echo()
-        show_heading(f"Latency {'of upstreams' if upstreams else 'as clients saw it'}")
+        show_line(f"Latency {'of upstreams' if upstreams else 'as clients saw it'}")
         show_lines(latency_lines(latency))
     if len(found.timeline.slots()) > 1:
         click.echo()
-        show_heading("Answers over time")
+        show_line("Answers over time")
         show_lines(timeline_lines(found.timeline, OUT.width if is_screen() else PIPE_WIDTH))
 
 
-def fill_table(groups: Sequence[Group]) -> Table:
-    """One row for each group. The last column shows the distribution of latencies."""
-    table = make_table(_HEADINGS, right_aligned=frozenset(_HEADINGS[2:-1]))
-    for group in groups:
-        rate = group.error_rate
-        errors = f"{group.failures} {rate:.1%}" if group.failures and rate is not None else "-"
-        durations = group.latency.percentiles((*PERCENTILES, 100))
-        table.add_row(
-            Text(printable(group.upstream[:NAME_LIMIT]), style="dim" if group.upstream == CLIENTS else ""),
-            printable(group.method[:NAME_LIMIT]),
-            str(group.answers or group.notifications),
-            Text(errors, style="red" if group.failures else ""),
-            str(group.open or "-"),
-            *map(format_seconds, durations),
-            format_size(group.bytes),
-            spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
-        )
-    return table
+def row_of(group: Group) -> tuple[Any, ...]:
+    """The last cell shows the distribution of latencies."""
+    rate = group.error_rate
+    errors = f"{group.failures} {rate:.1%}" if group.failures and rate is not None else None
+    return (
+        (group.upstream[:NAME_LIMIT], "dim" if group.upstream == CLIENTS else ""),
+        group.method[:NAME_LIMIT],
+        group.answers or group.notifications,
+        (errors, "red" if group.failures else ""),
+        group.open or None,
+        *map(format_seconds, group.latency.percentiles((*PERCENTILES, 100))),
+        format_size(group.bytes),
+        spark([count for _, count in group.latency.bars(SPARK_WIDTH)]),
+    )
 
 
 def spark(counts: Sequence[int]) -> str:
