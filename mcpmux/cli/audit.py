@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -14,9 +13,10 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import show_json, tell
-from mcpmux.cli.options import Decorator
+from mcpmux.cli.options import Decorator, Parsed
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import format_ms, show_place
+from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
@@ -66,9 +66,7 @@ def _value(name: str, record: Mapping[str, Any]) -> Any:
         return status_of(record)
     if name in _TIMES:
         return str(record.get("time"))[:TIME_LENGTH]
-    found = record.get(name)
-    if name == "target" and not found:
-        found = record.get("targets")
+    found = record.get(name) or (record.get("targets") if name == "target" else None)
     if name in _SORTS or found is None:
         return found
     values = found if isinstance(found, list) else [found]
@@ -83,18 +81,9 @@ KEYS = {
 }
 
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
-_HASH = re.compile(r"[0-9a-f]{64}")
-
-
-def check_hash(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """A click callback. Raises Mistake for text that is no hash."""
-    if value is not None and not _HASH.fullmatch(value):
-        expected = "expected a hash as `mcpmux audit head` prints it, 64 hexadecimal digits"
-        raise Mistake(f"{option.opts[0]}: {expected}")
-    return value
-
-
-hash_option = partial(click.option, metavar="HASH", callback=check_hash)
+HASH = Parsed(
+    "HASH", Text("a hash as `mcpmux audit head` prints it, 64 hexadecimal digits", "[0-9a-f]{64}").read
+)
 path_argument: Decorator = click.argument("path", type=click.Path(path_type=Path))
 
 
@@ -117,8 +106,8 @@ def audit() -> None:
     type=click.Path(path_type=Path),
     help=f"File with the key. Default: the variable {KEY_VARIABLE}, or no key.",
 )
-@hash_option("--head", help="A head from earlier, which must still be in the log.")
-@hash_option("--after", help="Hash before the first record, if older files are elsewhere.")
+@click.option("--head", type=HASH, help="A head from earlier, which must still be in the log.")
+@click.option("--after", type=HASH, help="Hash before the first record, if older files are elsewhere.")
 def verify_command(path: Path, key_file: Path | None, head: str | None, after: str | None) -> None:
     """Find the first record that was changed, removed, inserted or moved. Nothing is written.
 

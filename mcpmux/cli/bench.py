@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,12 @@ from mcpmux.cli.bench_run import Bench, check_writable, measure_watched, read_ol
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_option
 from mcpmux.cli.process import Mistake, may_open, run
-from mcpmux.cli.traffic_replay import read_capture
+from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
 from mcpmux.config.reading import read_document
 from mcpmux.config.report import InvalidValue, KeyPath, Report, invalid_value, sort_of, suggest
 from mcpmux.config.scalars import Duration, Flag, derive_names
 from mcpmux.protocol.revisions import SUPPORTED
-from mcpmux.traffic.reading.dialogue import SideName
 
 OTHER_FILES = 64  # of the process itself
 PLACES_LIMIT = 10_000  # of clients, sessions and connections
@@ -47,9 +46,9 @@ def find_targets(
         configs.append(load_config(None, added))
     found = [upstream for config in configs for upstream in config.upstreams if upstream.enabled]
     names = [upstream.name for upstream in found]
-    unknown = [name for name in only if name not in names]
-    if unknown:
-        raise Mistake(f"--only {unknown[0]}: there is no such upstream; there are {', '.join(names)}")
+    for name in only:
+        if name not in names:
+            raise Mistake(f"--only {name}: there is no such upstream; there are {', '.join(names)}")
     chosen = [upstream for upstream in found if not only or upstream.name in only]
     names = derive_names([upstream.name for upstream in chosen])
     named = [attrs.evolve(upstream, name=name) for upstream, name in zip(chosen, names, strict=True)]
@@ -58,10 +57,9 @@ def find_targets(
 
 def check_files(upstreams: Sequence[Upstream], plan: Plan) -> None:
     """Raise the limit of open files to what the load needs. Raises Mistake if the system forbids it."""
-    needed = OTHER_FILES + sum(FILES_EACH * plan.sessions + plan.workers for _ in upstreams)
+    needed = OTHER_FILES + len(upstreams) * (FILES_EACH * plan.sessions + plan.workers)
     allowed = may_open(needed)
-    least = OTHER_FILES + sum(max(plan.sessions, plan.workers) for _ in upstreams)
-    if allowed < least:
+    if allowed < OTHER_FILES + len(upstreams) * max(plan.sessions, plan.workers):
         raise Mistake(
             f"so many connections need some {needed:,} open files, and this system allows {allowed:,}: raise "
             "its limit (`ulimit -n`), or ask for fewer sessions and clients"
@@ -89,21 +87,14 @@ def read_captured(files: tuple[Path, ...], upstream: str | None, with_tools: boo
             option = "--with-tools" if upstream is None else "--capture-upstream"
             raise Mistake(f"{option} is about a capture: name it with --capture")
         return None
-    side: SideName = "client" if upstream is None else "upstream"
-    reading = read_capture(files, side, upstream)
+    reading = read_capture(files, "client" if upstream is None else "upstream", upstream)
     load = load_of(reading.dialogues(), with_tools=with_tools)
-    left_out = load.left_out + reading.left_out
+    reasons = list_reasons(load.left_out + reading.left_out)
     if not load.order:
-        raise Mistake(f"{' '.join(map(str, files))}: nothing in this capture makes load ({_list(left_out)})")
-    tell(
-        f"capture: {len(load.order):,} requests, {len(load.asks):,} of them different"
-        + (f"; left out: {_list(left_out)}" if left_out else "")
-    )
+        raise Mistake(f"{' '.join(map(str, files))}: nothing in this capture makes load ({reasons})")
+    left_out = f"; left out: {reasons}" if reasons else ""
+    tell(f"capture: {len(load.order):,} requests, {len(load.asks):,} of them different{left_out}")
     return load
-
-
-def _list(reasons: Counter[str]) -> str:
-    return "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common())
 
 
 DURATION = Parsed("DURATION", Duration().read)
@@ -254,11 +245,15 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
     report = Report(origin)
     context = click.get_current_context()
     parameters = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in context.command.params}
-    flows: tuple[Flow, ...] = ()
+    flows: list[Flow] = []
     for key, value in document.items():
         with _reported(report, (key,)):
             if key == "flows":
-                flows = tuple(_read_flows(value, report))
+                if not isinstance(value, list):
+                    raise InvalidValue(f"expected tables [[flows]], not {sort_of(value)}")
+                for number, table in enumerate(value):
+                    with _reported(report, (key, number)):
+                        flows.append(_read_flow(table, (key, number), report))
             elif key not in IN_FILE:
                 raise InvalidValue(suggest(key, [*IN_FILE, "flows"]))
             else:
@@ -267,7 +262,7 @@ def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
                 if context.get_parameter_source(name) is ParameterSource.DEFAULT:
                     options[name] = found
     report.raise_if_any()
-    return flows if context.get_parameter_source("operations") is ParameterSource.DEFAULT else ()
+    return tuple(flows) if context.get_parameter_source("operations") is ParameterSource.DEFAULT else ()
 
 
 @contextmanager
@@ -286,10 +281,8 @@ def _read_option(parameter: click.Parameter, value: object, context: click.Conte
     given: object = value
     if parameter.multiple:
         given = _read_texts(value)
-    elif isinstance(value, float) and math.isfinite(value):
-        given = f"{value:.9f}".rstrip("0").rstrip(".")
-    elif isinstance(value, int):
-        given = str(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf:
+        given = f"{Decimal(str(value)):f}"
     elif not isinstance(value, str):
         raise invalid_value("text or a number", value)
     try:
@@ -317,25 +310,19 @@ FLOW_KEYS: dict[str, Callable[[object], Any]] = {
 }
 
 
-def _read_flows(value: object, report: Report) -> Iterator[Flow]:
-    if not isinstance(value, list):
-        report.add(("flows",), f"expected tables [[flows]], not {sort_of(value)}")
-        return
-    for number, table in enumerate(value):
-        place: KeyPath = ("flows", number)
-        if not isinstance(table, Mapping):
-            report.add(place, f"expected a table, not {sort_of(table)}")
-            continue
-        if not table.get("steps"):
-            report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
-        found: dict[str, Any] = {"weight": 1.0, "pause": 0.0, "steps": ()}
-        for key, item in table.items():
-            with _reported(report, (*place, key)):
-                if key not in FLOW_KEYS:
-                    raise InvalidValue(suggest(key, FLOW_KEYS))
-                found[key] = FLOW_KEYS[key](item)
-        steps = []
-        for step, text in enumerate(found["steps"]):
-            with _reported(report, (*place, "steps", step)):
-                steps.append(parse_operation(text))
-        yield Flow(found["weight"], tuple(steps), found["pause"])
+def _read_flow(table: object, place: KeyPath, report: Report) -> Flow:
+    if not isinstance(table, Mapping):
+        raise InvalidValue(f"expected a table, not {sort_of(table)}")
+    if not table.get("steps"):
+        report.add((*place, "steps"), 'missing; expected a list such as ["read", "list tools"]')
+    found: dict[str, Any] = {"weight": 1.0, "pause": 0.0, "steps": ()}
+    for key, item in table.items():
+        with _reported(report, (*place, key)):
+            if key not in FLOW_KEYS:
+                raise InvalidValue(suggest(key, FLOW_KEYS))
+            found[key] = FLOW_KEYS[key](item)
+    steps = []
+    for number, text in enumerate(found.pop("steps")):
+        with _reported(report, (*place, "steps", number)):
+            steps.append(parse_operation(text))
+    return Flow(steps=tuple(steps), **found)

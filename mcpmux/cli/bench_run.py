@@ -7,6 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -16,7 +17,6 @@ import trio
 from attrs import define, field
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from mcpmux.bench.assertion import Assertion, Judgement, judge_all
@@ -48,7 +48,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
 from mcpmux.bench.tally import Snapshot
-from mcpmux.cli.console import ERR, OUT, print_table, tell
+from mcpmux.cli.console import ERR, plain_table, print_table, show_line, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
@@ -120,7 +120,7 @@ def report(
         new = Report(tool=TOOL, when=when, machine=machine_facts(), results=results)
         render_results(results)
         for name, sentence in bench.knees.items():
-            _show(f"{name}: {sentence}", "strong")
+            show_line(f"{name}: {sentence}")
         judgements = judge_all(assertions, pooled(results))
         held = all(judgement.held for judgement in judgements)
         comparisons = compare_targets(results, Random(1))
@@ -150,19 +150,26 @@ def report(
 # Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
 # operations, so all texts are untrusted: they are made printable and are never markup.
 
-_STYLES = {"strong": "bold", "dim": "bright_black", "good": "green", "warn": "yellow", "bad": "bold red"}
+_STYLES = {
+    "strong": "bold",
+    "dim": "bright_black",
+    "good": "green",
+    "warn": "yellow",
+    "bad": "bold red",
+    "": "",
+}
 
 
 def render_results(results: Sequence[Results]) -> None:
     """Print all results of every target, and notes on how far to trust them."""
     for runs in by_name(results).values():
-        _show(headline(runs[0]), "strong")
-        _show(f"  {circumstances(runs)}", "dim")
-    _show("")
+        show_line(headline(runs[0]))
+        show_line(f"  {circumstances(runs)}", "bright_black")
+    click.echo()
     for table in tables_of(results):
         _show_table(table)
     for note in notes_on(results):
-        _show(f"note: {note}", "warn")
+        show_line(f"note: {note}", "yellow")
 
 
 def render_comparisons(comparisons: Iterable[Comparison]) -> None:
@@ -170,31 +177,27 @@ def render_comparisons(comparisons: Iterable[Comparison]) -> None:
     for one in comparisons:
         _show_table(comparison_table(one))
         for note in one.notes:
-            _show(f"note: {note}", "warn")
+            show_line(f"note: {note}", "yellow")
 
 
 def render_judgements(judgements: Iterable[Judgement]) -> None:
     """Print a sentence for each condition."""
     for one in judgements:
-        _show(f"{'✓' if one.held else '✗'} {one.sentence}", "good" if one.held else "bad")
-
-
-def _show(text: str, tone: str = "") -> None:
-    OUT.print(Text(printable(text), style=_STYLES.get(tone, "")), soft_wrap=True)
+        show_line(f"{'✓' if one.held else '✗'} {one.sentence}", _STYLES["good" if one.held else "bad"])
 
 
 def _show_table(table: Table) -> None:
-    _show(table.title, "strong")
-    shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
+    show_line(table.title)
+    shown = plain_table("bright_black")
     for place, heading in enumerate(table.headings):
-        if place in table.left:
-            shown.add_column(heading, overflow="fold")
-        else:
-            shown.add_column(heading, justify="right", no_wrap=True)
+        is_text = place in table.left
+        shown.add_column(
+            heading, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
+        )
     for row in table.rows:
-        shown.add_row(*(Text(printable(cell.text), style=_STYLES.get(cell.tone, "")) for cell in row))
+        shown.add_row(*(Text(printable(cell.text), style=_STYLES[cell.tone]) for cell in row))
     print_table(shown)
-    _show("")
+    click.echo()
 
 
 BY_HAND = "interrupted"
@@ -307,26 +310,26 @@ class LiveView(Live):
         super().__init__(console=console, auto_refresh=False, transient=True)
         self._title = title
         self._planned = planned
-        self._seen: dict[str, tuple[float, int]] = {}  # seconds and requests so far, by target
-        self._rates: dict[str, deque[float]] = {}
+        self._tracks: dict[str, deque[tuple[float, int]]] = {}  # of each target: seconds, requests so far
 
     def show(self, snapshots: Mapping[str, Snapshot], remark: str = "") -> None:
         """Show how far each target is, by name. Does nothing without snapshots."""
         if not snapshots:
             return
-        self._rates = {name: self._rates.get(name) or deque(maxlen=SPARKS) for name in snapshots}
+        self._tracks = {
+            name: self._tracks.get(name, deque([(0.0, 0)], maxlen=SPARKS + 1)) for name in snapshots
+        }
         for name, snapshot in snapshots.items():
-            elapsed, seen = self._seen.get(name, (0.0, 0)) if self._rates[name] else (0.0, 0)
-            if snapshot.elapsed > elapsed:
-                self._rates[name].append((snapshot.seen - seen) / (snapshot.elapsed - elapsed))
-                self._seen[name] = snapshot.elapsed, snapshot.seen
+            if snapshot.elapsed > self._tracks[name][-1][0]:
+                self._tracks[name].append((snapshot.elapsed, snapshot.seen))
         furthest = max(snapshots.values(), key=lambda snapshot: snapshot.elapsed)
         body = self._table(snapshots) if len(snapshots) > 1 else self._lines(*snapshots.items())
         self.update(Group(self._heading(furthest, remark), body), refresh=True)
 
     def _rate(self, name: str, around: int) -> str:
         """With bars in what is left of the screen beside `around` columns."""
-        rates = list(self._rates[name])
+        steps = pairwise(self._tracks[name])
+        rates = [(seen - before) / (at - since) for (since, before), (at, seen) in steps]
         bars = sparkline(rates, min(SPARKS, max(self.console.width - around, 8)))
         return f"{rate_text(rates[-1] if rates else 0.0):>9}  {bars}"
 
@@ -340,7 +343,7 @@ class LiveView(Live):
 
     def _table(self, snapshots: Mapping[str, Snapshot]) -> Group:
         """Several targets, a row each; with more than the screen is high, the first ones."""
-        table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
+        table = plain_table("bright_black")
         table.add_column("target", no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
         table.add_column("rate", no_wrap=True)
         for heading in ("requests", "errors", "p50", "p99", "max"):

@@ -71,7 +71,7 @@ def show_table(
 
     A cell is text, a number, or a pair of one and its style. It is made printable. None becomes a dash.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = plain_table("dim")
     for heading in headings[:-1]:
         table.add_column(heading, justify="right" if heading in right_aligned else "left", no_wrap=True)
     table.add_column(headings[-1], overflow="fold", min_width=FOLDED_WIDTH)
@@ -79,6 +79,11 @@ def show_table(
         cells = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
         table.add_row(*(Text("-" if cell is None else printable(str(cell)), style) for cell, style in cells))
     print_table(table)
+
+
+def plain_table(header_style: str) -> Table:
+    """An empty table without lines."""
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=header_style)
 
 
 def print_table(table: Table) -> None:

@@ -78,6 +78,11 @@ def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) ->
     return reading
 
 
+def list_reasons(reasons: Counter[Any]) -> str:
+    """How often each, the most frequent first."""
+    return "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common())
+
+
 # What a replay found, for people.
 
 REQUESTS_SHOWN = 20
@@ -236,8 +241,7 @@ def replay(
     requests = (request for dialogue in dialogues for request in dialogue.requests())
     reasons = Counter(why_not(request, with_tools=settings.with_tools) for request in requests)
     if None not in reasons:
-        text = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
-        raise Mistake(f"nothing in this capture can be replayed ({text})")
+        raise Mistake(f"nothing in this capture can be replayed ({list_reasons(reasons)})")
     last = max(step.at for dialogue in dialogues for step in dialogue.steps)
     seconds = (last - dialogues[0].at) / settings.speed
     if seconds > TOLD_SECONDS:
