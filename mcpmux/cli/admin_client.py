@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -56,11 +56,9 @@ class AdminClient(NamedTuple):
         """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError."""
         with trio.move_on_after(PATIENCE_SECONDS):
             async with self._open(method, path, "application/json") as response:
-                body = await response.read()
-                try:
+                body, answer = await response.read(), None
+                with suppress(ValueError):
                     answer = decode_any(body)
-                except ValueError:
-                    answer = None
                 is_fine = response.status == 200
                 if not isinstance(answer, dict) or not (is_fine or isinstance(answer.get("error"), str)):
                     raise self._stranger(response.status, body)

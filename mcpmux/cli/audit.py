@@ -66,7 +66,7 @@ def _value(name: str, record: Mapping[str, Any]) -> Any:
         return status_of(record)
     if name in _TIMES:
         return str(record.get("time"))[:TIME_LENGTH]
-    found = record.get(name) or (record.get("targets") if name == "target" else None)
+    found = record.get("targets" if name == "target" and not record.get(name) else name)
     if name in _SORTS or found is None:
         return found
     values = found if isinstance(found, list) else [found]

@@ -131,9 +131,7 @@ def logout(upstream: str, config: str) -> None:
 
 def has_screen() -> bool:
     """Whether a browser would open a window. One that runs in the terminal would take the terminal over."""
-    return sys.platform in ("darwin", "win32") or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )
+    return sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 def find_upstream(config: Config, name: str) -> Http | WebSocket:

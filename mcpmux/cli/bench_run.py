@@ -150,14 +150,7 @@ def report(
 # Results and comparisons as tables: with colours on a terminal, as plain text elsewhere. Servers name their
 # operations, so all texts are untrusted: they are made printable and are never markup.
 
-_STYLES = {
-    "strong": "bold",
-    "dim": "bright_black",
-    "good": "green",
-    "warn": "yellow",
-    "bad": "bold red",
-    "": "",
-}
+_STYLES = {"strong": "bold", "dim": "bright_black", "good": "green", "warn": "yellow", "bad": "bold red"}
 
 
 def render_results(results: Sequence[Results]) -> None:
@@ -190,12 +183,10 @@ def _show_table(table: Table) -> None:
     show_line(table.title)
     shown = plain_table("bright_black")
     for place, heading in enumerate(table.headings):
-        is_text = place in table.left
-        shown.add_column(
-            heading, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
-        )
+        left = place in table.left
+        shown.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
     for row in table.rows:
-        shown.add_row(*(Text(printable(cell.text), style=_STYLES[cell.tone]) for cell in row))
+        shown.add_row(*(Text(printable(cell.text), style=_STYLES.get(cell.tone, "")) for cell in row))
     print_table(shown)
     click.echo()
 
@@ -316,9 +307,7 @@ class LiveView(Live):
         """Show how far each target is, by name. Does nothing without snapshots."""
         if not snapshots:
             return
-        self._tracks = {
-            name: self._tracks.get(name, deque([(0.0, 0)], maxlen=SPARKS + 1)) for name in snapshots
-        }
+        self._tracks = {name: self._tracks.get(name, deque([(0.0, 0)], SPARKS + 1)) for name in snapshots}
         for name, snapshot in snapshots.items():
             if snapshot.elapsed > self._tracks[name][-1][0]:
                 self._tracks[name].append((snapshot.elapsed, snapshot.seen))
@@ -336,10 +325,10 @@ class LiveView(Live):
     def _lines(self, item: tuple[str, Snapshot]) -> Group:
         """One target, with all that is known."""
         name, snapshot = item
-        rate = ("rate", self._rate(name, 40))
-        counts = ("requests", f"{snapshot.count:,}"), ("in flight", f"{snapshot.in_flight:,}")
+        counts = {"requests": f"{snapshot.count:,}", "in flight": f"{snapshot.in_flight:,}"}
         times = zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)
-        return Group(_pairs(rate), _pairs(*counts, ("errors", _errors(snapshot))), _pairs(*times))
+        rate = _pairs({"rate": self._rate(name, 40)})
+        return Group(rate, _pairs({**counts, "errors": _errors(snapshot)}), _pairs(dict(times)))
 
     def _table(self, snapshots: Mapping[str, Snapshot]) -> Group:
         """Several targets, a row each; with more than the screen is high, the first ones."""
@@ -378,8 +367,8 @@ def _errors(snapshot: Snapshot) -> Text:
     return Text(f"{snapshot.errors:,} ({share})", style="bold red")
 
 
-def _pairs(*pairs: tuple[str, str | Text]) -> Text:
+def _pairs(pairs: Mapping[str, str | Text]) -> Text:
     line = Text("  ", no_wrap=True, overflow="ellipsis")
-    for name, value in pairs:
+    for name, value in pairs.items():
         line.append(f"{name} ", style="bright_black").append(value).append("   ")
     return line

@@ -9,7 +9,7 @@ A broken pipe ends the process silently. Tracebacks are shown at log level debug
 from __future__ import annotations
 
 import errno
-import sys
+import resource
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple
@@ -90,10 +90,6 @@ def run(work: Callable[[*Given], Awaitable[Result]], *given: *Given) -> Result:
 
 # The limit of open files and sockets.
 
-if sys.platform != "win32":
-    import resource
-
-
 SPARE_FILES = 200  # the event loop, logs, child processes with three pipes each, connections that are refused
 FILES_PER_SERVER = 256  # connections to a server over HTTP at most
 
@@ -114,8 +110,6 @@ def allow_clients(config: Config) -> None:
 
 def may_open(needed: int) -> int:
     """Raise the limit of open files to `needed`. Returns the limit: lower if the system forbids it."""
-    if sys.platform == "win32":
-        return needed
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import select
 import sys
@@ -47,7 +46,7 @@ from mcpmux.traffic.reading.summary import (
     passages,
     statuses_of,
 )
-from mcpmux.traffic.record import ANSWERS, Record, encode_record, reason_of
+from mcpmux.traffic.record import ANSWERS, Record, cut, encode_record, reason_of
 
 by_option = click.option(
     "--by",
@@ -59,10 +58,7 @@ messages_json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the messages as they are in the capture, one on each line."
 )
 
-# Lines on stdout. The first one is written at once. Of very many, several are written together.
-
 TOGETHER_SECONDS = 0.05  # that a line may wait for others
-TOGETHER_LINES = 500
 
 
 def json_line(record: Record) -> str:
@@ -72,12 +68,12 @@ def json_line(record: Record) -> str:
 
 
 def stream_lines(lines: Iterable[str]) -> int:
-    """Write lines as they come. Returns how many there were."""
+    """Write lines as they come, several together if there are many. Returns how many there were."""
     number, last = 0, 0.0
     waiting: list[str] = []
     for number, line in enumerate(lines, 1):  # noqa: B007 - the last one is returned
         waiting.append(line)
-        if len(waiting) >= TOGETHER_LINES or time.monotonic() - last >= TOGETHER_SECONDS:
+        if time.monotonic() - last >= TOGETHER_SECONDS:
             show_lines(waiting)
             waiting.clear()
             last = time.monotonic()
@@ -101,9 +97,7 @@ class Lines:
         self._by = by
         self._as_json = as_json
         self._hit: re.Match[str] | None = None
-        if find is not None:
-            wanted = wanted.with_body_test(partial(self._is_hit, find))
-        self._wanted = wanted
+        self._wanted = wanted if find is None else wanted.with_body_test(partial(self._is_hit, find))
         self._targets = Targets()
         self._summarizer = Summarizer(self._wanted.body_tests)
 
@@ -124,16 +118,9 @@ class Lines:
         return map(summary_line, filter(self._wanted.matches, ended))
 
     def _is_hit(self, expression: re.Pattern[str], record: Record) -> bool:
-        self._hit = search(record, expression)
+        texts = filter(None, (*body_texts(record), record.method, record.target))
+        self._hit = next(filter(None, map(expression.search, (*texts, ""))), None)
         return self._hit is not None
-
-
-def search(record: Record, expression: re.Pattern[str]) -> re.Match[str] | None:
-    """Where the expression was found in a message."""
-    for text in (*body_texts(record), record.method, record.target, ""):
-        if text is not None and (found := expression.search(text)) is not None:
-            return found
-    return None
 
 
 def excerpt(found: re.Match[str] | None) -> str:
@@ -156,7 +143,7 @@ def excerpt(found: re.Match[str] | None) -> str:
 # All untrusted text is made printable. It can neither control a terminal nor forge a line.
 
 AROUND = 30  # characters of a body to show on both sides of a match
-TARGET_LIMIT = 200  # characters of a URI to show
+TARGET_LIMIT = 201  # characters of a URI to show, with the mark of a cut
 NAME_LIMIT = 40
 
 _STYLES = {"ok": "green", "open": "yellow", "cancelled": "yellow"}
@@ -185,8 +172,14 @@ def summary_line(summary: ExchangeSummary) -> str:
 
 
 def _outcome(subject: Record | ExchangeSummary, statuses: tuple[str, ...], sizes: str) -> list[str]:
-    parts = [_status(statuses, subject.code)] if statuses else []
-    parts += [format_ms(subject.ms)] if subject.ms is not None else []
+    parts = []
+    if statuses:
+        text = " ".join(word for word in statuses if not word.endswith("xx"))
+        if subject.code is not None:
+            text = re.sub("^error", f"error {subject.code}", text)
+        parts.append(paint(text, fg=_STYLES.get(statuses[0], "red")))
+    if subject.ms is not None:
+        parts.append(format_ms(subject.ms))
     return [*parts, paint(sizes, dim=True)]
 
 
@@ -196,18 +189,8 @@ def _head(subject: Record | ExchangeSummary) -> str:
 
 
 def _what(method: str, target: str | None) -> str:
-    said = paint(printable(method[:TARGET_LIMIT]), bold=True)
-    if target is None:
-        return said
-    return f"{said} {printable(target[:TARGET_LIMIT])}{'…' if len(target) > TARGET_LIMIT else ''}"
-
-
-def _status(statuses: tuple[str, ...], code: int | None) -> str:
-    words = [word for word in statuses if not word.endswith("xx")]
-    text = " ".join(words)
-    if code is not None and words[:1] == ["error"]:
-        text = text.replace("error", f"error {code}", 1)
-    return paint(text, fg=_STYLES.get(statuses[0], "red"))
+    what = paint(printable(method[:TARGET_LIMIT]), bold=True)
+    return what if target is None else f"{what} {printable(cut(target, TARGET_LIMIT))}"
 
 
 LOOK_SECONDS = 0.1  # between two reads of files that did not grow
@@ -298,8 +281,8 @@ def is_abandoned() -> bool:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
-    except (OSError, ValueError, AttributeError):  # no file, or a system without poll
-        return os.name == "nt" and sys.stdout.closed
+    except (OSError, ValueError, AttributeError):  # no file
+        return False
 
 
 @click.command(epilog=filter_help())

@@ -146,10 +146,8 @@ def _show_differences(outcomes: Sequence[Outcome]) -> None:
 
 
 def _line(difference: Difference) -> str:
-    then, now = (
-        cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH)
-        for value in (difference.captured, difference.now)
-    )
+    values = (difference.captured, difference.now)
+    then, now = (cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH) for value in values)
     changes = {"added": f"new: {now}", "removed": f"gone: {then}", "moved": f"order: {then} → {now}"}
     return f"{show_path(difference.path)}: {changes.get(difference.kind, f'{then} → {now}')}"
 
@@ -160,9 +158,10 @@ TOLD_SECONDS = 30  # from here on it is told how long a replay takes
 
 def read_speed(text: str) -> float:
     """A factor, or `max`, which is infinite. Raises InvalidValue."""
+    if text == "max":
+        return math.inf
     with suppress(ValueError):
-        speed = math.inf if text == "max" else float(text.removesuffix("x"))
-        if text == "max" or 0.001 <= speed <= 1_000_000:
+        if 0.001 <= (speed := float(text.removesuffix("x"))) <= 1_000_000:
             return speed
     raise InvalidValue("expected a factor such as 1, 0.5 or 10, or `max`")
 

@@ -236,13 +236,8 @@ def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int
 
 
 def _write(file: IO[bytes], pieces: Iterable[str]) -> int:
-    """Write the first piece at once and the others with the file's own buffering. Returns the bytes."""
-    size = 0
-    for piece in pieces:
-        first = not size
-        size += file.write(piece.encode("utf-8", "replace"))
-        if first:
-            file.flush()
+    """Returns the number of bytes."""
+    size = sum(file.write(piece.encode("utf-8", "replace")) for piece in pieces)
     file.flush()
     return size
 
