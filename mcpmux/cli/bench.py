@@ -19,7 +19,7 @@ from mcpmux.bench.assertion import check_parts, check_together, parse_assertion
 from mcpmux.bench.operation import parse_operation
 from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remote
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
-from mcpmux.cli.bench_run import Bench, check_writable, measure_watched, read_old, report
+from mcpmux.cli.bench_run import Bench, check_writable, read_old, report
 from mcpmux.cli.console import tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_option
 from mcpmux.cli.process import Mistake, may_open, run
@@ -212,7 +212,7 @@ def bench(
     files = {kind: options[kind] for kind in ("json", "csv", "html") if options[kind] is not None}
     check_writable(files.values())
     bench = Bench(found, plan, limits)
-    run(measure_watched, bench, plan)
+    run(bench.measure)
     raise click.exceptions.Exit(report(bench, files, old, options["assertions"]))
 
 

@@ -57,9 +57,6 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.wall import leaves_of
 
-VIEW_SECONDS = 0.25  # between two updates of the live view
-MANY = 4  # targets whose names would fill the line
-
 
 def check_writable(paths: Iterable[Path]) -> None:
     """Check before anything is measured that the files can be written. Raises Mistake."""
@@ -80,31 +77,6 @@ def read_old(path: str | None) -> Report | None:
         raise Mistake(f"--compare {path}: {error.strerror}") from None
     except BadResults as error:
         raise Mistake(f"--compare: {error}") from None
-
-
-async def measure_watched(bench: Bench, plan: Plan) -> None:
-    """Measure, with a live view on a terminal."""
-    async with trio.open_nursery() as nursery:
-        if ERR.is_terminal:
-            nursery.start_soon(_watch, bench, plan)
-        await bench.measure()
-        nursery.cancel_scope.cancel()
-
-
-async def _watch(bench: Bench, plan: Plan) -> None:
-    title = " · ".join(bench.names) if len(bench.names) < MANY else f"{len(bench.names)} targets"
-    planned = None if plan.find_max else plan.warm_up + plan.duration
-    with LiveView(ERR, title, planned) as view:
-        while True:
-            await trio.sleep(VIEW_SECONDS)
-            now = trio.current_time()
-            snapshots = {
-                run.upstream.name: run.tally.snapshot(now, run.work.in_flight)
-                for run in bench.runs
-                if run.tally is not None and run.work is not None
-            }
-            turn = f"{bench.turn} of {bench.turns}: {', '.join(snapshots)}" if bench.turns > 1 else ""
-            view.show(snapshots, turn)
 
 
 def report(
@@ -191,6 +163,8 @@ def _show_table(table: Table) -> None:
     click.echo()
 
 
+VIEW_SECONDS = 0.25  # between two updates of the live view
+MANY = 4  # targets whose names would fill the line
 BY_HAND = "interrupted"
 STOP = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
 SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream takes one
@@ -200,49 +174,54 @@ SPARE_CONNECTIONS = 1  # of a session over HTTP: a legacy server's own stream ta
 class Bench:
     """Measures several targets: at the same time, or in turns if each has several runs.
 
-    `runs`: the runs under way. `turn`: their number, from 1 to `turns`. Both may be watched. In the end there
-    are `results` of all runs in the order measured, and by name of a target: `failures`, why there are no
-    (more) results; `knees`, what a search for the highest rate has found.
+    In the end there are `results` of all runs in the order measured, and by name of a target: `failures`, why
+    there are no (more) results; `knees`, what a search for the highest rate has found.
     """
 
     _upstreams: Sequence[Upstream]
     _plan: Plan
     _limits: Limits
-    runs: list[Run] = field(factory=list)
-    turn: int = 0
+    _runs: list[Run] = field(factory=list, init=False)  # under way
+    _turn: int = field(default=0, init=False)  # their number, from 1
     results: list[Results] = field(factory=list)
     failures: dict[str, str] = field(factory=dict)
     knees: dict[str, str] = field(factory=dict)
     interrupted: bool = False
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the targets."""
-        return [upstream.name for upstream in self._upstreams]
-
-    @property
-    def turns(self) -> int:
-        """Number of measurements one after another."""
-        return len(self._groups) * self._plan.runs
-
-    @property
-    def _groups(self) -> Sequence[Sequence[Upstream]]:
-        """What is measured at the same time: runs to compare have the machine alone."""
-        return [[each] for each in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
-
     async def measure(self) -> None:
-        """Measure everything. The first SIGINT or SIGTERM ends it early, the second one at once.
+        """Measure everything, with a live view on a terminal.
 
-        Raises ConfigError if a target does not have what the benchmark asks for.
+        The first SIGINT or SIGTERM ends it early, the second one at once. Raises ConfigError if a target does
+        not have what the benchmark asks for.
         """
+        # Runs to compare have the machine alone.
+        groups = [[each] for each in self._upstreams] if self._plan.runs > 1 else [self._upstreams]
         with open_timer() as sleep_until:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._heed_signals)
+                if ERR.is_terminal:
+                    nursery.start_soon(self._watch, len(groups) * self._plan.runs)
                 for number in range(self._plan.runs):
-                    for group in self._groups:
+                    for group in groups:
                         await self._measure_all(group, number, sleep_until)
                 nursery.cancel_scope.cancel()
-        self.failures = {name: self.failures[name] for name in self.names if name in self.failures}
+        in_order = [upstream.name for upstream in self._upstreams if upstream.name in self.failures]
+        self.failures = {name: self.failures[name] for name in in_order}
+
+    async def _watch(self, turns: int) -> None:
+        names, plan = [upstream.name for upstream in self._upstreams], self._plan
+        title = " · ".join(names) if len(names) < MANY else f"{len(names)} targets"
+        with LiveView(ERR, title, None if plan.find_max else plan.warm_up + plan.duration) as view:
+            while True:
+                await trio.sleep(VIEW_SECONDS)
+                now = trio.current_time()
+                snapshots = {
+                    run.upstream.name: run.tally.snapshot(now, run.work.in_flight)
+                    for run in self._runs
+                    if run.tally is not None and run.work is not None
+                }
+                turn = f"{self._turn} of {turns}: {', '.join(snapshots)}" if turns > 1 else ""
+                view.show(snapshots, turn)
 
     async def _measure_all(self, upstreams: Sequence[Upstream], number: int, sleep_until: SleepUntil) -> None:
         """Run number `number`, from 0, of these targets without those that have failed."""
@@ -250,17 +229,17 @@ class Bench:
             return
         plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
         sizes = self._limits.max_message_bytes, self._limits.max_head_bytes
-        self.turn += 1
-        self.runs = []
+        self._turn += 1
+        self._runs = []
         for upstream in upstreams:
             if upstream.name not in self.failures:
                 opener = ChannelOpener(*sizes, STOP, plan.connections_each(upstream) + SPARE_CONNECTIONS)
-                self.runs.append(Run(upstream, plan, opener.open, sleep_until))
+                self._runs.append(Run(upstream, plan, opener.open, sleep_until))
         async with trio.open_nursery() as nursery:
-            for run in self.runs:
+            for run in self._runs:
                 nursery.start_soon(self._measure, run, name=f"bench {run.upstream.name}")
-        self.results += [run.results for run in self.runs if run.results is not None]
-        for run in self.runs:
+        self.results += [run.results for run in self._runs if run.results is not None]
+        for run in self._runs:
             if isinstance(run.work, Search):
                 self.knees[run.upstream.name] = run.work.knee.describe()
 
@@ -279,7 +258,7 @@ class Bench:
                 if self.interrupted:
                     raise KeyboardInterrupt
                 self.interrupted = True
-                for run in self.runs:
+                for run in self._runs:
                     run.stop(BY_HAND)
 
 
