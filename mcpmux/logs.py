@@ -120,7 +120,6 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
 
 
 def set_up_logs(config: Config) -> None:
-    """Log as the configuration says."""
     configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))
 
 

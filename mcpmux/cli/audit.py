@@ -61,7 +61,6 @@ def status_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _value(name: str, record: Mapping[str, Any]) -> Any:
-    """See `Key.get`."""
     if name == "status":
         return status_of(record)
     if name in _TIMES:
@@ -249,7 +248,6 @@ def describe(record: Mapping[str, Any]) -> str:
 
 
 def describe_end(record: Mapping[str, Any]) -> str:
-    """The outcome of an exchange, and how long it took."""
     status, ms = str(status_of(record)), record.get("ms")
     if status == "refused":
         status = f"refused by {record.get('rule')}"

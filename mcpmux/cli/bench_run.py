@@ -146,7 +146,6 @@ def render_comparisons(comparisons: Iterable[Comparison]) -> None:
 
 
 def render_judgements(judgements: Iterable[Judgement]) -> None:
-    """Print a sentence for each condition."""
     for one in judgements:
         show_line(f"{'✓' if one.held else '✗'} {one.sentence}", _STYLES["good" if one.held else "bad"])
 
@@ -302,7 +301,6 @@ class LiveView(Live):
         return f"{rate_text(rates[-1] if rates else 0.0):>9}  {bars}"
 
     def _lines(self, item: tuple[str, Snapshot]) -> Group:
-        """One target, with all that is known."""
         name, snapshot = item
         counts = {"requests": f"{snapshot.count:,}", "in flight": f"{snapshot.in_flight:,}"}
         times = zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)

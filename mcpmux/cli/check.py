@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.app import open_mux
 from mcpmux.app.listeners import check_listeners
-from mcpmux.cli.console import KINDS, Columns, show_activity, show_items
+from mcpmux.cli.console import KINDS, Columns, show_activity, show_items, state_cell
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
@@ -22,9 +22,6 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.upstreams.upstream import Upstream
-
-READY, DISABLED = "ready", "disabled"
-STYLES = {READY: "green", DISABLED: "dim"}
 
 Finding = dict[str, Any]
 """What was found out about one upstream, for people and machines. What is not known is left out."""
@@ -68,7 +65,7 @@ async def examine_all(config: Config) -> list[Finding]:
     ):
         for upstream in mux.upstreams.values():
             nursery.start_soon(examine, upstream, findings)
-    return [findings[each.name] if each.enabled else describe(each, DISABLED) for each in config.upstreams]
+    return [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
 
 
 async def examine(upstream: Upstream, findings: dict[str, Finding]) -> None:
@@ -118,21 +115,20 @@ def note_on(upstream: Upstream) -> str | None:
     return f"sends log messages to requests that name no logLevel ({upstream.unasked_logs}): {fate}"
 
 
-def _count(kind: str, finding: Finding) -> int | None:
-    counts: dict[str, int] = finding.get("counts", {})
-    return counts.get(kind)
-
-
 def _details(finding: Finding) -> str:
     """What is wrong, or the capabilities."""
     details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
     return "; ".join(filter(None, (details, finding.get("note"))))
 
 
+def _count(kind: str, finding: Finding) -> Any:
+    return finding.get("counts", {}).get(kind)
+
+
 COUNTS: Columns = {kind.upper(): partial(_count, kind) for kind in KINDS}
 COLUMNS: Columns = {
     "NAME": itemgetter("name"),
-    "STATE": lambda found: (found["state"], "red" if "error" in found else STYLES.get(found["state"], "red")),
+    "STATE": lambda found: state_cell(found["state"], is_wrong="error" in found),
     "VIA": itemgetter("transport"),
     "REVISION": lambda found: found.get("revision"),
     **COUNTS,

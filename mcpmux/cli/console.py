@@ -81,6 +81,15 @@ def show_table(
     print_table(table)
 
 
+_ON_THE_WAY = dict.fromkeys(("connecting", "draining", "drained"), "yellow")
+_STATE_STYLES = {"ready": "green", "disabled": "dim", **_ON_THE_WAY}
+
+
+def state_cell(state: str, *, is_wrong: bool = False) -> tuple[str, str]:
+    """The state of an upstream in a table, with its colour."""
+    return state, "red" if is_wrong else _STATE_STYLES.get(state, "red")
+
+
 def plain_table(header_style: str) -> Table:
     """An empty table without lines."""
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=header_style)
@@ -195,7 +204,6 @@ def describe_bytes(data: bytes, mime_type: str) -> str:
 
 
 def render_block(block: dict[str, Any]) -> str:
-    """A content block of a tool's result as text."""
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))
@@ -227,8 +235,7 @@ def _member(*keys: str) -> Callable[[Fields], str]:
 
 def _description(item: Fields) -> str:
     """The first line only; the rest is for models."""
-    lines = (text_of(item.get("description")) or "").strip().split("\n")
-    return lines[0].strip()
+    return (text_of(item.get("description")) or "").strip().partition("\n")[0].strip()
 
 
 def _arguments(item: Fields) -> str:
@@ -243,7 +250,6 @@ def _arguments(item: Fields) -> str:
 
 
 def _decoded(item: Fields, key: str, kind: type) -> Any:
-    """The member at `key` if it is of that kind, else an empty one."""
     value = decode_any(item.get(key, b"null"))
     return value if isinstance(value, kind) else kind()
 

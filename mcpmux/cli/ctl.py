@@ -10,13 +10,15 @@ from urllib.parse import quote
 import click
 
 from mcpmux.cli.admin_client import AdminClient
-from mcpmux.cli.console import Columns, show_items, tell
+from mcpmux.cli.console import Columns, show_items, state_cell, tell
 from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
+from mcpmux.transports.http.route import HttpOrigin
 
-ANYWHERE = ("0.0.0.0", "::")
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a listener at every address is asked."""
 WHICH = "no mcpmux given: use --config with its configuration file, or --url"
 
 
@@ -37,19 +39,13 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
             f"{config}: [admin] has no `token`, so there is a new one at each start; "
             "give it with --token, or the whole URL that was printed with --url"
         )
-    host = admin.host
-    if host in ANYWHERE:
-        host = "127.0.0.1" if "." in host else "::1"
-    scheme, name = "http" if admin.tls is None else "https", f"[{host}]" if ":" in host else host
-    ca = ca or (admin.tls.certificate if admin.tls is not None else None)
-    return AdminClient.at(f"{scheme}://{name}:{admin.port}/", token, ca)
+    origin = HttpOrigin(admin.tls is not None, ANYWHERE.get(admin.host, admin.host), admin.port)
+    return AdminClient.at(origin.url, token, ca or (admin.tls.certificate if admin.tls is not None else None))
 
 
-STYLES = {"ready": "green", "disabled": "dim"}
-STYLES |= dict.fromkeys(("connecting", "draining", "drained"), "yellow")
 COLUMNS: Columns = {
     "NAME": lambda up: up.get("name"),
-    "STATE": lambda up: (up.get("state"), STYLES.get(up.get("state"), "red")),
+    "STATE": lambda up: state_cell(up.get("state")),
     "SINCE": lambda up: up.get("since"),
     "RESTARTS": lambda up: up.get("restarts", 0),
     "SESSIONS": lambda up: len(up.get("sessions", ())) + int(up.get("more_sessions", 0)),

@@ -110,9 +110,8 @@ def import_structlog() -> None:
         return
     # None: as if it were not installed.
     stand_ins = {"asyncio": _Later("asyncio"), "rich": None, "structlog.twisted": None}
-    absent = [name for name in stand_ins if name not in sys.modules]
-    for name in absent:
-        sys.modules[name] = stand_ins[name]  # type: ignore[assignment]  # None is what the import system knows
+    absent = stand_ins.keys() - sys.modules.keys()
+    sys.modules.update({name: stand_ins[name] for name in absent})  # type: ignore[misc]  # None is known there
     try:
         import_module("structlog")
     finally:

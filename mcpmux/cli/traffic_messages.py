@@ -150,7 +150,6 @@ _STYLES = {"ok": "green", "open": "yellow", "cancelled": "yellow"}
 
 
 def message_line(record: Record) -> str:
-    """One message."""
     parts = [_what(record.method or record.kind, record.target)]
     parts += _outcome(record, statuses_of(record), format_size(record.size))
     peer = printable((record.peer or "?")[:NAME_LIMIT])
@@ -161,7 +160,6 @@ def message_line(record: Record) -> str:
 
 
 def summary_line(summary: ExchangeSummary) -> str:
-    """One exchange."""
     who = printable((summary.client or "")[:NAME_LIMIT]) or ", ".join(map(printable, summary.peer[:1]))
     parts = [who, _what(summary.method or "?", summary.target[0] if summary.target else None)]
     if summary.upstream:
@@ -461,7 +459,6 @@ def _ordered(body: bytes | str | None) -> bytes | str | None:
 
 
 def message_lines(record: Record) -> Iterator[str]:
-    """One message with its whole body."""
     yield message_line(record)
     yield paint(f"run {printable(record.run)}, message {record.seq}", dim=True)
     yield ""
@@ -469,7 +466,6 @@ def message_lines(record: Record) -> Iterator[str]:
 
 
 def body_of(record: Record) -> bytes | str | None:
-    """The body as it was captured."""
     return bytes(record.message) if record.message is not None else record.text
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import trio
@@ -19,23 +18,13 @@ import trio
 from mcpmux.app.listeners import Serving, serve_listener, serve_stdio
 from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import watch_signals
+from mcpmux.bench.plan import is_remote
 from mcpmux.cli.console import show_line, show_table, tell
 from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, Decorator, Parsed, log_level_option, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
 from mcpmux.cli.traffic_source import CaptureFiles, format_seconds, read_redactor, redact_option
-from mcpmux.config import (
-    AnyListener,
-    Http,
-    Limits,
-    Listeners,
-    Target,
-    Tcp,
-    Upstream,
-    WebSocket,
-    parse_upstream_argument,
-)
-from mcpmux.config.listener import is_loopback
+from mcpmux.config import AnyListener, Limits, Listeners, Upstream, parse_upstream_argument
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.traffic import parse_path
 from mcpmux.printable import printable
@@ -229,7 +218,7 @@ def replay(
     """
     redactor = read_redactor(redact)
     settings = Settings(**options)
-    if not allow_remote and not _is_local(server.target):
+    if not allow_remote and is_remote(server):
         where = server.target.display
         raise Mistake(f"{where} is on another machine: --allow-remote sends the captured requests there")
     side: SideName = leg or ("upstream" if upstream else "client")
@@ -255,13 +244,6 @@ def replay(
         show_report(report)
     if not report.clean:
         raise click.exceptions.Exit(DIFFERENT)
-
-
-def _is_local(target: Target) -> bool:
-    """Whether it is on this machine: a program, a socket file, or a loopback address."""
-    if isinstance(target, Http | WebSocket):
-        return is_loopback(urlsplit(target.url).hostname or "")
-    return is_loopback(target.host) if isinstance(target, Tcp) else True
 
 
 DRAIN_SECONDS = 2.0  # to finish responses when asked to stop

@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from mcpmux import __version__
+from mcpmux.bench.formatting import sparkline
 from mcpmux.cli.console import OUT, is_screen, show_line, show_table, tell
 from mcpmux.cli.options import quiet_option
 from mcpmux.cli.process import Mistake
@@ -39,7 +40,6 @@ from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Stats, Tim
 from mcpmux.traffic.record import Record, encode_record, reason_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
-SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 12
 BAR_WIDTH = 40
 LATENCY_BARS = 12
@@ -121,14 +121,10 @@ def row_of(group: Group) -> tuple[Any, ...]:
 
 def spark(counts: Sequence[int]) -> str:
     """A sparkline of numbers. Only zero is a blank."""
-    most = max(counts, default=0)
-    if not most:
-        return ""
-    return "".join(SPARKS[math.ceil(count / most * 8) - 1] if count else " " for count in counts)
+    return sparkline([count or None for count in counts], len(counts))
 
 
 def latency_lines(latency: Histogram) -> list[str]:
-    """A bar and a number for each range of latencies."""
     bars = latency.bars(LATENCY_BARS)
     most = max(count for _, count in bars)
     return [

@@ -112,7 +112,6 @@ class CaptureFiles:
             tell(f"not read: {bad}")
 
     def tell_bad(self) -> None:
-        """Say how many more lines could not be read."""
         if self._bad > TOLD_LIMIT:
             tell(f"not read: {self._bad - TOLD_LIMIT} more lines")
         self._bad = 0
@@ -162,7 +161,6 @@ def show_place(error: FilterError) -> str:
 
 
 def show_lines(lines: Collection[str]) -> None:
-    """Write lines at once."""
     if lines:
         show_bytes(("\n".join(lines) + "\n").encode("utf-8", "replace"))
 
