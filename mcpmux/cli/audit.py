@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import show_json, tell
-from mcpmux.cli.options import Decorator, Parsed
+from mcpmux.cli.options import PATH, Decorator, Parsed, json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import format_ms, show_place
 from mcpmux.config.scalars import Text
@@ -83,7 +83,7 @@ KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
 HASH = Parsed(
     "HASH", Text("a hash as `mcpmux audit head` prints it, 64 hexadecimal digits", "[0-9a-f]{64}").read
 )
-path_argument: Decorator = click.argument("path", type=click.Path(path_type=Path))
+path_argument: Decorator = click.argument("path", type=PATH)
 
 
 @click.group()
@@ -101,9 +101,7 @@ def audit() -> None:
 @audit.command("verify")
 @path_argument
 @click.option(
-    "--key-file",
-    type=click.Path(path_type=Path),
-    help=f"File with the key. Default: the variable {KEY_VARIABLE}, or no key.",
+    "--key-file", type=PATH, help=f"File with the key. Default: the variable {KEY_VARIABLE}, or no key."
 )
 @click.option("--head", type=HASH, help="A head from earlier, which must still be in the log.")
 @click.option("--after", type=HASH, help="Hash before the first record, if older files are elsewhere.")
@@ -165,7 +163,7 @@ def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | N
 @audit.command()
 @path_argument
 @click.argument("conditions", nargs=-1, metavar="[FILTER]...")
-@click.option("--json", "as_json", is_flag=True, help="Print the records unchanged, one on each line.")
+@json_option(help="Print the records unchanged, one on each line.")
 def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
     """Print all records, or those that fit a filter. They are not verified.
 
@@ -184,20 +182,18 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
         is_wanted: Callable[[Any], bool] = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS).matches
     except FilterError as error:
         raise Mistake(show_place(error)) from None
-    unreadable = 0
+    unread = 0
     for where, record, line in itertools.chain.from_iterable(map(read_records, chains_in(path))):
         if record is None:
-            unreadable += 1
+            unread += 1
             tell(f"{where}: no record")
         elif is_wanted(record):
             if as_json:
                 show_json(Raw(line))
             else:
                 click.echo(printable(describe(record)))
-    if unreadable:
-        raise click.ClickException(
-            f"{count(unreadable, 'line')} could not be read; see `mcpmux audit verify`"
-        )
+    if unread:
+        raise click.ClickException(f"{count(unread, 'line')} could not be read; see `mcpmux audit verify`")
 
 
 @audit.command()

@@ -21,6 +21,7 @@ from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE
+from mcpmux.config.report import format_path
 from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
@@ -187,8 +188,7 @@ def new_token(name: str, scopes: tuple[str, ...]) -> None:
       mcpmux auth new-token ci --scope read --scope call > ci.token
     """
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
-    lines = [f"[auth.tokens.{key}]", f'sha256 = "{hash_token(token)}"']
+    lines = [f"[{format_path(('auth', 'tokens', name))}]", f'sha256 = "{hash_token(token)}"']
     if scopes:
         lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
     click.echo("Add this to the configuration. The token below is shown only once.\n", err=True)

@@ -21,7 +21,7 @@ from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remot
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
 from mcpmux.cli.bench_run import Bench, check_writable, read_old, report
 from mcpmux.cli.console import tell
-from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_option
+from mcpmux.cli.options import PATH, Parsed, load_config, quiet_option, upstream_option
 from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
@@ -105,7 +105,6 @@ CONDITION = Parsed("COND", parse_assertion)
 PLACES = click.IntRange(1, PLACES_LIMIT)
 RUNS = click.IntRange(1, RUNS_LIMIT)
 FILE = click.Path(dir_okay=False, path_type=Path)
-PATH = click.Path(path_type=Path)
 EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 
 

@@ -13,7 +13,7 @@ import click
 from mcpmux.app import Mux, open_mux
 from mcpmux.cli import console
 from mcpmux.cli.console import KINDS
-from mcpmux.cli.options import load_config, quiet_option
+from mcpmux.cli.options import json_option, load_config, quiet_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
@@ -140,7 +140,7 @@ def read_left_out(result: Fields) -> dict[str, str]:
 @click.command()
 @click.argument("target")
 @click.argument("kinds", nargs=-1, metavar="[KINDS]...", type=click.Choice(list(KINDS)))
-@click.option("--json", "as_json", is_flag=True, help="Print the unchanged items, one JSON object per line.")
+@json_option(help="Print the unchanged items, one JSON object per line.")
 @quiet_option
 def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
     """List the resources, templates, tools and prompts of servers.
@@ -188,7 +188,7 @@ async def fetch_lists(config: Config, kinds: Sequence[str]) -> tuple[dict[str, l
 @click.argument("target")
 @click.argument("uri")
 @click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@json_option(help="Print the whole result as JSON.")
 @quiet_option
 def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
     """Read a resource.
@@ -230,9 +230,7 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
 @click.argument("tool")
 @click.argument("pairs", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
 @click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the whole result as JSON, with structured content."
-)
+@json_option(help="Print the whole result as JSON, with structured content.")
 @quiet_option
 def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_json: bool) -> None:
     """Call a tool and print its result.

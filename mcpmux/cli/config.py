@@ -12,9 +12,9 @@ import click
 
 from mcpmux.cli.console import Columns, show_items, show_json
 from mcpmux.cli.options import load_config, upstream_json_option
+from mcpmux.cli.process import Mistake
 from mcpmux.config import Config
 from mcpmux.config.schema import config_schema
-from mcpmux.errors import ConfigError
 from mcpmux.mux.policy import NO_RULE, USES, Explanation, explain, policy_of
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.printable import printable
@@ -96,15 +96,13 @@ def test(
     loaded = load_config(config)
     policy = policy_of(loaded.access)
     if (uri is None) == (name is None):
-        raise ConfigError(["give either --uri or --name"])
+        raise Mistake("give either --uri or --name")
     if policy is None:
         click.echo("allowed: there are no access rules, so everybody may do everything")
         return
     use = method or ("read" if uri is not None else "call")
     if use not in USES and "/" not in use:
-        raise ConfigError(
-            [f"--method: expected one of {', '.join(USES)}, or a method such as resources/read"]
-        )
+        raise Mistake(f"--method: expected one of {', '.join(USES)}, or a method such as resources/read")
     targets = [(upstream, uri or name or "")] if upstream is not None else find_targets(loaded, uri, name)
     who = Principal(principal, frozenset(scopes))
     asked = USES.get(use, use)
@@ -122,17 +120,17 @@ def test(
 
 
 def find_targets(config: Config, uri: str | None, name: str | None) -> list[tuple[str, str]]:
-    """(upstream, its own URI or name) for what a client sends. Raises ConfigError."""
+    """(upstream, its own URI or name) for what a client sends. Raises Mistake."""
     namespace = Namespace(config.prefixes)
     if uri is not None:
         found = namespace.resolve_uri(uri)
         return [found] if found is not None else [(each, uri) for each in config.enabled]
     assert name is not None
     if namespace.is_shortened(name):
-        raise ConfigError(["--name: this name was shortened; use the server's own name, with --upstream"])
+        raise Mistake("--name: this name was shortened; use the server's own name, with --upstream")
     resolved = namespace.resolve_name(name)
     if resolved is None:
-        raise ConfigError(["--name: no upstream has this prefix; use the server's own, with --upstream"])
+        raise Mistake("--name: no upstream has this prefix; use the server's own, with --upstream")
     return [resolved]
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DEFAULT_ADDRESS = "127.0.0.1:8484"
 
+PATH = click.Path(path_type=Path)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
@@ -62,9 +64,8 @@ upstream_option: Decorator = click.option(
     metavar="NAME=URL|COMMAND",
     help="Add a server by its URL (http, ws, tcp, unix …) or command line. May be repeated.",
 )
-upstream_json_option: Decorator = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per upstream, one per line."
-)
+json_option = partial(click.option, "--json", "as_json", is_flag=True)
+upstream_json_option: Decorator = json_option(help="Print one JSON object per upstream, one per line.")
 
 
 def log_level_option(default: str) -> Decorator:

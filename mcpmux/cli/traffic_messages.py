@@ -20,7 +20,7 @@ import trio
 
 from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import is_screen, paint, tell
-from mcpmux.cli.options import quiet_option
+from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import (
     CaptureFiles,
@@ -54,9 +54,7 @@ by_option = click.option(
     default="message",
     help="Print a line for each message, or for each whole exchange.",
 )
-messages_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the messages as they are in the capture, one on each line."
-)
+messages_json_option = json_option(help="Print the messages as they are in the capture, one on each line.")
 
 TOGETHER_SECONDS = 0.05  # that a line may wait for others
 

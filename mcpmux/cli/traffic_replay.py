@@ -20,7 +20,16 @@ from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import watch_signals
 from mcpmux.bench.plan import is_remote
 from mcpmux.cli.console import show_line, show_table, tell
-from mcpmux.cli.options import ADDRESS, DEFAULT_ADDRESS, Decorator, Parsed, log_level_option, quiet_option
+from mcpmux.cli.options import (
+    ADDRESS,
+    DEFAULT_ADDRESS,
+    PATH,
+    Decorator,
+    Parsed,
+    json_option,
+    log_level_option,
+    quiet_option,
+)
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
 from mcpmux.cli.traffic_source import CaptureFiles, format_seconds, read_redactor, redact_option
@@ -37,9 +46,7 @@ from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
 from mcpmux.traffic.replay.replay import Settings, run_replay
 from mcpmux.traffic.replay.report import STATUSES, Difference, Outcome, Report, Status, count_text, show_path
 
-files_argument: Decorator = click.argument(
-    "files", nargs=-1, metavar="[FILES|DIR]...", type=click.Path(path_type=Path)
-)
+files_argument: Decorator = click.argument("files", nargs=-1, metavar="[FILES|DIR]...", type=PATH)
 
 
 def read_capture(files: Sequence[Path], side: SideName, upstream: str | None) -> Reading:
@@ -191,7 +198,7 @@ SERVER = Parsed("URL|COMMAND", parse_upstream_argument)
     default=16,
     help="Number of clients at the same time with --speed max.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every difference.")
+@json_option(help="Print one JSON object with every difference.")
 @redact_option
 @quiet_option
 def replay(

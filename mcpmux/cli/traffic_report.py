@@ -19,7 +19,7 @@ import msgspec
 from mcpmux import __version__
 from mcpmux.bench.formatting import sparkline
 from mcpmux.cli.console import OUT, is_screen, show_line, show_table, tell
-from mcpmux.cli.options import quiet_option
+from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
     CaptureFiles,
@@ -52,7 +52,7 @@ _HEADINGS = ["UPSTREAM", "METHOD", "ANSWERS", "ERRORS", "OPEN", "P50", "P90", "P
 
 @click.command(epilog=filter_help())
 @where_argument
-@click.option("--json", "as_json", is_flag=True, help="Print all groups and the timeline as one JSON object.")
+@json_option(help="Print all groups and the timeline as one JSON object.")
 @quiet_option
 def stats(where: tuple[str, ...], as_json: bool) -> None:
     """Count messages, errors and latencies for each upstream and method.
