@@ -95,9 +95,7 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
 
 
 COLUMNS: Columns = {
-    "UPSTREAM": itemgetter("upstream"),
-    "STATE": itemgetter("state"),
-    "ISSUER": itemgetter("issuer"),
+    **{key.upper(): itemgetter(key) for key in ("upstream", "state", "issuer")},
     "SCOPES": lambda state: " ".join(state["scopes"]),
 }
 

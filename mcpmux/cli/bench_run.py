@@ -345,7 +345,5 @@ def _errors(snapshot: Snapshot) -> Text:
 
 
 def _pairs(pairs: Mapping[str, str | Text]) -> Text:
-    line = Text("  ", no_wrap=True, overflow="ellipsis")
-    for name, value in pairs.items():
-        line.append(f"{name} ", style="bright_black").append(value).append("   ")
-    return line
+    parts = (part for name, value in pairs.items() for part in ((f"{name} ", "bright_black"), value, "   "))
+    return Text.assemble("  ", *parts, no_wrap=True, overflow="ellipsis")

@@ -44,17 +44,14 @@ def parse_arguments(pairs: Sequence[str], whole: str | None) -> Json:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         is_json, key = key.endswith(":"), key.removesuffix(":")
-        problem = None
-        if not equals or not key:
-            problem = "expected key=text or key:=JSON"
-        elif key in arguments:
-            problem = "it is given twice"
-        else:
-            try:
-                arguments[key] = decode_any(text.encode(errors="replace")) if is_json else text
-            except ValueError:
-                problem = f"expected JSON after `:=`; for text write `{key}={text}`"
-        if problem is not None:
+        problem = "" if equals and key else "expected key=text or key:=JSON"
+        if key in arguments:
+            problem = problem or "it is given twice"
+        try:
+            arguments[key] = decode_any(text.encode(errors="replace")) if is_json else text
+        except ValueError:
+            problem = problem or f"expected JSON after `:=`; for text write `{key}={text}`"
+        if problem:
             problems.append(f"argument `{pair}`: {problem}")
     if problems:
         raise ConfigError(problems)
@@ -218,11 +215,8 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
         for content in contents:
             if len(contents) > 1:
                 console.show_line(f"{content.uri}  {content.mime_type}".rstrip())
-            if isinstance(content.data, str):
-                console.show_text(content.data)
-            else:
-                description = console.describe_bytes(content.data, content.mime_type)
-                console.show_text(f"{description}; -o FILE writes it to a file")
+            hint = "" if isinstance(content.data, str) else "; -o FILE writes it to a file"
+            console.show_text(content.as_text + hint)
 
 
 @click.command()

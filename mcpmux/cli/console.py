@@ -177,6 +177,13 @@ class Content(NamedTuple):
     def as_bytes(self) -> bytes:
         return self.data if isinstance(self.data, bytes) else self.data.encode(errors="replace")
 
+    @property
+    def as_text(self) -> str:
+        """The text; `[image/png, 311 bytes]` in place of bytes that a terminal cannot show."""
+        if isinstance(self.data, str):
+            return self.data
+        return f"[{self.mime_type or 'unknown type'}, {len(self.data)} bytes]"
+
 
 def decode_contents(result: Fields) -> list[Content]:
     """The contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
@@ -198,11 +205,6 @@ def decode_content(item: Fields) -> Content:
         raise RemoteProtocolError(f"the blob of {uri} is not base64") from None
 
 
-def describe_bytes(data: bytes, mime_type: str) -> str:
-    """`[image/png, 311 bytes]`, in place of bytes that a terminal cannot show."""
-    return f"[{mime_type or 'unknown type'}, {len(data)} bytes]"
-
-
 def render_block(block: dict[str, Any]) -> str:
     kind = block.get("type")
     if kind == "text":
@@ -210,8 +212,8 @@ def render_block(block: dict[str, Any]) -> str:
     if kind == "resource_link":
         return f"[link] {block.get('uri')} {block.get('title') or block.get('name') or ''}".rstrip()
     if kind == "resource" and isinstance(block.get("resource"), dict):
-        uri, mime_type, data = decode_content({key: raw(value) for key, value in block["resource"].items()})
-        return f"[{uri}]\n{data if isinstance(data, str) else describe_bytes(data, mime_type)}"
+        content = decode_content({key: raw(value) for key, value in block["resource"].items()})
+        return f"[{content.uri}]\n{content.as_text}"
     if kind in ("image", "audio"):
         return f"[{kind}, {block.get('mimeType')}; --json has its data]"
     return bytes(raw(block)).decode()

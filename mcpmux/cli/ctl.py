@@ -77,12 +77,10 @@ def admin_options(command: Command) -> Command:
     @click.option("--ca", metavar="FILE", help="CA file (PEM) for an https admin listener.")
     @quiet_option
     @wraps(command)
-    def with_admin(
-        *args: Any, config: str | None, url: str | None, token: str | None, ca: str | None, **more: Any
-    ) -> None:
-        command(*args, admin=find_admin(config, url, token, ca), **more)
+    def act(config: str | None, url: str | None, token: str | None, ca: str | None, **more: Any) -> None:
+        command(admin=find_admin(config, url, token, ca), **more)
 
-    decorated: Command = with_admin
+    decorated: Command = act
     return decorated
 
 

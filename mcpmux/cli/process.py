@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar, TypeVarTuple
+from functools import partial
+from typing import Any
 
 import click
 import structlog
@@ -76,16 +77,11 @@ def error_for_user(error: BaseException) -> Exception:
     return click.ClickException("; ".join(printable(str(cause)) for cause in causes))
 
 
-Given = TypeVarTuple("Given")
-Result = TypeVar("Result")
+run = partial(trio.run, restrict_keyboard_interrupt_to_checkpoints=True)
+"""Run an async function with arguments. Returns and raises what it does, and KeyboardInterrupt for Ctrl-C.
 
-
-def run(work: Callable[[*Given], Awaitable[Result]], *given: *Given) -> Result:
-    """Run the async function `work`. Returns and raises what it does, and KeyboardInterrupt for Ctrl-C.
-
-    Ctrl-C interrupts it only where it waits. In the middle of a step it could not clean up.
-    """
-    return trio.run(work, *given, restrict_keyboard_interrupt_to_checkpoints=True)
+Ctrl-C interrupts it only where it waits. In the middle of a step it could not clean up.
+"""
 
 
 # The limit of open files and sockets.

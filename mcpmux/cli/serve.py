@@ -99,11 +99,8 @@ def serve(
         listeners = choose_listeners(loaded.listeners, stdio, [*http, *listen])
         return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **said))
 
-    if config is None or not is_file(config):
-        run_server(load(), workers=workers)
-        return
-    file = ConfigFile(config, load)
-    run_server(file.load(), file, watch=not no_watch, workers=workers)
+    file = ConfigFile(config, load) if config is not None and is_file(config) else None
+    run_server(load() if file is None else file.load(), file, watch=not no_watch, workers=workers)
 
 
 def choose_listeners(configured: Listeners, stdio: bool, chosen: Sequence[AnyListener]) -> Listeners:

@@ -304,7 +304,11 @@ def grep(
       mcpmux traffic grep -F 'file:///a.md' --by exchange
     """
     source = CaptureFiles(where)
-    expression = compile_pattern(re.escape(pattern) if fixed else pattern, ignore_case)
+    try:
+        expression = re.compile(re.escape(pattern) if fixed else pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        problem, place = f"{error.msg}; -F looks for the text as it is", error.pos or 0
+        raise Mistake(show_place(FilterError(problem, pattern, place, place))) from None
     lines = Lines(source.filter, find=expression, **how).of_all(source.records())
     number = sum(1 for _ in lines) if count else stream_lines(lines)
     if count:
@@ -312,15 +316,6 @@ def grep(
     source.check_read()
     if not number:
         raise click.exceptions.Exit(1)
-
-
-def compile_pattern(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    """The regular expression of a pattern. Raises Mistake that shows the wrong place."""
-    try:
-        return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    except re.error as error:
-        problem, place = f"{error.msg}; -F looks for the text as it is", error.pos or 0
-        raise Mistake(show_place(FilterError(problem, pattern, place, place))) from None
 
 
 MESSAGES_LIMIT = 1000  # of an exchange; a listen may have any number
