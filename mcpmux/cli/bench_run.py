@@ -287,6 +287,8 @@ class LiveView(Live):
             return
         self._tracks = {name: self._tracks.get(name, deque([(0.0, 0)], SPARKS + 1)) for name in snapshots}
         for name, snapshot in snapshots.items():
+            if snapshot.elapsed < self._tracks[name][-1][0]:  # of the next run
+                self._tracks[name] = deque([(0.0, 0)], SPARKS + 1)
             if snapshot.elapsed > self._tracks[name][-1][0]:
                 self._tracks[name].append((snapshot.elapsed, snapshot.seen))
         furthest = max(snapshots.values(), key=lambda snapshot: snapshot.elapsed)

@@ -57,6 +57,18 @@ def test_two_snapshots_of_one_moment_do_no_harm():
         view.show({"docs": tally.snapshot(0.0)})
 
 
+def test_each_run_of_a_target_has_its_own_rate():
+    file = io.StringIO()
+    with LiveView(Console(file=file, force_terminal=True, width=100), "docs") as view:
+        for rate in (100, 20):
+            tally = Tally(0.0)
+            for second in range(2):
+                for number in range(rate):
+                    tally.record("read", second, second, second + number / rate, "ok", 1, 1)
+                view.show({"docs": tally.snapshot(second + 1.0)})
+    assert "20.0/s" in file.getvalue().rpartition("rate ")[2]
+
+
 def side_by_side(names: list[str], height: int = 40, width: int = 140) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=width, height=height, color_system=None)
