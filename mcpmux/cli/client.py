@@ -1,61 +1,207 @@
-"""`mcpmux ls`, `mcpmux read` and `mcpmux call`: a small client, which connects, asks and leaves."""
+"""`mcpmux check`, `ls`, `read` and `call`: a small client, which connects, asks and leaves."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, BinaryIO
+from functools import partial
+from operator import itemgetter
+from typing import Any, BinaryIO, NamedTuple
 
 import attrs
 import click
+import trio
 
 from mcpmux.app import Mux, open_mux
+from mcpmux.app.listeners import check_listeners
 from mcpmux.cli import console
-from mcpmux.cli.console import KINDS
-from mcpmux.cli.options import json_option, load_config, quiet_option
+from mcpmux.cli.console import Columns
+from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.merger import LEFT_OUT, walk_pages
+from mcpmux.runtime.merger import LEFT_OUT, walk, walk_pages
+from mcpmux.runtime.upstreams.upstream import Upstream
 
-Json = dict[str, Any]
+# What servers list, as tables.
 
 
-def parse_arguments(pairs: Sequence[str], whole: str | None) -> Json:
-    """The arguments of a tool, out of pairs or one JSON object. Raises ConfigError with all mistakes."""
-    if whole is not None:
-        if pairs:
-            raise ConfigError(["use either --args or key=value pairs, not both"])
-        try:
-            value = decode_any(whole.encode(errors="replace"))
-        except ValueError as error:
-            raise ConfigError([f"--args: expected a JSON object: {error}"]) from None
-        if not isinstance(value, dict):
-            raise ConfigError(["--args: expected a JSON object"])
-        return value
-    arguments: Json = {}
-    problems: list[str] = []
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        is_json, key = key.endswith(":"), key.removesuffix(":")
-        problem = "" if equals and key else "expected key=text or key:=JSON"
-        if key in arguments:
-            problem = problem or "it is given twice"
-        try:
-            arguments[key] = decode_any(text.encode(errors="replace")) if is_json else text
-        except ValueError:
-            problem = problem or f"expected JSON after `:=`; for text write `{key}={text}`"
-        if problem:
-            problems.append(f"argument `{pair}`: {problem}")
-    if problems:
-        raise ConfigError(problems)
-    return arguments
+class Kind(NamedTuple):
+    """A kind of item that servers list."""
+
+    method: str
+    heading: str
+    columns: Columns
+
+
+def _member(*keys: str) -> Callable[[Fields], str]:
+    """The cell of the first of these members that is there."""
+    return lambda item: next(filter(None, (text_of(item.get(key)) for key in keys)), "")
+
+
+def _description(item: Fields) -> str:
+    """The first line only; the rest is for models."""
+    return (text_of(item.get("description")) or "").strip().partition("\n")[0].strip()
+
+
+def _arguments(item: Fields) -> str:
+    """`required [optional]`, from the input schema of a tool or the list of a prompt."""
+    schema = _decoded(item, "inputSchema", dict)
+    required, properties = schema.get("required"), schema.get("properties")
+    needed = required if isinstance(required, list) else []
+    found = [(name, name in needed) for name in properties] if isinstance(properties, dict) else []
+    listed = (entry for entry in _decoded(item, "arguments", list) if isinstance(entry, dict))
+    found += [(entry.get("name"), entry.get("required") is True) for entry in listed]
+    return " ".join(f"{name}" if is_needed else f"[{name}]" for name, is_needed in found)
+
+
+def _decoded(item: Fields, key: str, kind: type) -> Any:
+    value = decode_any(item.get(key, b"null"))
+    return value if isinstance(value, kind) else kind()
+
+
+def _columns(uri_heading: str, uri_member: str) -> Columns:
+    return {
+        uri_heading: _member(uri_member),
+        "TITLE": _member("title", "name"),
+        "TYPE": _member("mimeType"),
+        "DESCRIPTION": _description,
+    }
+
+
+_NAMED = {"NAME": _member("name"), "ARGUMENTS": _arguments, "DESCRIPTION": _description}
+
+KINDS = {
+    "resources": Kind(m.RESOURCES_LIST, "Resources", _columns("URI", "uri")),
+    "templates": Kind(m.TEMPLATES_LIST, "Resource templates", _columns("URI TEMPLATE", "uriTemplate")),
+    "tools": Kind(m.TOOLS_LIST, "Tools", _NAMED),
+    "prompts": Kind(m.PROMPTS_LIST, "Prompts", _NAMED),
+}
+
+# What is found out about each upstream by itself.
+
+Finding = dict[str, Any]
+"""What was found out about one upstream, for people and machines. What is not known is left out."""
+
+
+@click.command()
+@click.argument("config", required=False)
+@upstream_option
+@upstream_json_option
+@click.option("--allow-anyone", is_flag=True, help="Do not report listeners without authentication.")
+@quiet_option
+def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_anyone: bool) -> None:
+    """Connect to every upstream and report its state.
+
+    CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
+    quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
+    would not start with CONFIG, because it has mistakes or lets strangers in.
+
+    \b
+    Examples:
+      mcpmux check mcpmux.toml
+      mcpmux check --upstream web=https://example.com/mcp
+      mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
+    """
+    loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
+    findings = run(examine_all, loaded)
+    console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
+    check_listeners(loaded)
+    bad = [finding["name"] for finding in findings if "error" in finding]
+    if bad:
+        raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")
+
+
+async def examine_all(config: Config) -> list[Finding]:
+    """Examine all upstreams at the same time. Returns the findings in configuration order."""
+    findings: dict[str, Finding] = {}
+    async with (
+        console.show_activity(f"connecting to {len(config.upstreams)} upstreams"),
+        open_mux(config) as mux,
+        trio.open_nursery() as nursery,
+    ):
+        for upstream in mux.upstreams.values():
+            nursery.start_soon(examine, upstream, findings)
+    return [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
+
+
+async def examine(upstream: Upstream, findings: dict[str, Finding]) -> None:
+    await upstream.settled()
+    facts = upstream.facts
+    if facts is None:
+        findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble)
+        return
+    counts: dict[str, int] = {}
+    error = None
+    try:
+        for kind, (method, _, _) in KINDS.items():
+            if facts.offers(m.LISTS[method].capability):
+                pages = (await walk(upstream, Call(method, {}, {}))).pages
+                counts[kind] = sum(len(page.texts) for page in pages)
+    except RpcError as failure:
+        error = failure.message
+    seconds = upstream.connect_seconds
+    findings[upstream.name] = describe(
+        upstream.config,
+        upstream.state,
+        revision=facts.revision,
+        capabilities=sorted(facts.capabilities) or None,
+        counts=counts or None,
+        connectSeconds=None if seconds is None else round(seconds, 3),
+        error=error,
+        note=note_on(upstream),
+    )
+
+
+def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
+    """The finding about an upstream: what its configuration says, and what was `found`."""
+    about = {
+        "name": upstream.name,
+        "state": state,
+        "transport": transport_of(upstream.target),
+        "target": upstream.target.display,
+    }
+    return about | {key: value for key, value in found.items() if value is not None}
+
+
+def note_on(upstream: Upstream) -> str | None:
+    """What the server does against its revision of the protocol; None for nothing."""
+    if not upstream.unasked_logs:
+        return None
+    fate = "they pass" if upstream.space.transparent else "they are dropped"
+    return f"sends log messages to requests that name no logLevel ({upstream.unasked_logs}): {fate}"
+
+
+def _details(finding: Finding) -> str:
+    """What is wrong, or the capabilities."""
+    details = finding.get("error") or ", ".join(finding.get("capabilities", ()))
+    return "; ".join(filter(None, (details, finding.get("note"))))
+
+
+def _count(kind: str, finding: Finding) -> Any:
+    return finding.get("counts", {}).get(kind)
+
+
+COUNTS: Columns = {kind.upper(): partial(_count, kind) for kind in KINDS}
+COLUMNS: Columns = {
+    "NAME": itemgetter("name"),
+    "STATE": lambda found: console.state_cell(found["state"], is_wrong="error" in found),
+    "VIA": itemgetter("transport"),
+    "REVISION": lambda found: found.get("revision"),
+    **COUNTS,
+    "CONNECT": lambda found: f"{found['connectSeconds']:.2f} s" if "connectSeconds" in found else None,
+    "DETAILS": _details,
+}
 
 
 INPUT_REQUIRED = "input_required"
@@ -106,7 +252,7 @@ def _number(params: Fields, key: str) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-async def walk(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fields]:
+async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fields]:
     """Every item of a list, if there is one. Missing upstreams go to `left_out`. Raises McpmuxError."""
     items: list[Fields] = []
 
@@ -177,8 +323,64 @@ async def fetch_lists(config: Config, kinds: Sequence[str]) -> tuple[dict[str, l
         for kind in kinds:
             method = KINDS[kind].method
             if m.LISTS[method].capability in capabilities:
-                lists[kind] = await walk(mux, method, left_out)
+                lists[kind] = await list_all(mux, method, left_out)
         return lists, left_out
+
+
+# Results: the contents of resources, and the content blocks of tools.
+
+
+class Content(NamedTuple):
+    """One item of `contents`: text, or the bytes of a blob."""
+
+    uri: str
+    mime_type: str
+    data: str | bytes
+
+    @property
+    def as_bytes(self) -> bytes:
+        return self.data if isinstance(self.data, bytes) else self.data.encode(errors="replace")
+
+    @property
+    def as_text(self) -> str:
+        """The text; `[image/png, 311 bytes]` in place of bytes that a terminal cannot show."""
+        if isinstance(self.data, str):
+            return self.data
+        return f"[{self.mime_type or 'unknown type'}, {len(self.data)} bytes]"
+
+
+def decode_contents(result: Fields) -> list[Content]:
+    """The contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
+    try:
+        return [decode_content(item) for item in decode_list(result["contents"])]
+    except (KeyError, ValueError):
+        raise RemoteProtocolError("the answer to resources/read has no contents in it") from None
+
+
+def decode_content(item: Fields) -> Content:
+    """One item of `contents`. Raises RemoteProtocolError for a blob that is no base64."""
+    uri, mime_type = text_of(item.get("uri")) or "", text_of(item.get("mimeType")) or ""
+    text, blob = text_of(item.get("text")), text_of(item.get("blob"))
+    if text is not None or blob is None:
+        return Content(uri, mime_type, text or "")
+    try:
+        return Content(uri, mime_type, base64.b64decode(blob, validate=True))
+    except binascii.Error:
+        raise RemoteProtocolError(f"the blob of {uri} is not base64") from None
+
+
+def render_block(block: dict[str, Any]) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    if kind == "resource_link":
+        return f"[link] {block.get('uri')} {block.get('title') or block.get('name') or ''}".rstrip()
+    if kind == "resource" and isinstance(block.get("resource"), dict):
+        content = decode_content({key: raw(value) for key, value in block["resource"].items()})
+        return f"[{content.uri}]\n{content.as_text}"
+    if kind in ("image", "audio"):
+        return f"[{kind}, {block.get('mimeType')}; --json has its data]"
+    return bytes(raw(block)).decode()
 
 
 @click.command()
@@ -205,7 +407,7 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
     if as_json:
         console.show_json(raw(result))
         return
-    contents = console.decode_contents(result)
+    contents = decode_contents(result)
     data = b"".join(content.as_bytes for content in contents)
     if output is not None:
         output.write(data)
@@ -217,6 +419,37 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
                 console.show_line(f"{content.uri}  {content.mime_type}".rstrip())
             hint = "" if isinstance(content.data, str) else "; -o FILE writes it to a file"
             console.show_text(content.as_text + hint)
+
+
+def parse_arguments(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
+    """The arguments of a tool, out of pairs or one JSON object. Raises ConfigError with all mistakes."""
+    if whole is not None:
+        if pairs:
+            raise ConfigError(["use either --args or key=value pairs, not both"])
+        try:
+            value = decode_any(whole.encode(errors="replace"))
+        except ValueError as error:
+            raise ConfigError([f"--args: expected a JSON object: {error}"]) from None
+        if not isinstance(value, dict):
+            raise ConfigError(["--args: expected a JSON object"])
+        return value
+    arguments: dict[str, Any] = {}
+    problems: list[str] = []
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        is_json, key = key.endswith(":"), key.removesuffix(":")
+        problem = "" if equals and key else "expected key=text or key:=JSON"
+        if key in arguments:
+            problem = problem or "it is given twice"
+        try:
+            arguments[key] = decode_any(text.encode(errors="replace")) if is_json else text
+        except ValueError:
+            problem = problem or f"expected JSON after `:=`; for text write `{key}={text}`"
+        if problem:
+            problems.append(f"argument `{pair}`: {problem}")
+    if problems:
+        raise ConfigError(problems)
+    return arguments
 
 
 @click.command()
@@ -249,6 +482,6 @@ def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_j
         if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
             raise RemoteProtocolError("the answer to tools/call has no content in it")
         for block in blocks:
-            console.show_text(console.render_block(block).removesuffix("\n") + "\n")
+            console.show_text(render_block(block).removesuffix("\n") + "\n")
     if decode_any(result.get("isError", b"false")) is True:
         raise click.ClickException(f"the tool `{tool}` reported an error")

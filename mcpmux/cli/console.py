@@ -6,13 +6,11 @@ or a file unchanged. Colours and progress are shown on a terminal only.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import click
 import trio
@@ -21,12 +19,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from mcpmux.errors import RemoteProtocolError
 from mcpmux.printable import printable
-from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.framing import encode_line
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import Raw
 
 OUT = Console(markup=False, emoji=False, highlight=False)
 ERR = Console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -161,115 +157,3 @@ async def show_activity(text: str) -> AsyncIterator[ReportProgress]:
             nursery.cancel_scope.cancel()
     finally:
         bar.stop()
-
-
-# Results: the contents of resources, and the content blocks of tools.
-
-
-class Content(NamedTuple):
-    """One item of `contents`: text, or the bytes of a blob."""
-
-    uri: str
-    mime_type: str
-    data: str | bytes
-
-    @property
-    def as_bytes(self) -> bytes:
-        return self.data if isinstance(self.data, bytes) else self.data.encode(errors="replace")
-
-    @property
-    def as_text(self) -> str:
-        """The text; `[image/png, 311 bytes]` in place of bytes that a terminal cannot show."""
-        if isinstance(self.data, str):
-            return self.data
-        return f"[{self.mime_type or 'unknown type'}, {len(self.data)} bytes]"
-
-
-def decode_contents(result: Fields) -> list[Content]:
-    """The contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
-    try:
-        return [decode_content(item) for item in decode_list(result["contents"])]
-    except (KeyError, ValueError):
-        raise RemoteProtocolError("the answer to resources/read has no contents in it") from None
-
-
-def decode_content(item: Fields) -> Content:
-    """One item of `contents`. Raises RemoteProtocolError for a blob that is no base64."""
-    uri, mime_type = text_of(item.get("uri")) or "", text_of(item.get("mimeType")) or ""
-    text, blob = text_of(item.get("text")), text_of(item.get("blob"))
-    if text is not None or blob is None:
-        return Content(uri, mime_type, text or "")
-    try:
-        return Content(uri, mime_type, base64.b64decode(blob, validate=True))
-    except binascii.Error:
-        raise RemoteProtocolError(f"the blob of {uri} is not base64") from None
-
-
-def render_block(block: dict[str, Any]) -> str:
-    kind = block.get("type")
-    if kind == "text":
-        return str(block.get("text", ""))
-    if kind == "resource_link":
-        return f"[link] {block.get('uri')} {block.get('title') or block.get('name') or ''}".rstrip()
-    if kind == "resource" and isinstance(block.get("resource"), dict):
-        content = decode_content({key: raw(value) for key, value in block["resource"].items()})
-        return f"[{content.uri}]\n{content.as_text}"
-    if kind in ("image", "audio"):
-        return f"[{kind}, {block.get('mimeType')}; --json has its data]"
-    return bytes(raw(block)).decode()
-
-
-# Lists as tables.
-
-
-class Kind(NamedTuple):
-    """A kind of item that servers list."""
-
-    method: str
-    heading: str
-    columns: Columns
-
-
-def _member(*keys: str) -> Callable[[Fields], str]:
-    """The cell of the first of these members that is there."""
-    return lambda item: next(filter(None, (text_of(item.get(key)) for key in keys)), "")
-
-
-def _description(item: Fields) -> str:
-    """The first line only; the rest is for models."""
-    return (text_of(item.get("description")) or "").strip().partition("\n")[0].strip()
-
-
-def _arguments(item: Fields) -> str:
-    """`required [optional]`, from the input schema of a tool or the list of a prompt."""
-    schema = _decoded(item, "inputSchema", dict)
-    required, properties = schema.get("required"), schema.get("properties")
-    needed = required if isinstance(required, list) else []
-    found = [(name, name in needed) for name in properties] if isinstance(properties, dict) else []
-    listed = (entry for entry in _decoded(item, "arguments", list) if isinstance(entry, dict))
-    found += [(entry.get("name"), entry.get("required") is True) for entry in listed]
-    return " ".join(f"{name}" if is_needed else f"[{name}]" for name, is_needed in found)
-
-
-def _decoded(item: Fields, key: str, kind: type) -> Any:
-    value = decode_any(item.get(key, b"null"))
-    return value if isinstance(value, kind) else kind()
-
-
-def _columns(uri_heading: str, uri_member: str) -> Columns:
-    return {
-        uri_heading: _member(uri_member),
-        "TITLE": _member("title", "name"),
-        "TYPE": _member("mimeType"),
-        "DESCRIPTION": _description,
-    }
-
-
-_NAMED = {"NAME": _member("name"), "ARGUMENTS": _arguments, "DESCRIPTION": _description}
-
-KINDS = {
-    "resources": Kind(m.RESOURCES_LIST, "Resources", _columns("URI", "uri")),
-    "templates": Kind(m.TEMPLATES_LIST, "Resource templates", _columns("URI TEMPLATE", "uriTemplate")),
-    "tools": Kind(m.TOOLS_LIST, "Tools", _NAMED),
-    "prompts": Kind(m.PROMPTS_LIST, "Prompts", _NAMED),
-}

@@ -23,7 +23,7 @@ PLACES = {
     "serve": "mcpmux.cli.serve:serve",
     "demo": "mcpmux.cli.serve:demo",
     "ctl": "mcpmux.cli.ctl:ctl",
-    "check": "mcpmux.cli.check:check",
+    "check": "mcpmux.cli.client:check",
     "ls": "mcpmux.cli.client:ls",
     "read": "mcpmux.cli.client:read",
     "call": "mcpmux.cli.client:call",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.cli.console import Content, decode_contents, render_block
+from mcpmux.cli.client import Content, decode_contents, render_block
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol.envelope import decode_fields
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.cli.client import read_left_out
-from mcpmux.cli.console import KINDS
+from mcpmux.cli.client import KINDS, read_left_out
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.protocol.raw_json import Fields
 
