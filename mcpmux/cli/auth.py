@@ -20,7 +20,7 @@ from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, WebSocket
-from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE
+from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE, OAuth
 from mcpmux.config.report import format_path
 from mcpmux.config.scalars import Text
 from mcpmux.errors import ConfigError
@@ -73,9 +73,8 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
       mcpmux auth login search -c mcpmux.toml
       mcpmux auth login search -c mcpmux.toml --scope files:write --no-browser
     """
-    target = find_upstream(load_config(config), upstream)
-    assert target.oauth is not None
-    if target.oauth.grant == CLIENT_CREDENTIALS:
+    target, oauth = find_upstream(load_config(config), upstream)
+    if oauth.grant == CLIENT_CREDENTIALS:
         raise ConfigError([f"upstreams.{upstream}: no login needed: it uses client credentials"])
     from mcpmux.auth.authorization_code import log_in  # oauthlib is large
     from mcpmux.auth.discovery import OAuthHttp
@@ -108,7 +107,7 @@ def status(config: str, as_json: bool) -> None:
 
     The exit code is 0 if every upstream has what it needs, and 1 if a login is missing.
     """
-    states = [describe(name, target) for name, target in _with_oauth(load_config(config)).items()]
+    states = [describe(name, *found) for name, found in _with_oauth(load_config(config)).items()]
     show_items(states, as_json, COLUMNS)
     if not all(state["ready"] for state in states):
         raise click.exceptions.Exit(1)
@@ -123,18 +122,19 @@ def logout(upstream: str, config: str) -> None:
 
     Its authorization server is not notified, so the tokens stay valid until they expire.
     """
-    target = find_upstream(load_config(config), upstream)
+    target, _ = find_upstream(load_config(config), upstream)
     file = LoginFile(default_folder(), upstream, target.url)
     tell("Forgotten." if file.remove() else "Nobody was logged in.")
 
 
 def has_screen() -> bool:
     """Whether a browser would open a window. One that runs in the terminal would take the terminal over."""
-    return sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    screens = map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or any(screens)
 
 
-def find_upstream(config: Config, name: str) -> Http | WebSocket:
-    """Where the upstream `name` is, which has `oauth`. Raises ConfigError."""
+def find_upstream(config: Config, name: str) -> tuple[Http | WebSocket, OAuth]:
+    """Where the upstream `name` is, and its `oauth`. Raises ConfigError."""
     found = _with_oauth(config)
     if name in found:
         return found[name]
@@ -144,20 +144,16 @@ def find_upstream(config: Config, name: str) -> Http | WebSocket:
     raise ConfigError([f"UPSTREAM: no upstream of that name; upstreams with `oauth`: {known}"])
 
 
-def _with_oauth(config: Config) -> dict[str, Http | WebSocket]:
-    return {
-        upstream.name: upstream.target
-        for upstream in config.upstreams
-        if isinstance(upstream.target, Http | WebSocket) and upstream.target.oauth is not None
-    }
+def _with_oauth(config: Config) -> dict[str, tuple[Http | WebSocket, OAuth]]:
+    found = ((up.name, up.target) for up in config.upstreams if isinstance(up.target, Http | WebSocket))
+    return {name: (target, target.oauth) for name, target in found if target.oauth is not None}
 
 
-def describe(name: str, target: Http | WebSocket) -> dict[str, Any]:
+def describe(name: str, target: Http | WebSocket, oauth: OAuth) -> dict[str, Any]:
     """Whether there is a token for an upstream, for people and machines. Nothing in it is secret."""
-    assert target.oauth is not None
-    said: dict[str, Any] = {"upstream": name, "issuer": target.oauth.issuer or "", "scopes": []}
-    if target.oauth.grant == CLIENT_CREDENTIALS:
-        return said | {"ready": True, "state": "client credentials", "scopes": list(target.oauth.scopes)}
+    said: dict[str, Any] = {"upstream": name, "issuer": oauth.issuer or "", "scopes": []}
+    if oauth.grant == CLIENT_CREDENTIALS:
+        return said | {"ready": True, "state": "client credentials", "scopes": list(oauth.scopes)}
     try:
         kept = LoginFile(default_folder(), name, target.url).load()
     except StoreTrouble as error:
