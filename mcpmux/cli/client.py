@@ -273,11 +273,9 @@ async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fiel
 
 def read_left_out(result: Fields) -> dict[str, str]:
     """The upstreams that this mux, or a mux behind it, has left out of a result, with the reason."""
-    meta = decode_any(result.get(META, b"null"))
-    told = meta.get(LEFT_OUT) if isinstance(meta, dict) else None
-    if not isinstance(told, dict):
-        return {}
-    return {name: str(entry.get("reason", "")) for name, entry in told.items() if isinstance(entry, dict)}
+    told = _decoded(result, META, dict).get(LEFT_OUT)
+    entries = told.items() if isinstance(told, dict) else ()
+    return {name: str(entry.get("reason", "")) for name, entry in entries if isinstance(entry, dict)}
 
 
 @click.command()

@@ -148,27 +148,26 @@ _STYLES = {"ok": "green", "open": "yellow", "cancelled": "yellow"}
 
 
 def message_line(record: Record) -> str:
-    parts = [_what(record.method or record.kind, record.target)]
-    parts += _outcome(record, statuses_of(record), format_size(record.size))
     peer = printable((record.peer or "?")[:NAME_LIMIT])
     is_client = record.leg == "client"
     client, upstream = (peer, "") if is_client else ("", peer)
-    flow = f"{client:>6} {'→' if is_client is (record.direction == 'in') else '←'} {upstream:<10}"
-    return f"{_head(record)} {flow} {'  '.join(parts)}"
+    flow = f"{client:>6} {'→' if is_client is (record.direction == 'in') else '←'} {upstream:<10} "
+    what = _what(record.method or record.kind, record.target)
+    return _line(record, flow + what, statuses_of(record), format_size(record.size))
 
 
 def summary_line(summary: ExchangeSummary) -> str:
     who = printable((summary.client or "")[:NAME_LIMIT]) or ", ".join(map(printable, summary.peer[:1]))
-    parts = [who, _what(summary.method or "?", summary.target[0] if summary.target else None)]
+    what = _what(summary.method or "?", summary.target[0] if summary.target else None)
     if summary.upstream:
-        parts.append(paint(f"→ {printable(', '.join(summary.upstream))}", dim=True))
-    answer_size = "" if summary.answer_size is None else f" / {format_size(summary.answer_size)}"
-    parts += _outcome(summary, summary.statuses, format_size(summary.size) + answer_size)
-    return f"{_head(summary)}  {'  '.join(parts)}"
+        what += "  " + paint(f"→ {printable(', '.join(summary.upstream))}", dim=True)
+    sizes = [format_size(size) for size in (summary.size, summary.answer_size) if size is not None]
+    return _line(summary, f" {who}  {what}", summary.statuses, " / ".join(sizes))
 
 
-def _outcome(subject: Record | ExchangeSummary, statuses: tuple[str, ...], sizes: str) -> list[str]:
-    parts = []
+def _line(subject: Record | ExchangeSummary, what: str, statuses: tuple[str, ...], sizes: str) -> str:
+    number = f"#{subject.exchange}" if subject.exchange is not None else "-"
+    parts = [f"{paint(format_time(subject.time), dim=True)} {number:>6} {what}"]
     if statuses:
         text = " ".join(word for word in statuses if not word.endswith("xx"))
         if subject.code is not None:
@@ -176,12 +175,7 @@ def _outcome(subject: Record | ExchangeSummary, statuses: tuple[str, ...], sizes
         parts.append(paint(text, fg=_STYLES.get(statuses[0], "red")))
     if subject.ms is not None:
         parts.append(format_ms(subject.ms))
-    return [*parts, paint(sizes, dim=True)]
-
-
-def _head(subject: Record | ExchangeSummary) -> str:
-    number = f"#{subject.exchange}" if subject.exchange is not None else "-"
-    return f"{paint(format_time(subject.time), dim=True)} {number:>6}"
+    return "  ".join([*parts, paint(sizes, dim=True)])
 
 
 def _what(method: str, target: str | None) -> str:
