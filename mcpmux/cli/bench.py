@@ -234,10 +234,7 @@ IN_FILE = (
 
 
 def with_scenario(options: dict[str, Any]) -> tuple[Flow, ...]:
-    """The flows of the scenario's file. Its options fill in `options` that the command line does not give.
-
-    Raises ConfigError with every mistake of the file.
-    """
+    """The flows of the file. Its options fill in what is not given. Raises ConfigError with every mistake."""
     if options["scenario"] is None:
         return ()
     origin, _, document = read_document(options["scenario"], sys.stdin.buffer.read)

@@ -270,10 +270,7 @@ ROWS_AROUND = 4  # lines of the screen that are not rows of targets
 
 
 class LiveView(Live):
-    """A few lines that change in place, gone when it is left. `planned`: seconds, when the end is known.
-
-    Whoever runs it calls `show` a few times a second: it has no task, no clock and no timer.
-    """
+    """A few lines that change in place, gone when it is left. `planned`: seconds, when the end is known."""
 
     def __init__(self, console: Console, title: str, planned: float | None = None) -> None:
         super().__init__(console=console, auto_refresh=False, transient=True)

@@ -206,8 +206,7 @@ def export(where: tuple[str, ...], redact: str | None, **files: str | None) -> N
 def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int:
     """Write a file as a whole or not at all, for its owner alone. Returns its number of bytes.
 
-    A regular file is written under another name and renamed when it is complete. A pipe or a device is
-    written to directly and never replaced.
+    It is renamed when it is complete. A pipe or a device is written to directly and never replaced.
     Raises Mistake when it is one of `sources`, ClickException when it cannot be written.
     """
     path = Path(name)
@@ -232,7 +231,6 @@ def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int
 
 
 def _write(file: IO[bytes], pieces: Iterable[str]) -> int:
-    """Returns the number of bytes."""
     size = sum(file.write(piece.encode("utf-8", "replace")) for piece in pieces)
     file.flush()
     return size
