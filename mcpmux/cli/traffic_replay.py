@@ -308,9 +308,9 @@ def mock(
 
 async def _serve_mock(listeners: Listeners, opening: AbstractAsyncContextManager[Mock]) -> None:
     stopping = trio.Event()
-    on_stderr = listeners.stdio  # stdout then belongs to the protocol
+    announce = partial(click.echo, err=listeners.stdio)  # stdout then belongs to the protocol
     async with opening as server, trio.open_nursery() as signals:
-        serving = Serving(Limits(), server, stopping, lambda url: click.echo(url, err=on_stderr))
+        serving = Serving(Limits(), server, stopping, announce)
         signals.start_soon(watch_signals, stopping, signals.cancel_scope)
         async with trio.open_nursery() as clients:
             for listener in listeners.bound:
