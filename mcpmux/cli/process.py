@@ -9,7 +9,7 @@ A broken pipe ends the process silently. Tracebacks are shown at log level debug
 from __future__ import annotations
 
 import errno
-import resource
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -86,6 +86,9 @@ Ctrl-C interrupts it only where it waits. In the middle of a step it could not c
 
 # The limit of open files and sockets.
 
+if sys.platform != "win32":
+    import resource
+
 SPARE_FILES = 200  # the event loop, logs, child processes with three pipes each, connections that are refused
 FILES_PER_SERVER = 256  # connections to a server over HTTP at most
 
@@ -106,6 +109,8 @@ def allow_clients(config: Config) -> None:
 
 def may_open(needed: int) -> int:
     """Raise the limit of open files to `needed`. Returns the limit: lower if the system forbids it."""
+    if sys.platform == "win32":
+        return needed
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed

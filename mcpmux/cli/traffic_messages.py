@@ -271,8 +271,8 @@ def is_abandoned() -> bool:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
-    except (OSError, ValueError, AttributeError):  # no file
-        return False
+    except (OSError, ValueError, AttributeError):  # no file, or a system without poll
+        return sys.stdout.closed
 
 
 @click.command(epilog=filter_help())
