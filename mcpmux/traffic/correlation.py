@@ -1,7 +1,7 @@
 """Which message belongs to which: requests and their answers, on each leg, and the exchange behind them.
 
-State, for each leg and direction: the requests that are not answered yet, by id. It is kept with the leg.
-Pure; the time is handed in.
+State, for each leg and direction: the requests that are not answered yet, by id. It is kept in the leg's
+`notes`, which are None when there is none. Pure; the time and the numbers of exchanges are handed in.
 
     a client's request          begins an exchange
     what mcpmux sends           belongs to the exchange that it is sent for, which the caller names
@@ -13,7 +13,7 @@ Pure; the time is handed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -39,8 +39,6 @@ T = TypeVar("T", Params, Result)
 
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 
-_IN: Final = 0  # of the pending ones of a leg
-_OUT: Final = 1
 _DATA: Final = 2  # of UnreadMessage
 _EXCHANGE: Final = 0  # of PendingRequest
 _OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
@@ -50,108 +48,86 @@ _PendingById: TypeAlias = dict[Id, PendingRequest]
 
 
 def _pending(leg: Leg) -> tuple[_PendingById, _PendingById]:
-    """Those that came in and those that went out, on a leg."""
     if leg.notes is None:
         leg.notes = ({}, {})
     pending_of_side: tuple[_PendingById, _PendingById] = leg.notes
     return pending_of_side
 
 
-def _exchange_of(leg: Leg, side: int, request_id: Id) -> int:
-    pending = _pending(leg)[side].get(request_id)
+def exchange_of(leg: Leg, direction: Direction, request_id: Id) -> int:
+    """The exchange of a request that is not answered yet; 0 when there is none."""
+    pending = _pending(leg)[direction == "out"].get(request_id)
     return pending[_EXCHANGE] if pending is not None else 0
 
 
-class Correlator:
-    """Knows the legs of one recorder. `forget` when one is over."""
+def observe(unread: Iterable[UnreadMessage], numbers: Iterator[int]) -> list[Observation]:
+    """Observations of messages in the order in which they passed, one for each member of a batch.
 
-    def __init__(self) -> None:
-        self._exchanges = 0
-
-    def begin(self) -> int:
-        """The number of a new exchange, for a message that is known to be a client's request."""
-        self._exchanges += 1
-        return self._exchanges
-
-    def settle(self, unread: Iterable[UnreadMessage]) -> list[Observation]:
-        """Observations of messages in the order in which they passed, one for each member of a batch."""
-        observed: list[Observation] = []
-        for each in unread:
-            try:
-                envelope = read_envelope(each[_DATA])
-            except BadMessage as bad:
-                observed += self._read_batch(each, bad)
-            else:  # half of all are answers
-                observed.append(
-                    _answer(each, envelope) if envelope.method is UNSET else self._relate(each, envelope)
-                )
-        return observed
-
-    def exchange_of(self, leg: Leg, request_id: Id) -> int:
-        """The exchange of a client's request that is not answered yet; 0 when there is none."""
-        return _exchange_of(leg, _IN, request_id)
-
-    def forget(self, leg: Leg) -> None:
-        """A leg is over."""
-        leg.notes = None
-
-    def _read_batch(self, unread: UnreadMessage, bad: BadMessage) -> list[Observation]:
-        """The members of a batch, each read once; one invalid message for anything else."""
-        leg, direction, data, at, status, exchange, _ = unread
+    `numbers`: for exchanges that begin.
+    """
+    observed: list[Observation] = []
+    for each in unread:
         try:
-            parts = split_batch(data) if is_batch(data) else []
+            envelope = read_envelope(each[_DATA])
         except BadMessage:
-            parts = []
-        if not parts:
-            return [_invalid(unread, data, bad)]
-        members = []
-        for part in parts:
-            member: UnreadMessage = (leg, direction, part, at, status, exchange, False)
-            try:
-                members.append(self._relate(member, read_envelope(part)))
-            except BadMessage as invalid:
-                members.append(_invalid(unread, part, invalid))
-        return members
-
-    def _relate(self, unread: UnreadMessage, envelope: Envelope) -> Observation:
-        """The observation of a message; a request is pending from now on."""
-        method = envelope.method
-        if method is UNSET:
-            return _answer(unread, envelope)
-        leg, direction, data, at, status, exchange, has_begun = unread
-        request_id, params = envelope.id, envelope.params or NO_PARAMS
-        if request_id is UNSET or request_id is None:
-            if method == m.CANCELLED:
-                exchange = _cancelled(leg, direction, params.requestId) or exchange
-            elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
-                token = params.progressToken
-                exchange = _exchange_of(leg, _OUT, token) if _is_id(token) else _only_exchange(leg)
-            about = params.target
-            return Observation(
-                leg, direction, data, at, "notification", exchange, method, target=about, status=status
+            observed += _read_batch(each, numbers)
+        else:  # half of all are answers
+            observed.append(
+                _answer(each, envelope) if envelope.method is UNSET else _relate(each, envelope, numbers)
             )
-        if direction == "in" and not has_begun:
-            if leg.side == "client":
-                exchange = self.begin()
-            elif not exchange:
-                exchange = _only_exchange(leg)
-        pending = (leg.notes or _pending(leg))[direction == "out"]
-        pending[request_id] = exchange, method, at, False
-        if len(pending) > PENDING_LIMIT:
-            del pending[next(iter(pending))]
-        about = params.uri if type(params.uri) is str else params.target
+    return observed
+
+
+def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observation]:
+    """The members of a batch; one invalid message for anything else."""
+    leg, direction, data, at, status, exchange, _ = unread
+    try:
+        parts = split_batch(data) if is_batch(data) else [data]
+    except BadMessage:
+        parts = [data]
+    observed: list[Observation] = []
+    for part in parts:
+        try:
+            member: UnreadMessage = (leg, direction, part, at, status, exchange, False)
+            observed.append(_relate(member, read_envelope(part), numbers))
+        except BadMessage as bad:
+            invalid = Observation(leg, direction, part, at, "invalid", exchange, id=bad.id, status=status)
+            observed.append(invalid)
+    return observed
+
+
+def _relate(unread: UnreadMessage, envelope: Envelope, numbers: Iterator[int]) -> Observation:
+    method = envelope.method
+    if method is UNSET:
+        return _answer(unread, envelope)
+    leg, direction, data, at, status, exchange, has_begun = unread
+    request_id, params = envelope.id, envelope.params or NO_PARAMS
+    if request_id is UNSET or request_id is None:
+        if method == m.CANCELLED:
+            exchange = _cancelled(leg, direction, params.requestId) or exchange
+        elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
+            token = params.progressToken
+            exchange = exchange_of(leg, "out", token) if _is_id(token) else _only_exchange(leg)
+        about = params.target
         return Observation(
-            leg, direction, data, at, "request", exchange, method, request_id, about, None, None, None, status
+            leg, direction, data, at, "notification", exchange, method, target=about, status=status
         )
-
-
-def _invalid(unread: UnreadMessage, data: bytes, bad: BadMessage) -> Observation:
-    leg, direction, _, at, status, exchange, _ = unread
-    return Observation(leg, direction, data, at, "invalid", exchange, id=bad.id, status=status)
+    if direction == "in" and not has_begun:
+        if leg.side == "client":
+            exchange = next(numbers)
+        elif not exchange:
+            exchange = _only_exchange(leg)
+    pending = (leg.notes or _pending(leg))[direction == "out"]
+    pending[request_id] = exchange, method, at, False
+    if len(pending) > PENDING_LIMIT:
+        del pending[next(iter(pending))]
+    about = params.uri if type(params.uri) is str else params.target
+    return Observation(
+        leg, direction, data, at, "request", exchange, method, request_id, about, None, None, None, status
+    )
 
 
 def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
-    """The observation of an answer, with the request that it answers."""
     leg, direction, data, at, status, exchange, _ = unread
     method = ms = failed = request_id = code = None
     if envelope.id is not UNSET and envelope.id is not None:
@@ -183,8 +159,8 @@ def _cancelled(leg: Leg, direction: Direction, request_id: Any) -> int:
 
 def _only_exchange(leg: Leg) -> int:
     """The one exchange that an upstream works for; 0 when there are none or several."""
-    pending_of_side = _pending(leg)[_OUT].values()
-    exchanges = {exchange for exchange, _, _, was_taken_back in pending_of_side if not was_taken_back}
+    _, sent = _pending(leg)
+    exchanges = {exchange for exchange, _, _, was_taken_back in sent.values() if not was_taken_back}
     exchanges.discard(0)  # what mcpmux asks for itself
     return exchanges.pop() if len(exchanges) == 1 else 0
 
@@ -199,8 +175,6 @@ def _is_id(value: Any) -> bool:
 # are malformed in some place are read again, member by member.
 
 _decode: Final = msgspec.json.Decoder(Envelope).decode
-_params_decoder: Final = msgspec.json.Decoder(Params)
-_result_decoder: Final = msgspec.json.Decoder(Result)
 
 
 def read_envelope(data: bytes) -> Envelope:
@@ -238,15 +212,15 @@ def read_by_member(data: bytes) -> Envelope:
     message = decode_message(data)
     if isinstance(message, (Request, Notification)):
         request_id = message.id if isinstance(message, Request) else UNSET
-        return Envelope("2.0", request_id, message.method, _part(_params_decoder, message.params))
+        return Envelope("2.0", request_id, message.method, _part(message.params, Params))
     if isinstance(message, ErrorReply):
         return Envelope("2.0", message.id, error=Error(message.code))
-    return Envelope("2.0", message.id, result=_part(_result_decoder, message.result) or Result())
+    return Envelope("2.0", message.id, result=_part(message.result, Result) or Result())
 
 
-def _part(decoder: msgspec.json.Decoder[T], part: Raw | None) -> T | None:
+def _part(part: Raw | None, kind: type[T]) -> T | None:
     """What is recorded of a part of a message; None when it is not there, or is malformed."""
     try:
-        return decoder.decode(part) if part is not None else None
+        return msgspec.json.decode(part, type=kind) if part is not None else None
     except UNREADABLE:
         return None

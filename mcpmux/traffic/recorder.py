@@ -17,7 +17,7 @@ import trio
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
-from mcpmux.traffic.correlation import Correlator
+from mcpmux.traffic.correlation import exchange_of, observe
 from mcpmux.traffic.observer import (
     LONG_BYTES,
     AdmissionObserver,
@@ -47,7 +47,7 @@ class Recorder:
         self._admission = self._only_observer if isinstance(self._only_observer, AdmissionObserver) else None
         self.keeps = bool(exchange_observers)
         self._clock = clock
-        self._correlator = Correlator()
+        self._numbers = itertools.count(1)  # of exchanges
         self._takes = [observer.take for observer in message_observers]
         self._batch_observer = batch_observer
         self._has_observers = bool(message_observers) or batch_observer is not None
@@ -67,7 +67,7 @@ class Recorder:
 
     def gone(self, leg: Leg) -> None:
         self.settle()
-        self._correlator.forget(leg)
+        leg.notes = None
 
     def message_passed(
         self, leg: Leg, direction: Direction, message: bytes, status: int | None = None
@@ -86,7 +86,7 @@ class Recorder:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        batch = self._correlator.settle(waiting)
+        batch = observe(waiting, self._numbers)
         for take in self._takes:
             for observed in batch:
                 take(observed)
@@ -95,15 +95,15 @@ class Recorder:
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
         if not self._has_observers:
-            return self._correlator.begin()
+            return next(self._numbers)
         if message is not None and self._waiting:
             said_by, direction, data, at, status, _, _ = self._waiting[-1]
             if data is message and said_by is leg:
-                number = self._correlator.begin()
+                number = next(self._numbers)
                 self._waiting[-1] = (leg, direction, data, at, status, number, True)
                 return number
         self.settle()
-        return self._correlator.exchange_of(leg, request_id)
+        return exchange_of(leg, "in", request_id)
 
     def routed(self, exchange: int, upstream: str) -> None:
         known = self._exchanges.get(exchange)

@@ -6,7 +6,7 @@ import errno
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
 from mcpmux.traffic.capture.line import encode_lines, to_record
-from mcpmux.traffic.correlation import Correlator
+from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Record, Run, decode_record, encode_record
 from mcpmux.traffic.recorder import BATCH, Recorder
@@ -36,19 +36,19 @@ FULL = Capture(level="full", compress=False)
 PREFIXES = {"docs": "docs"}
 
 
-def ask(client: Leg, correlator: Correlator, text: str = "", **params: Any) -> Observation:
+def ask(client: Leg, exchanges: Iterator[int], text: str = "", **params: Any) -> Observation:
     message = {
         "jsonrpc": "2.0",
         "id": "a",
         "method": "tools/call",
         "params": {"name": "t", **params, "x": text},
     }
-    return correlator.settle([(client, "in", json.dumps(message).encode(), 101.25, None, 0, False)])[0]
+    return observe([(client, "in", json.dumps(message).encode(), 101.25, None, 0, False)], exchanges)[0]
 
 
 def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
     """The record that a reader gets of a message that a client sends."""
-    seen = Correlator().settle([(Leg("client", "c1", "http"), "in", data, 101.25, None, 0, False)])[0]
+    seen = observe([(Leg("client", "c1", "http"), "in", data, 101.25, None, 0, False)], itertools.count(1))[0]
     (line,) = encode_lines(RUN, REDACTOR, body_bytes, 7, level, [seen])
     assert line.count(b"\n") == 1
     json.loads(line)
@@ -183,7 +183,7 @@ def test_a_planted_secret_is_in_no_record_of_any_level(place, level, body_bytes,
 def test_names_of_legs_are_redacted():
     leg = Leg("client", "c1", "http")
     leg.name, leg.revision = f"app (token={SECRET})", f"Bearer {SECRET}"
-    record = to_record(ask(leg, Correlator()), RUN, 1, REDACTOR)
+    record = to_record(ask(leg, itertools.count(1)), RUN, 1, REDACTOR)
     assert record.client == "app (token=[redacted: token])"
     assert SECRET not in str(record)
 
@@ -293,15 +293,15 @@ async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
 
 
 async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
-    client, correlator = Leg("client", "c1", "http"), Correlator()
+    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
 
     async def use(sink: CaptureSink) -> None:
         assert not sink.holds_back
         for _ in range(100):
-            sink.take_all([ask(client, correlator, "x" * 1000)])
+            sink.take_all([ask(client, exchanges, "x" * 1000)])
         assert 30 < sink.dropped < 60
         await until(lambda: not sink._bytes)
-        sink.take_all([ask(client, correlator)])
+        sink.take_all([ask(client, exchanges)])
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(attrs.evolve(FULL, queue_bytes=65536), tmp_path, use)
@@ -311,14 +311,14 @@ async def test_a_full_queue_drops_and_says_how_many(tmp_path: Path):
 
 
 async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path: Path):
-    client, correlator = Leg("client", "c1", "http"), Correlator()
+    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
 
     async def use(sink: CaptureSink) -> None:
         recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
-            sink.take_all([ask(client, correlator, "x" * 1000)])
+            sink.take_all([ask(client, exchanges, "x" * 1000)])
         assert sink.dropped == 0
 
     records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
@@ -343,7 +343,7 @@ async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_th
 
 async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(capture_module, "RETRY_SECONDS", 0.01)
-    client, correlator = Leg("client", "c1", "http"), Correlator()
+    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
     append, full = CaptureWriter._append, [True]
 
     def sometimes(self: CaptureWriter, lines: bytes) -> int:
@@ -355,16 +355,16 @@ async def test_a_disk_that_is_full_pauses_the_capture_and_nothing_else(tmp_path:
 
     async def use(sink: CaptureSink) -> None:
         for _ in range(40):
-            sink.take_all([ask(client, correlator, "x" * 1000)])
+            sink.take_all([ask(client, exchanges, "x" * 1000)])
         await until(lambda: sink.paused)
         with trio.fail_after(60):
             await sink.admit(None)  # type: ignore[arg-type]
         for _ in range(50):
-            sink.take_all([ask(client, correlator, "x" * 1000)])
+            sink.take_all([ask(client, exchanges, "x" * 1000)])
         assert sink.dropped
         full[0] = False
         await until(lambda: not sink.paused and not sink._bytes)
-        sink.take_all([ask(client, correlator)])
+        sink.take_all([ask(client, exchanges)])
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(attrs.evolve(FULL, queue_bytes=65536, on_full="wait"), tmp_path, use)
@@ -390,7 +390,7 @@ async def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_is_told_once(
     async def use(sink: CaptureSink) -> None:
         sinks.append(sink)
         for _ in range(3):
-            sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
+            sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         await capture(FULL, tmp_path, use)
@@ -414,7 +414,7 @@ async def test_what_is_lost_at_the_end_are_the_last_messages(tmp_path: Path, mon
 
     async def use(sink: CaptureSink) -> None:
         for _ in range(4 * capture_module.ENCODED_AT_ONCE):
-            sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
+            sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
 
     with structlog.testing.capture_logs() as logs:
         records = await capture(FULL, tmp_path, use)
@@ -433,7 +433,7 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
     monkeypatch.setattr(capture_module, "CLOSE_SECONDS", 0.05)
 
     async def use(sink: CaptureSink) -> None:
-        sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
+        sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
         scope.cancel()
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60), trio.CancelScope() as scope:
@@ -448,7 +448,7 @@ async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Pa
         async def use(sink: CaptureSink) -> None:
             scope.cancel()
             for _ in range(100):
-                sink.take_all([ask(Leg("client", "c1", "http"), Correlator())])
+                sink.take_all([ask(Leg("client", "c1", "http"), itertools.count(1))])
             await trio.sleep_forever()
 
         await capture(FULL, tmp_path, use)
@@ -456,11 +456,11 @@ async def test_what_was_taken_is_written_also_when_all_is_cancelled(tmp_path: Pa
 
 
 async def test_large_messages_keep_their_place(tmp_path: Path):
-    client, correlator = Leg("client", "c1", "http"), Correlator()
+    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
 
     async def use(sink: CaptureSink) -> None:
         for number in range(9):
-            sink.take_all([ask(client, correlator, "x" * (500_000 if number % 3 == 1 else 10))])
+            sink.take_all([ask(client, exchanges, "x" * (500_000 if number % 3 == 1 else 10))])
 
     records = await capture(FULL, tmp_path, use)
     assert [record.seq for record in records] == list(range(10))
@@ -468,11 +468,11 @@ async def test_large_messages_keep_their_place(tmp_path: Path):
 
 
 async def test_files_are_begun_compressed_and_removed_while_it_runs(tmp_path: Path):
-    client, correlator = Leg("client", "c1", "http"), Correlator()
+    client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
 
     async def use(sink: CaptureSink) -> None:
         for _ in range(20):
-            sink.take_all([ask(client, correlator, "x" * 5000)])
+            sink.take_all([ask(client, exchanges, "x" * 5000)])
         await until(lambda: [path.suffix for path in find_files(tmp_path)][:-1] == [".gz"])
 
     config = attrs.evolve(FULL, rotate_size=4096, compress=True, keep_files=2)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import Any
 
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.correlation import PENDING_LIMIT, Correlator
+from mcpmux.traffic.correlation import PENDING_LIMIT, exchange_of, observe
 from mcpmux.traffic.observer import Observation, UnreadMessage
 
 
@@ -12,7 +13,7 @@ class Play:
     """Two legs and a clock that goes on by a second with each message."""
 
     def __init__(self) -> None:
-        self.correlator = Correlator()
+        self.exchanges = count(1)
         self.client = Leg("client", "c1", "http")
         self.upstream = Leg("upstream", "docs", "stdio", "docs")
         self.now = 0.0
@@ -20,7 +21,7 @@ class Play:
     def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Observation:
         self.now += 1
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        (seen,) = self.correlator.settle([(leg, direction, data, self.now, None, exchange, False)])
+        (seen,) = observe([(leg, direction, data, self.now, None, exchange, False)], self.exchanges)
         assert seen.data == data
         return seen
 
@@ -39,7 +40,7 @@ def test_an_exchange_is_followed_over_both_legs():
         "resources/read",
         "docs+memo:1",
     )
-    assert play.correlator.exchange_of(play.client, "a") == 1
+    assert exchange_of(play.client, "in", "a") == 1
     play.pass_(play.upstream, "out", 1, id=7, method="resources/read", params={"uri": "memo:1"})
     progress = {"progressToken": 7, "progress": 1}
     told = play.pass_(play.upstream, "in", method="notifications/progress", params=progress)
@@ -48,7 +49,7 @@ def test_an_exchange_is_followed_over_both_legs():
     assert (answer.kind, answer.exchange, answer.method, answer.ms) == ("result", 1, "resources/read", 2000)
     final = play.pass_(play.client, "out", 1, id="a", result={})
     assert (final.exchange, final.method, final.ms) == (1, "resources/read", 4000)
-    assert play.correlator.exchange_of(play.client, "a") == 0
+    assert exchange_of(play.client, "in", "a") == 0
 
 
 def test_exchanges_have_numbers_of_their_own_and_ids_belong_to_their_leg():
@@ -110,27 +111,27 @@ def test_failures_are_told_apart():
 
 
 def test_members_of_a_batch_are_seen_one_by_one_and_nonsense_as_such():
-    correlator, leg = Correlator(), Leg("client", "c1", "stdio")
+    exchanges, leg = count(1), Leg("client", "c1", "stdio")
     batch = b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
-    assert [seen.exchange for seen in correlator.settle([said(leg, batch)])] == [1, 2]
+    assert [seen.exchange for seen in observe([said(leg, batch)], exchanges)] == [1, 2]
     for nonsense in (b"{", b"[]", b"\xff", b'{"jsonrpc":"2.0"}'):
-        (seen,) = correlator.settle([said(leg, nonsense)])
+        (seen,) = observe([said(leg, nonsense)], exchanges)
         assert (seen.kind, seen.data) == ("invalid", nonsense)
 
 
 def test_a_batch_in_a_batch_is_nonsense():
     nested = b'[[{"jsonrpc":"2.0","id":1,"method":"ping"}],{"jsonrpc":"2.0","id":2,"method":"ping"}]'
-    inner, ping = Correlator().settle([said(Leg("client", "c1", "stdio"), nested)])
+    inner, ping = observe([said(Leg("client", "c1", "stdio"), nested)], count(1))
     assert (inner.kind, inner.exchange, ping.kind, ping.exchange) == ("invalid", 0, "request", 1)
 
 
 def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     play = Play()
     first, second = (b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number for number in (1, 2))
-    number = play.correlator.begin()
+    number = next(play.exchanges)
     begun: UnreadMessage = (play.client, "in", second, 0.0, None, number, True)
-    assert [seen.exchange for seen in play.correlator.settle([said(play.client, first), begun])] == [2, 1]
-    assert play.correlator.exchange_of(play.client, 2) == 1
+    assert [seen.exchange for seen in observe([said(play.client, first), begun], play.exchanges)] == [2, 1]
+    assert exchange_of(play.client, "in", 2) == 1
     assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
 
 
@@ -138,16 +139,14 @@ def test_what_is_never_answered_is_forgotten():
     play = Play()
     for number in range(PENDING_LIMIT + 1):
         play.pass_(play.client, "in", id=number, method="ping")
-    assert play.correlator.exchange_of(play.client, 0) == 0
-    assert play.correlator.exchange_of(play.client, 1) == 2
-    play.correlator.forget(play.client)
-    assert play.correlator.exchange_of(play.client, 1) == 0
+    assert exchange_of(play.client, "in", 0) == 0
+    assert exchange_of(play.client, "in", 1) == 2
 
 
 def test_how_long_an_answer_took_is_told_to_the_microsecond():
-    correlator, leg = Correlator(), Leg("upstream", "docs", "stdio", "docs")
+    exchanges, leg = count(1), Leg("upstream", "docs", "stdio", "docs")
     asked, answer = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    _, seen = correlator.settle(
-        [(leg, "out", asked, 7.0, None, 0, False), (leg, "in", answer, 7.01234567, None, 0, False)]
+    _, seen = observe(
+        [(leg, "out", asked, 7.0, None, 0, False), (leg, "in", answer, 7.01234567, None, 0, False)], exchanges
     )
     assert seen.ms == 12.346

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.runtime.tap import Leg
-from mcpmux.traffic.correlation import Correlator
+from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.traffic.telemetry.prometheus import Family, Totals, add_up, gauge, render, snapshot
 from tests.traffic.test_prometheus import parse
 
 
 def told(answers: int, up: float = 1) -> list[Family]:
-    metrics, correlator = Metrics(), Correlator()
+    metrics, exchanges = Metrics(), count(1)
     leg = Leg("upstream", 'a "docs" {x}', "http", 'a "docs" {x}')
     for number in range(answers):
         request = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call"}' % number
         answer = b'{"jsonrpc":"2.0","id":%d,"result":{}}' % number
         for direction, data, at in (("out", request, 0.0), ("in", answer, 0.03)):
-            for seen in correlator.settle([(leg, direction, data, at, None, 0, False)]):  # type: ignore[arg-type]
+            for seen in observe([(leg, direction, data, at, None, 0, False)], exchanges):  # type: ignore[list-item]
                 metrics.take(seen)
     gauges = [gauge("upstream_up", "Up.", {"docs": up}), gauge("client_sessions", "Sessions.", answers)]
     return snapshot(metrics, gauges)

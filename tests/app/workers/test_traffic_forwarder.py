@@ -15,7 +15,7 @@ from mcpmux.app.workers.traffic_forwarder import (
 from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.correlation import Correlator
+from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import Exchange
 
 REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
@@ -27,14 +27,15 @@ class Worker:
 
     def __init__(self) -> None:
         self.forwarder = TrafficForwarder()
-        self._correlator = Correlator()
+        self._exchanges = count(1)
         self._numbers = count(1)
         self.batches: list[TrafficBatch] = []
 
     def see(self, leg: Leg, direction: str, data: bytes, exchange: int = 0) -> int:
         """The exchange that it belongs to."""
         now = trio.current_time()
-        (seen,) = self._correlator.settle([(leg, direction, data, now, None, exchange, False)])  # type: ignore[arg-type]
+        unread = (leg, direction, data, now, None, exchange, False)
+        (seen,) = observe([unread], self._exchanges)  # type: ignore[list-item]
         self.forwarder.take(seen)
         return seen.exchange
 
