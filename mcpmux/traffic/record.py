@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcpmux.protocol.envelope import text_of, value_of
+from mcpmux.protocol.envelope import text_of, value_at, value_of
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 
 VERSION: Final = 1
@@ -220,19 +220,13 @@ class Envelope(msgspec.Struct, gc=False):
 
 def target_in(params: Fields) -> str | None:
     """The URI or name that a request is about."""
-    about = text_of(params.get("uri"))
-    if about is None:
-        about = text_of(params.get("name"))
-    if about is None and "ref" in params:
-        ref = value_of(params["ref"])
-        about = ref.get("uri", ref.get("name")) if isinstance(ref, dict) else None
-    return about if isinstance(about, str) else None
+    name, uri = text_of(params.get("name")), text_of(params.get("uri"))
+    return Params(name, uri, ref=value_of(params.get("ref"))).target
 
 
 def listened_uris(params: Fields) -> list[str]:
     """The resources that a listen asks for, as far as it is well-formed."""
-    wish = value_of(params.get("notifications"))
-    uris = wish.get("resourceSubscriptions") if isinstance(wish, dict) else None
+    uris = value_at(value_of(params.get("notifications")), ("resourceSubscriptions",))
     return [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
 
 
