@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from mcpmux.traffic.capture.files import BadLine, OnBad, expand_paths, find_files, read_files
 from mcpmux.traffic.record import BadRecord, Record, decode_record
@@ -20,36 +21,6 @@ CHUNK_BYTES = 2**20  # of a file at one look
 
 _GZIP = ".gz"
 _MAGIC = b"\x1f\x8b"
-
-
-class _GrowingFile:
-    """One file that grows. What stands behind its last newline waits for the rest."""
-
-    def __init__(self, path: Path, on_bad: OnBad) -> None:
-        self._path = path
-        self._on_bad = on_bad
-        self.stream = path.open("rb")
-
-    def skip_all(self) -> None:
-        """Go on with the line that is being written."""
-        size = self.stream.seek(0, os.SEEK_END)
-        start = self.stream.seek(max(0, size - LOOK_BACK_BYTES))
-        self.stream.seek(start + self.stream.read(size - start).rfind(b"\n") + 1)
-
-    def read(self) -> list[Record]:
-        """What is new, a bounded part of it; nothing only when there is nothing."""
-        records: list[Record] = []
-        while not records and (lines := self.stream.readlines(CHUNK_BYTES)):
-            if not lines[-1].endswith(b"\n"):
-                self.stream.seek(-len(lines.pop()), os.SEEK_CUR)
-                if not lines:
-                    break
-            for line in filter(bytes.strip, lines):
-                try:
-                    records.append(decode_record(line))
-                except BadRecord as error:
-                    self._on_bad(BadLine(self._path, 0, str(error)))
-        return records
 
 
 class Follower:
@@ -63,14 +34,14 @@ class Follower:
         self.found_nothing = not self._start
         self._known = set(map(_plain, self._start))
         plain = (path for path in self._start if not _is_compressed(path))
-        self.growing = {path: _GrowingFile(path, on_bad) for path in plain}
+        self.growing = {path: path.open("rb") for path in plain}
 
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for growing in self.growing.values():
-            growing.stream.close()
+        for stream in self.growing.values():
+            stream.close()
 
     def recent(self) -> Iterator[Record]:
         """The ends of the newest files, oldest record first; `read` goes on behind them."""
@@ -80,35 +51,35 @@ class Follower:
             path = self._start[place]
             size += path.stat().st_size * (GZIP_GROWTH if path.suffix == _GZIP else 1)
         for number, path in enumerate(self._start):
-            growing = self.growing.get(path)
+            stream = self.growing.get(path)
             if number < place:
-                if growing is not None:
-                    growing.skip_all()
-            elif growing is None:
+                if stream is not None:
+                    _skip_all(stream)
+            elif stream is None:
                 yield from read_files([path], self._on_bad)
             else:
                 position = path.stat().st_size - LOOK_BACK_BYTES
                 if position > 0:  # and there at the next line
-                    growing.stream.seek(position - 1)
-                    growing.stream.readline()
-                while records := growing.read():
+                    stream.seek(position - 1)
+                    stream.readline()
+                while records := self._read_new(path, stream):
                     yield from records
 
     def skip(self) -> None:
         """Leave out all that is there already."""
-        for growing in self.growing.values():
-            growing.skip_all()
+        for stream in self.growing.values():
+            _skip_all(stream)
 
     def read(self) -> list[Record]:
         """What has come since the last look; nothing when there is nothing."""
         found: list[Record] = []
         idle = not self.growing
-        for path, growing in list(self.growing.items()):
-            new = growing.read()
+        for path, stream in list(self.growing.items()):
+            new = self._read_new(path, stream)
             found += new
             idle = idle or not new
             if not new and not path.exists():
-                self.growing.pop(path).stream.close()
+                self.growing.pop(path).close()
         if idle:  # or else the rest of a file that is complete comes first
             for path in (path for folder in self._folders for path in find_files(folder)):
                 found += self._begin(path)
@@ -120,8 +91,33 @@ class Follower:
         self._known.add(_plain(path))
         if path.suffix == _GZIP:
             return list(read_files([path], self._on_bad))
-        self.growing[path] = _GrowingFile(path, self._on_bad)
-        return self.growing[path].read()
+        self.growing[path] = path.open("rb")
+        return self._read_new(path, self.growing[path])
+
+    def _read_new(self, path: Path, stream: BinaryIO) -> list[Record]:
+        """A bounded part of what is new in a file; nothing only when there is nothing.
+
+        What stands behind its last newline waits for the rest.
+        """
+        records: list[Record] = []
+        while not records and (lines := stream.readlines(CHUNK_BYTES)):
+            if not lines[-1].endswith(b"\n"):
+                stream.seek(-len(lines.pop()), os.SEEK_CUR)
+                if not lines:
+                    break
+            for line in filter(bytes.strip, lines):
+                try:
+                    records.append(decode_record(line))
+                except BadRecord as error:
+                    self._on_bad(BadLine(path, 0, str(error)))
+        return records
+
+
+def _skip_all(stream: BinaryIO) -> None:
+    """Go on with the line that is being written."""
+    size = stream.seek(0, os.SEEK_END)
+    start = stream.seek(max(0, size - LOOK_BACK_BYTES))
+    stream.seek(start + stream.read(size - start).rfind(b"\n") + 1)
 
 
 def _is_compressed(path: Path) -> bool:
@@ -133,5 +129,4 @@ def _is_compressed(path: Path) -> bool:
 
 
 def _plain(path: Path) -> Path:
-    """The name that a file has before it is compressed."""
     return path.with_suffix("") if path.suffix == _GZIP else path
