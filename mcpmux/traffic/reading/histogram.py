@@ -96,14 +96,12 @@ class Histogram:
 
     __slots__ = ("count", "counts", "least", "most", "total")
 
-    def __init__(self, values: Iterable[float] = ()) -> None:
+    def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.count = 0
         self.total = 0.0
         self.least = math.inf
         self.most = 0.0
-        for value in values:
-            self.record(value)
 
     def record(self, seconds: float) -> int:
         """Count one duration; the number of its bucket. Raises ValueError when it is no number."""
