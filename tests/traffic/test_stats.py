@@ -5,7 +5,8 @@ import json
 import pytest
 
 from mcpmux.traffic.reading import stats
-from mcpmux.traffic.reading.stats import CLIENTS, OTHERS, Stats
+from mcpmux.traffic.reading.stats import CLIENTS, HTTP, OTHERS, Stats
+from mcpmux.traffic.reading.summary import ERROR, TOOL_ERROR
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record
 
@@ -35,12 +36,12 @@ def test_each_leg_and_method_is_counted():
         ("git", "resources/read"),
     ]
     docs = rows["docs", "resources/read"]
-    assert (docs.requests, docs.answers, docs.open, docs.errors, docs.failures) == (11, 10, 1, 1, 1)
+    assert (docs.requests, docs.answers, docs.open, docs.failed[ERROR], docs.failures) == (11, 10, 1, 1, 1)
     assert docs.error_rate == 0.1
     assert docs.latency.percentiles([50]) == [pytest.approx(0.1, rel=0.001)]
     assert docs.latency.most == 0.1
     assert rows[CLIENTS, "resources/read"].answers == 11
-    assert rows[CLIENTS, "tools/call"].tool_errors == 1
+    assert rows[CLIENTS, "tools/call"].failed == {TOOL_ERROR: 1}
     assert rows[CLIENTS, "notifications/progress"].notifications == 1
     assert found.messages == len(play.records)
     assert found.latency("git").count == 1
@@ -62,7 +63,7 @@ def test_answers_to_clients_make_the_timeline():
 def test_statuses_of_http_are_failures_and_answers_without_requests_are_not_open():
     found = counted([record(kind="result", direction="out", method="ping", status=500)])
     (group,) = found.groups()
-    assert (group.http_errors, group.failures, group.open, group.error_rate) == (1, 1, 0, 1.0)
+    assert (group.failed[HTTP], group.failures, group.open, group.error_rate) == (1, 1, 0, 1.0)
 
 
 def test_what_is_no_message_is_counted_apart():

@@ -6,10 +6,11 @@ and on that of each upstream. A request is `open` when its answer was not among 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from mcpmux.traffic.reading.histogram import Histogram
-from mcpmux.traffic.reading.summary import OK, statuses_of
+from mcpmux.traffic.reading.summary import ERROR, OK, TOOL_ERROR, statuses_of
 from mcpmux.traffic.record import ANSWERS, Record, seconds_of
 
 SLOTS = 120  # of a timeline
@@ -30,66 +31,64 @@ class Timeline:
     has between half of SLOTS and SLOTS of them.
     """
 
-    __slots__ = ("_slots", "width")
-
     def __init__(self) -> None:
         self.width = 1
-        self._slots: dict[int, list[int]] = {}
+        self._answers: Counter[int] = Counter()
+        self._failed: Counter[int] = Counter()
 
     def add(self, at: float, failed: bool) -> None:
         """Something happened at `at`, seconds since 1970."""
         place = int(at // self.width)
-        is_new = place not in self._slots
-        _count(self._slots, place, 1, failed)
-        while is_new and max(self._slots) - min(self._slots) >= SLOTS:
+        is_new = place not in self._answers
+        self._answers[place] += 1
+        self._failed[place] += failed
+        while is_new and max(self._answers) - min(self._answers) >= SLOTS:
             self.width *= 2
-            narrow, self._slots = self._slots, {}
-            for place, (answers, failures) in narrow.items():
-                _count(self._slots, place // 2, answers, failures)
+            self._answers, self._failed = _in_pairs(self._answers), _in_pairs(self._failed)
 
     def slots(self) -> list[Slot]:
         """Without gaps, oldest first."""
-        if not self._slots:
+        if not self._answers:
             return []
-        places = range(min(self._slots), max(self._slots) + 1)
-        return [Slot(place * self.width, *self._slots.get(place, (0, 0))) for place in places]
+        places = range(min(self._answers), max(self._answers) + 1)
+        return [Slot(place * self.width, self._answers[place], self._failed[place]) for place in places]
 
 
-def _count(slots: dict[int, list[int]], place: int, answers: int, failed: int) -> None:
-    slot = slots.setdefault(place, [0, 0])
-    slot[0] += answers
-    slot[1] += failed
+def _in_pairs(counts: Counter[int]) -> Counter[int]:
+    pairs: Counter[int] = Counter()
+    for place, count in counts.items():
+        pairs[place // 2] += count
+    return pairs
 
 
 GROUPS_LIMIT = 1000  # pairs of upstream and method; methods are strangers' words
 OTHERS = "(others)"
 CLIENTS = "(clients)"
 PERCENTILES = (50, 90, 99)
+HTTP = "http"
 
 
 class Group:
     """What passed of one method on one leg. `upstream` is CLIENTS on that of the clients.
 
-    `errors`, `tool_errors` and `http_errors` are the answers that are not ok.
+    `failed`: the answers that are not ok: ERROR, TOOL_ERROR, or else HTTP.
     """
 
     def __init__(self, upstream: str, method: str) -> None:
         self.upstream = upstream
         self.method = method
         self.requests = self.answers = self.notifications = 0
-        self.errors = self.tool_errors = self.http_errors = 0
+        self.failed: Counter[str] = Counter()
         self.asked_bytes = self.bytes = 0
         self.latency = Histogram()
 
     @property
     def open(self) -> int:
-        """Requests whose answer was not read."""
         return max(0, self.requests - self.answers)
 
     @property
     def failures(self) -> int:
-        """Answers that are not ok."""
-        return self.errors + self.tool_errors + self.http_errors
+        return self.failed.total()
 
     @property
     def error_rate(self) -> float | None:
@@ -109,18 +108,12 @@ class Group:
         self.answers += 1
         if record.ms is not None:
             self.latency.record(record.ms / 1000)
-        if record.failed:
-            self.tool_errors += 1
-        elif record.kind == "error":
-            self.errors += 1
-        elif statuses_of(record)[:1] != (OK,):
-            self.http_errors += 1
-        else:
-            return False
-        return True
+        status = statuses_of(record)[0]
+        if status != OK:
+            self.failed[status if status in (ERROR, TOOL_ERROR) else HTTP] += 1
+        return status != OK
 
     def as_json(self) -> dict[str, Any]:
-        """For machines; durations in milliseconds, sizes in bytes."""
         return {
             "upstream": None if self.upstream == CLIENTS else self.upstream,
             "method": self.method,
@@ -128,9 +121,9 @@ class Group:
             "answers": self.answers,
             "open": self.open,
             "notifications": self.notifications,
-            "errors": self.errors,
-            "toolErrors": self.tool_errors,
-            "httpErrors": self.http_errors,
+            "errors": self.failed[ERROR],
+            "toolErrors": self.failed[TOOL_ERROR],
+            "httpErrors": self.failed[HTTP],
             "errorRate": None if self.error_rate is None else round(self.error_rate, 6),
             "bytes": self.bytes,
             "requestBytes": self.asked_bytes,
@@ -166,7 +159,6 @@ class Stats:
         self._forwarded = Timeline()
 
     def add(self, record: Record) -> None:
-        """Count a message."""
         if record.kind == "start":
             return
         self.messages += 1
@@ -183,15 +175,12 @@ class Stats:
 
     def groups(self) -> list[Group]:
         """The clients' first, then those of each upstream; the busiest first."""
-        return sorted(
-            self._groups.values(),
-            key=lambda group: (
-                group.upstream != CLIENTS,
-                group.upstream,
-                -(group.answers + group.notifications + group.open),
-                group.method,
-            ),
-        )
+
+        def place(group: Group) -> tuple[Any, ...]:
+            busy = group.answers + group.notifications + group.open
+            return group.upstream != CLIENTS, group.upstream, -busy, group.method
+
+        return sorted(self._groups.values(), key=place)
 
     @property
     def timeline(self) -> Timeline:
@@ -207,7 +196,6 @@ class Stats:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
         return {
             "messages": self.messages,
             "bytes": self.bytes,
