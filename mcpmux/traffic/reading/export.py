@@ -1,6 +1,6 @@
 """Captured messages for other programs: HAR and CSV. Pure; pieces of text come as the messages go in.
 
-HAR ("HTTP BatchObserver (HAR) format" of the W3C Web Performance group, version 1.2): an entry for each
+HAR ("HTTP Archive (HAR) format" of the W3C Web Performance group, version 1.2): an entry for each
 request on each leg with its answer, and for each other message. What HAR has no words for is in members
 that begin with `_`. Hosts are names that can be nobody's (RFC 6761). CSV (RFC 4180): a row for each
 message, without bodies. Text that a spreadsheet would take for a formula has a `'` in front.
@@ -42,52 +42,45 @@ def to_har(records: Iterable[Record], version: str) -> Iterator[str]:
 
 
 def har_entry(pair: Pair) -> dict[str, Any]:
-    """A request with its answer, or another message, as an entry."""
+    """A request with its answer, or another message, as an entry.
+
+    Status 0 says that there was no answer; other transports than HTTP have 200 for one.
+    """
     first, answer = pair
     own = {f"_{name}": getattr(first, name) for name in _OWN}
     own["_outcome"] = next(iter(statuses_of(answer or first)), None)
     own["_redacted"] = sum(record.redacted or 0 for record in pair if record is not None) or None
+    query = [{"name": "target", "value": first.target}] if first.target is not None else []
+    status, content = first.status or 0, {"size": 0, "mimeType": "x-unknown", "text": ""}
     took: float = 0  # where nothing was waited for
     if answer is not None:
         own |= {"_answerSeq": answer.seq, "_code": answer.code}
         took = answer.ms if answer.ms is not None else round(max(0.0, answer.at - first.at) * 1000, 3)
+        status, content = answer.status or 200, {"size": answer.size, **_body_of(answer)}
     entry = {
         "startedDateTime": first.time,
         "time": took,
-        "request": _har_request(first),
-        "response": _har_response(answer, first),
+        "request": {
+            "method": "POST",
+            "url": _url_of(first),
+            "queryString": query,
+            "postData": {"params": [], **_body_of(first)},
+            "bodySize": first.size,
+            **_head_of(first),
+        },
+        "response": {
+            "status": status,
+            "statusText": _PHRASES.get(status, ""),
+            "content": content,
+            "redirectURL": "",
+            "bodySize": answer.size if answer is not None else -1,
+            **_head_of(answer or first),
+        },
         "cache": {},
         "timings": {**_TIMINGS, "wait": took},
         "connection": f"{first.run} {first.peer or ''}".strip(),
     }
     return entry | {name: value for name, value in own.items() if value is not None}
-
-
-def _har_request(first: Record) -> dict[str, Any]:
-    query = [{"name": "target", "value": first.target}] if first.target is not None else []
-    return {
-        "method": "POST",
-        "url": _url_of(first),
-        "queryString": query,
-        "postData": {"params": [], **_body_of(first)},
-        "bodySize": first.size,
-        **_head_of(first),
-    }
-
-
-def _har_response(answer: Record | None, first: Record) -> dict[str, Any]:
-    """Status 0 says that there was none; other transports than HTTP have 200 for an answer."""
-    status, content = first.status or 0, {"size": 0, "mimeType": "x-unknown", "text": ""}
-    if answer is not None:
-        status, content = answer.status or 200, {"size": answer.size, **_body_of(answer)}
-    return {
-        "status": status,
-        "statusText": _PHRASES.get(status, ""),
-        "content": content,
-        "redirectURL": "",
-        "bodySize": answer.size if answer is not None else -1,
-        **_head_of(answer or first),
-    }
 
 
 def _head_of(record: Record) -> dict[str, Any]:
