@@ -20,7 +20,7 @@ from mcpmux.traffic.capture.line import fingerprint, to_record
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.filters import Filter
 from mcpmux.traffic.reading.summary import ExchangeSummary, http_words
-from mcpmux.traffic.record import Record, Run
+from mcpmux.traffic.record import VERSION, Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer
@@ -54,7 +54,7 @@ class LiveView:
 
     def when(self, clock: float) -> float:
         """A reading of the recorder's clock as milliseconds since 1970."""
-        return round((self._run.wall + clock - self._run.clock) * 1000, 3)
+        return round(self._run.wall_at(clock) * 1000, 3)
 
     def summary(self, row: Row) -> dict[str, Any]:
         """The row as the list shows it, redacted. What it does not have is left out.
@@ -173,35 +173,38 @@ class LiveView:
         return wanted.matches(summary)
 
     def _exchange_summary(self, row: Row) -> ExchangeSummary:
-        shown = self.summary(row)
+        shown, first = self.summary(row), row.first
         seen = [stored.observed for stored in row.messages]
-        session = row.first.leg.session
-        http = http_words(row.http)
+        session, http = first.leg.session, http_words(row.http)
         is_word = row.status != "note" and not (row.status == "ok" and http)
-        return ExchangeSummary(
-            own=row.first.own,
+        begun = Record(
+            v=VERSION,
             run=self._run.name,
-            seq=0,
+            time=self._run.time_of(first.at),
+            at=first.at,
+            kind=first.kind,
             exchange=row.exchange,
-            time=self._run.time_of(row.first.at),
-            at=row.first.at,
-            kind="exchange" if row.exchange else row.first.kind,
+            own=first.own,
             method=shown.get("method"),
+            id=first.id,
+            session=fingerprint(session) if session is not None else None,
+            size=row.messages[0].size if row.messages else 0,
+        )
+        return ExchangeSummary(
+            first=begun,
+            kind="exchange" if row.exchange else first.kind,
             client=shown.get("client"),
             revision=shown.get("revision"),
-            id=row.first.id,
             target=(shown["target"],) if "target" in shown else (),
             upstream=row.upstreams,
             leg=tuple({each.leg.side: None for each in seen}),
             direction=tuple({each.direction: None for each in seen}),
             peer=tuple({each.leg.peer: None for each in seen}),
             transport=tuple({each.leg.transport: None for each in seen}),
-            session=fingerprint(session) if session is not None else None,
             status=row.http,
             statuses=(row.status, *http) if is_word else http,
             code=row.code,
             failed=row.status == "tool-error",
             ms=row.ms,
             redacted=1 if row.redacted else None,
-            size=row.messages[0].size if row.messages else 0,
         )

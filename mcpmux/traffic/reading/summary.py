@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from math import inf
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from attrs import define, field
@@ -61,8 +62,6 @@ OPEN_LIMIT = 20_000  # exchanges; some 20 MB
 GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
 
-_OF_REQUEST = ("run", "seq", "exchange", "time", "at", "method", "id", "size", "session")
-
 Test: TypeAlias = Callable[[Record], bool]
 
 
@@ -70,22 +69,13 @@ Test: TypeAlias = Callable[[Record], bool]
 class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
-    `size` is of the client's request, `answer_size` of what it got.
-    `passed_tests`: which of the Summarizer's body tests one of its messages has passed.
+    What is not here (`method`, `time`, `size` beside `answer_size`) is that of `first`, the client's request
+    without its body. `passed_tests`: which of the Summarizer's body tests one of its messages has passed.
     """
 
-    run: str
-    seq: int
-    exchange: int | None
-    time: str
-    at: float
-    method: str | None
-    id: int | str | None
-    size: int
+    first: Record
     kind: str = "exchange"
-    own: bool = False
     client: str | None = None
-    session: str | None = None
     revision: str | None = None
     leg: tuple[str, ...] = ()
     direction: tuple[str, ...] = ()
@@ -101,18 +91,19 @@ class ExchangeSummary:
     answer_size: int | None = None
     statuses: tuple[str, ...] = (OPEN,)
     passed_tests: set[Test] = field(factory=set)
-    withdrawn_at: float = 0.0
-    _unanswered: set[tuple[object, object]] = field(factory=set)
-    _withdrawn: int = 0
+    withdrawn_at: float = inf  # when mcpmux took a request back last
+    _waits_for: int = 0  # requests to upstreams that are not answered, nor taken back
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.first, name)
 
     def add(self, record: Record) -> None:
-        """One more of its messages."""
         self.leg = _with(self.leg, record.leg)
         self.direction = _with(self.direction, record.direction)
         self.peer = _with(self.peer, record.peer)
         self.transport = _with(self.transport, record.transport)
         self.upstream = _with(self.upstream, record.upstream)
-        if record.method == self.method:
+        if record.method == self.first.method:
             self.target = _with(self.target, record.target)
         if record.redacted:
             self.redacted = (self.redacted or 0) + record.redacted
@@ -121,17 +112,17 @@ class ExchangeSummary:
             self.revision = record.revision if self.revision is None else self.revision
         elif record.direction == "out":
             if record.method == m.CANCELLED:
-                self._withdrawn += 1
+                self._waits_for -= 1
                 self.withdrawn_at = record.at
             elif record.kind == "request":
-                self._unanswered.add((record.peer, record.id))
+                self._waits_for += 1
         elif record.kind in ANSWERS:
-            self._unanswered.discard((record.peer, record.id))
+            self._waits_for -= 1
 
     @property
     def given_up(self) -> bool:
         """Whether mcpmux waits for no upstream any more, as it has taken back what is not answered."""
-        return 0 < self._withdrawn >= len(self._unanswered) and self.method != m.LISTEN
+        return self.withdrawn_at < inf and self._waits_for <= 0 and self.first.method != m.LISTEN
 
     def run_tests(self, body_tests: Sequence[Test], record: Record) -> None:
         """Look which of the tests that have not passed yet one of its messages passes."""
@@ -170,8 +161,8 @@ class Summarizer:
         if known is None:
             if record.kind != "request" or record.leg != "client" or record.direction != "in":
                 return
-            facts = {name: getattr(record, name) for name in _OF_REQUEST}
-            known = self._open[key] = ExchangeSummary(**facts)
+            first = msgspec.structs.replace(record, message=None, text=None)
+            known = self._open[key] = ExchangeSummary(first=first)
             known.add(record)
         elif record.kind in ANSWERS and record.leg == "client" and record.direction == "out":
             known.end(record)  # what mcpmux asks, the client answers: that answer comes in
@@ -201,7 +192,6 @@ class Summarizer:
         return left
 
     def _given_up(self, record: Record) -> Iterator[ExchangeSummary]:
-        """Those that had their time to be answered, the first ones first."""
         for key, known in list(self._fading.items()):
             if known.run != record.run or record.at - known.withdrawn_at <= GRACE:
                 return
@@ -254,11 +244,10 @@ class Targets:
 
     def fill(self, record: Record) -> Record:
         """The same message. An answer gets its request's target, as it has none of its own."""
-        if record.kind == "request":
-            if record.target is not None:
-                self._known[_request_key(record)] = record.target
-                if len(self._known) > OPEN_LIMIT:
-                    self._known.popitem(last=False)
+        if record.kind == "request" and record.target is not None:
+            self._known[_request_key(record)] = record.target
+            if len(self._known) > OPEN_LIMIT:
+                self._known.popitem(last=False)
         elif record.kind in ANSWERS and record.target is None:
             target = self._known.pop(_request_key(record), None)
             if target is not None:
