@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -133,9 +134,13 @@ class Dialogue:
     transport: str | None = None
     steps: list[Step] = field(factory=list)
     questions: list[CapturedQuestion] = field(factory=list)
+    # While it is being read: what is not answered yet on either side, subscriptions by URI, the last answer.
+    _open: dict[Id | None, CapturedRequest] = field(factory=dict)
+    _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict)
+    _subscribed: dict[str, CapturedRequest] = field(factory=dict)
+    _last: CapturedRequest | None = None
 
     def requests(self) -> Iterator[CapturedRequest]:
-        """Its requests."""
         return (step for step in self.steps if isinstance(step, CapturedRequest))
 
     @property
@@ -147,70 +152,6 @@ class Dialogue:
     def at(self) -> float:
         """When it began, seconds since 1970."""
         return self.steps[0].at
-
-
-SideName = Literal["client", "upstream"]
-
-
-class Reading:
-    """The dialogues of a leg. `left_out` counts messages that make no part of any, by the reason.
-
-    `messages`: how many were read, `upstreams`: what their upstreams are called.
-    """
-
-    def __init__(self, side: SideName, upstream: str | None = None) -> None:
-        """`upstream`: the configured name of the one that is meant, on that leg."""
-        self.side: SideName = side
-        self.left_out: Counter[str] = Counter()
-        self.upstreams: set[str] = set()
-        self._upstream = upstream
-        self._conversations: dict[tuple[str, str], _Conversation] = {}
-        self.messages = 0
-
-    def add(self, record: Record) -> None:
-        """One more message of the capture."""
-        if record.kind == "start":
-            return
-        self.messages += 1
-        if record.upstream is not None:
-            self.upstreams.add(record.upstream)
-        if record.leg != self.side or self._upstream not in (None, record.upstream):
-            return
-        key = (record.run, record.peer or "")
-        conversation = self._conversations.get(key)
-        if conversation is None:
-            conversation = _Conversation(record.peer or "?", record.client, record.transport)
-            self._conversations[key] = conversation
-        conversation.client = conversation.client or record.client
-        is_from_client = record.direction == ("in" if self.side == "client" else "out")
-        reason = conversation.take(record, self.messages, is_from_client)
-        if reason is not None:
-            self.left_out[reason] += 1
-
-    def dialogues(self) -> list[Dialogue]:
-        """All of them, by their beginning; those without a request are left out."""
-        stateless: dict[tuple[str, str | None], Dialogue] = {}
-        found: list[Dialogue] = []
-        for (run, _), dialogue in self._conversations.items():
-            if self.side == "client" and dialogue.stateless:
-                whole = stateless.setdefault((run, dialogue.client), Dialogue(dialogue.name, dialogue.client))
-                whole.steps += dialogue.steps
-            else:
-                found += _sessions(dialogue)
-        for whole in stateless.values():
-            whole.steps.sort(key=lambda step: step.position)
-            found.append(whole)
-        return sorted((part for part in found if any(part.requests())), key=lambda part: part.at)
-
-
-@define(eq=False)
-class _Conversation(Dialogue):
-    """One conversation while it is being read."""
-
-    _open: dict[Id | None, CapturedRequest] = field(factory=dict)
-    _asked: dict[Id | None, tuple[int, str, int | None]] = field(factory=dict)  # not answered
-    _subscribed: dict[str, CapturedRequest] = field(factory=dict)  # by URI
-    _last: CapturedRequest | None = None
 
     def take(self, record: Record, position: int, is_from_client: bool) -> str | None:
         """Put a message where it belongs. Returns why it belongs nowhere."""
@@ -241,7 +182,14 @@ class _Conversation(Dialogue):
         params = members_of(said.params) if said is not None else {}
         if record.kind == "request" and is_from_client:
             method = said.method if said is not None else record.method or "?"
-            self._take_request(record, position, at, method, params, problem)
+            meta = members_of(params.pop(META, None))
+            facts = (record.target, record.id, params, meta, record.exchange, record.revision, problem)
+            request = CapturedRequest(position, at, method, *facts)
+            self.steps.append(request)
+            if record.id is not None:
+                self._open[record.id] = request
+            if method == m.RESOURCES_SUBSCRIBE:
+                self._subscribed[_uri_in(params)] = request
         elif said is None:
             return problem
         elif is_from_client:
@@ -252,27 +200,6 @@ class _Conversation(Dialogue):
         else:
             self._take_server_message(record, position, at, said, params)
         return None
-
-    def _take_request(
-        self, record: Record, position: int, at: float, method: str, params: Fields, problem: str | None
-    ) -> None:
-        request = CapturedRequest(
-            position=position,
-            at=at,
-            method=method,
-            target=record.target,
-            id=record.id,
-            meta=members_of(params.pop(META, None)),
-            params=params,
-            exchange=record.exchange,
-            revision=record.revision,
-            problem=problem,
-        )
-        self.steps.append(request)
-        if record.id is not None:
-            self._open[record.id] = request
-        if method == m.RESOURCES_SUBSCRIBE:
-            self._subscribed[_uri_in(params)] = request
 
     def _take_server_message(
         self, record: Record, position: int, at: float, said: Request | Notification, params: Fields
@@ -304,6 +231,59 @@ class _Conversation(Dialogue):
         return next((t for t in reversed(self._open.values()) if t.exchange == exchange), None)
 
 
+SideName = Literal["client", "upstream"]
+
+
+@define(eq=False)
+class Reading:
+    """The dialogues of a leg. `left_out` counts messages that make no part of any, by the reason.
+
+    `upstream`: the configured name of the one that is meant, on that leg. `messages`: how many were read,
+    `upstreams`: what their upstreams are called.
+    """
+
+    side: SideName
+    _upstream: str | None = None
+    left_out: Counter[str] = field(factory=Counter)
+    upstreams: set[str] = field(factory=set)
+    messages: int = 0
+    _dialogues: dict[tuple[str, str], Dialogue] = field(factory=dict)
+
+    def add(self, record: Record) -> None:
+        """One more message of the capture."""
+        if record.kind == "start":
+            return
+        self.messages += 1
+        if record.upstream is not None:
+            self.upstreams.add(record.upstream)
+        if record.leg != self.side or self._upstream not in (None, record.upstream):
+            return
+        key = (record.run, record.peer or "")
+        dialogue = self._dialogues.get(key)
+        if dialogue is None:
+            dialogue = self._dialogues[key] = Dialogue(record.peer or "?", record.client, record.transport)
+        dialogue.client = dialogue.client or record.client
+        is_from_client = record.direction == ("in" if self.side == "client" else "out")
+        reason = dialogue.take(record, self.messages, is_from_client)
+        if reason is not None:
+            self.left_out[reason] += 1
+
+    def dialogues(self) -> list[Dialogue]:
+        """All of them, by their beginning; those without a request are left out."""
+        stateless: dict[tuple[str, str | None], Dialogue] = {}
+        found: list[Dialogue] = []
+        for (run, _), dialogue in self._dialogues.items():
+            if self.side == "client" and dialogue.stateless:
+                whole = stateless.setdefault((run, dialogue.client), Dialogue(dialogue.name, dialogue.client))
+                whole.steps += dialogue.steps
+            else:
+                found += _sessions(dialogue)
+        for whole in stateless.values():
+            whole.steps.sort(key=lambda step: step.position)
+            found.append(whole)
+        return sorted((part for part in found if any(part.requests())), key=lambda part: part.at)
+
+
 def _uri_in(params: Fields) -> str:
     return text_of(params.get("uri")) or ""
 
@@ -328,16 +308,13 @@ _KINDS = {Request: "request", Notification: "notification", Reply: "result", Err
 
 
 def _message_of(record: Record) -> tuple[str | None, Message | None]:
-    """What is wrong with a captured message, and the message if it can be read."""
     if record.message is None:
         return (TRUNCATED if record.text is not None else METADATA), None
-    try:
+    with suppress(BadMessage):
         message = decode_message(bytes(record.message))
-    except BadMessage:
-        return UNREADABLE, None
-    if _KINDS[type(message)] != record.kind:
-        return UNREADABLE, None
-    return (REDACTED if record.redacted else None), message
+        if _KINDS[type(message)] == record.kind:
+            return (REDACTED if record.redacted else None), message
+    return UNREADABLE, None
 
 
 def values_of(fields: Fields) -> dict[str, Any]:
