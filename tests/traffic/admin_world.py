@@ -17,7 +17,7 @@ from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction
 from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.listener import serve_admin
-from mcpmux.traffic.admin.ring import RECENT, LiveRing
+from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import UpstreamView
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.observer import Observation
@@ -34,10 +34,10 @@ Json = dict[str, Any]
 class Traffic:
     """A recorder and the ring behind it, with messages made by hand. `now` is the recorder's clock."""
 
-    def __init__(self, rows: int = 100_000, size: int = 64 * 2**20, recent: int = RECENT) -> None:
+    def __init__(self, rows: int = 100_000, size: int = 64 * 2**20) -> None:
         self.now = 0.0
         self.run = Run("test", 0.0, time.time())
-        self.ring = LiveRing(rows, size, recent)
+        self.ring = LiveRing(rows, size)
         self.recorder = Recorder([self.ring], [self.ring], lambda: self.now)
         self.view = LiveView(self.ring, Redactor(Redaction()), self.run)
         self.client = self.recorder.client("http")

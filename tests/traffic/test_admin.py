@@ -13,6 +13,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, TransportError
+from mcpmux.traffic.admin import ring
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
 from mcpmux.transports.sse import SseDecoder
@@ -359,8 +360,9 @@ async def test_the_command_line_follows_the_stream():
         assert [record.leg for record in found] == ["client", "upstream", "upstream", "client"]
 
 
-async def test_a_reader_that_reads_nothing_misses_messages_and_hears_how_many():
-    traffic = Traffic(recent=600)
+async def test_a_reader_that_reads_nothing_misses_messages_and_hears_how_many(monkeypatch):
+    monkeypatch.setattr(ring, "RECENT", 600)
+    traffic = Traffic()
     async with (
         listening(traffic) as here,
         connection(here, "/api/traffic/stream", token=here.token) as stream,

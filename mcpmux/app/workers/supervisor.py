@@ -221,7 +221,7 @@ class Supervisor:
 
     async def read_all(self) -> list[UpstreamState]:
         shared = {
-            name: UpstreamView(mux.upstreams, mux.hub.subscriptions, self._redactor).show()[0]
+            name: (await UpstreamView(mux.upstreams, mux.hub.subscriptions, self._redactor).read_all())[0]
             for name, each in self._shared.items()
             if (mux := each.mux) is not None
         }

@@ -127,10 +127,10 @@ class Api:
         return view, row
 
     async def _stream_exchanges(self, http: HttpExchange) -> None:
-        """Events `rows`: the newest of those that changed; `gone`: numbers of those that match no more.
+        """Events `rows`: the newest of those that changed, after the messages `since`, where a list ended.
 
-        `since`: messages that had passed when the list was asked for; what came after them is sent.
-        `first`, `last`: of all rows. `skipped`: rows that changed and are not sent, as there were too many.
+        `gone`: numbers of those that match no more. `first`, `last`: of all rows. `skipped`: rows that
+        changed and are not sent, as there were too many.
         """
         view, wanted = self._view_for(http), _filter(http)
         ring = view.ring
@@ -175,11 +175,10 @@ class Api:
     async def _stream(
         self, read_news: Callable[[], Awaitable[tuple[bytes, bool]]], opening: bytes, http: HttpExchange
     ) -> None:
-        """Send what `read_news` returns: events, perhaps none, and whether there is nothing more.
+        """Send what `read_news` returns (events, and whether they are all) until mcpmux or the reader stops.
 
-        The ring is polled ten times a second, so that messages wake no task. A slow reader holds nothing up
-        and costs no memory: it misses what the ring gives up, and learns how much that was. A stream ends
-        when mcpmux stops, or when its reader has gone.
+        The ring is polled, so that messages wake no task. A slow reader holds nothing up and costs no memory:
+        it misses what the ring gives up, and learns how much that was.
         """
         if http.request.method != "GET":
             raise BadRequest("a stream has to be asked for with GET")
@@ -235,8 +234,7 @@ class Api:
     # What administrators can do
 
     async def _show_control(self, http: HttpExchange) -> None:
-        pending = list(self._control.pending)
-        await http.send({"key": self._key, "actions": list(ACTIONS), "pending": pending})
+        await http.send({"key": self._key, "actions": ACTIONS, "pending": self._control.pending})
 
     async def _reload(self, http: HttpExchange) -> None:
         _check_body(http)
@@ -245,7 +243,7 @@ class Api:
         except ConfigError as error:
             await http.send({"error": "the configuration is as it was", "problems": error.problems}, 422)
         else:
-            await http.send({"changed": dict(changed), "pending": list(self._control.pending)})
+            await http.send({"changed": dict(changed), "pending": self._control.pending})
 
     async def _act(self, http: HttpExchange) -> None:
         _check_body(http)

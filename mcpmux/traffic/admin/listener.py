@@ -121,10 +121,10 @@ def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
 
 
 # Who may use the admin listener: whoever has the token, as `Authorization: Bearer …`, or a browser once as
-# `?token=…`, which gives it a cookie that no script reads and no other site sends. The cookie is made of the
-# token by a one-way function with a secret of this run, so it ends with the run. A request that changes
-# something needs more than a cookie, which browsers send by themselves: the token, or the key that the pages
-# ask for. Every request must be for a Host of ours, and a web page's must come from a page of ours.
+# `?token=…`, which gives it a cookie that no script reads and no other site sends. The cookie is a secret of
+# this run, so it ends with the run. A request that changes something needs more than a cookie, which browsers
+# send by themselves: the token, or the key that the pages ask for. Every request must be for a Host of ours,
+# and a web page's must come from a page of ours.
 
 COOKIE = "mcpmux-admin"
 KEY_HEADER = "x-mcpmux-key"
@@ -143,11 +143,7 @@ class AccessCheck:
         self._policy = OriginPolicy(config.host, config.allowed_hosts, None)
         self._token = token.reveal()
         self._name = f"{COOKIE}-{port}"
-        secret = secrets.token_bytes(TOKEN_BYTES)  # of this run
-        self._pass, self.key = (
-            hmac.new(secret, what + self._token.encode(), hashlib.sha256).hexdigest()
-            for what in (b"", b"key")
-        )
+        self._pass, self.key = secrets.token_hex(TOKEN_BYTES), secrets.token_hex(TOKEN_BYTES)
         self._secure = "; Secure" if config.tls is not None else ""
 
     def refusal(self, request: HttpRequest, *, changes: bool) -> Refusal | None:
@@ -186,7 +182,6 @@ class AccessCheck:
 
 
 def _is_same(shown: str, secret: str) -> bool:
-    """Compares in constant time."""
     return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), secret.encode())
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -33,7 +33,7 @@ ROW_BYTES = 600  # what a row takes besides its messages
 OWN_SHARE = 8  # mcpmux's own may take as much again as a part of this
 SHARE = 8  # one row may take a part of this much of the memory, one message half of that
 ROW_MESSAGES = 2000  # of one row; a listen lasts for days
-RECENT = 16_384  # messages; some seconds of a flood
+RECENT = 16_384  # messages that a reader may be behind; some seconds of a flood
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -74,16 +74,14 @@ class Row(msgspec.Struct, gc=False):
 
     @property
     def count(self) -> int:
-        """How many messages it has had."""
         return len(self.messages) + self.left_out
 
-    def add(self, stored: StoredMessage) -> int:
-        """Add a message. Returns the bytes that it takes."""
+    def add(self, stored: StoredMessage) -> None:
+        """Add a message."""
         observed = stored.observed
-        weight = MESSAGE_BYTES + len(observed.data)
         self.messages.append(stored)
         self.size += stored.size
-        self.weight += weight
+        self.weight += MESSAGE_BYTES + len(observed.data)
         upstream = observed.leg.upstream
         if upstream is not None and upstream not in self.upstreams:
             self.upstreams = (*self.upstreams, upstream)
@@ -98,36 +96,30 @@ class Row(msgspec.Struct, gc=False):
             self.status = "note" if observed.kind == "notification" else "invalid"
         elif observed.method == m.CANCELLED and observed.leg is first.leg and self.status == "open":
             self.status = "cancelled"
-        return weight
 
-    def shorten(self) -> int:
-        """Give up the older half of the messages, but not the first. Returns the bytes that this frees."""
+    def shorten(self) -> None:
+        """Give up the older half of the messages, but not the first."""
         end = max(2, len(self.messages) // 2)
         gone = self.messages[1:end]
         del self.messages[1:end]
         self.left_out += len(gone)
-        freed = sum(MESSAGE_BYTES + len(stored.observed.data) for stored in gone)
-        self.weight -= freed
-        return freed
+        self.weight -= sum(MESSAGE_BYTES + len(stored.observed.data) for stored in gone)
 
 
 class LiveRing:
     """See the module. A MessageObserver, and an ExchangeObserver that never waits."""
 
-    def __init__(
-        self, most_rows: int, most_bytes: int, recent: int = RECENT, *, is_own: bool = False
-    ) -> None:
-        """`recent`: messages that a reader may be behind. `is_own`: it is for mcpmux's own."""
+    def __init__(self, most_rows: int, most_bytes: int, *, is_own: bool = False) -> None:
+        """`is_own`: it is for mcpmux's own."""
         self.own: LiveRing | None = None
         if not is_own:
-            part = max(1, most_rows // OWN_SHARE), most_bytes // OWN_SHARE
-            self.own = LiveRing(*part, recent, is_own=True)
+            self.own = LiveRing(max(1, most_rows // OWN_SHARE), most_bytes // OWN_SHARE, is_own=True)
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._rows: dict[int, Row] = {}
         # By exchange, or by leg, direction and id for a request that belongs to none and has no answer.
         self._growing: dict[object, Row] = {}
-        self._recent: deque[Row] = deque(maxlen=recent)  # the row of each of the last messages
+        self._recent: deque[Row] = deque(maxlen=RECENT)  # the row of each of the last messages
         self._bytes = 0
         self.first = 1  # number of the oldest row; above `last` when there is none
         self.last = 0  # number of the newest row
@@ -143,10 +135,12 @@ class LiveRing:
         if size > self._most_bytes // SHARE // 2:
             observed = msgspec.structs.replace(observed, data=b"")
         row = self._row_of(observed)
-        self._bytes += row.add(StoredMessage(self.seq, size, observed))
+        before = row.weight
+        row.add(StoredMessage(self.seq, size, observed))
         self._recent.append(row)
         if len(row.messages) > ROW_MESSAGES or row.weight > self._most_bytes // SHARE:
-            self._bytes -= row.shorten()
+            row.shorten()
+        self._bytes += row.weight - before
         while len(self._rows) > self._most_rows or (self._bytes > self._most_bytes and len(self._rows) > 1):
             self._forget_oldest()
 
@@ -167,7 +161,6 @@ class LiveRing:
             self._recent.append(row)
 
     def row(self, number: int) -> Row | None:
-        """The row with that number, while it is here."""
         return self._rows.get(number)
 
     def before(self, number: int) -> Iterator[Row]:
@@ -250,22 +243,18 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
     `groups`: what became of one method at one upstream, those with most calls first; `buckets`: how many took
     up to each of `edges`, and longer. `slots`: parts of the window, the oldest first.
     """
-    by_pair: dict[tuple[str, str], list[TimedCall]] = {}
+    by_pair: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
     by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
     for each in calls:
-        if each.at < begin:
-            continue
-        pair = (each.upstream, each.method)
-        if pair not in by_pair and len(by_pair) >= GROUPS:
-            pair = (REST, REST)
-        by_pair.setdefault(pair, []).append(each)
-        by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
+        if each.at >= begin:
+            pair = (each.upstream, each.method)
+            by_pair[pair if pair in by_pair or len(by_pair) < GROUPS else (REST, REST)].append(each)
+            by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
     groups = []
     for (upstream, method), members in sorted(by_pair.items(), key=lambda pair: -len(pair[1])):
-        buckets = [0] * (len(EDGES) + 1)
-        for each in members:
-            buckets[bisect.bisect_left(EDGES, each.ms)] += 1
+        places = Counter(bisect.bisect_left(EDGES, each.ms) for each in members)
+        buckets = [places[place] for place in range(len(EDGES) + 1)]
         facts = _facts(members, 50, 90, 99)
         groups.append({"upstream": upstream, "method": method, **facts, "buckets": buckets})
     parts = [{"at": begin + index * width, **_facts(each, 50, 95)} for index, each in enumerate(by_slot)]

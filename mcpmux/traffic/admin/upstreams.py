@@ -85,15 +85,11 @@ class UpstreamView:
     _configured: Callable[[], Sequence[UpstreamConfig]] = tuple
     _epoch: float = field(default_factory=lambda: time.time() - trio.current_time())
 
-    async def read_all(self) -> list[UpstreamState]:
-        """See `Upstreams`."""
-        return self.show()
-
     async def read_states(self) -> dict[str, str]:
         """See `Upstreams`."""
         return {name: upstream.state for name, upstream in self._registry.items()}
 
-    def show(self) -> list[UpstreamState]:
+    async def read_all(self) -> list[UpstreamState]:
         """All of them, in configuration order; then those that are disabled."""
         sessions: dict[str, list[Upstream]] = {}
         for each in self._registry.sessions():
