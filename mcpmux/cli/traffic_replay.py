@@ -43,7 +43,7 @@ from mcpmux.traffic.reading.stats import PERCENTILES
 from mcpmux.traffic.record import cut
 from mcpmux.traffic.replay.mapping import KINDS
 from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
-from mcpmux.traffic.replay.replay import Settings, run_replay
+from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import STATUSES, Difference, Outcome, Report, Status, count_text, show_path
 
 files_argument: Decorator = click.argument("files", nargs=-1, metavar="[FILES|DIR]...", type=PATH)
@@ -109,7 +109,7 @@ def show_report(report: Report) -> None:
         show_line("Latency")
         show_table(["METHOD", *headings], rows, right_aligned=headings)
     _tell_reasons(report)
-    _show_differences(report.different())
+    _show_differences(report.having("different"))
     click.echo()
     click.echo(count_text((status, total[status]) for status in STATUSES if total[status]))
 
@@ -224,7 +224,6 @@ def replay(
       mcpmux traffic replay capture.jsonl --to http://127.0.0.1:8484/mcp --speed max --ignore ..text
     """
     redactor = read_redactor(redact)
-    settings = Settings(**options)
     if not allow_remote and is_remote(server):
         where = server.target.display
         raise Mistake(f"{where} is on another machine: --allow-remote sends the captured requests there")
@@ -234,17 +233,17 @@ def replay(
     reading = read_capture(files, side, upstream)
     dialogues = reading.dialogues()
     requests = (request for dialogue in dialogues for request in dialogue.requests())
-    reasons = Counter(why_not(request, with_tools=settings.with_tools) for request in requests)
+    reasons = Counter(why_not(request, with_tools=options["with_tools"]) for request in requests)
     if None not in reasons:
         raise Mistake(f"nothing in this capture can be replayed ({list_reasons(reasons)})")
     last = max(step.at for dialogue in dialogues for step in dialogue.steps)
-    seconds = (last - dialogues[0].at) / settings.speed
+    seconds = (last - dialogues[0].at) / options["speed"]
     if seconds > TOLD_SECONDS:
         tell(f"this takes {seconds / 60:.1f} minutes, as it did; --speed max does not wait")
     report = Report(reading.left_out, redactor)
     limits = Limits()
     opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
-    run(run_replay, dialogues, partial(opener.open, server), settings, report)
+    run(partial(run_replay, **options), dialogues, partial(opener.open, server), report)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:

@@ -23,7 +23,7 @@ from mcpmux.traffic.reading.dialogue import Dialogue
 from mcpmux.traffic.record import Record, Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.replay.replay import Settings, run_replay
+from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import Report
 from tests.memory_pipe import open_memory_pipes
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
@@ -275,9 +275,7 @@ def to_service(service: Any) -> Open:
 
 async def replayed(dialogues: Sequence[Dialogue], open_channel: Open, **settings: Any) -> Report:
     report = Report(Counter())
-    await run_replay(
-        dialogues, open_channel, Settings(**{"with_tools": True, "timeout": 20.0, **settings}), report
-    )
+    await run_replay(dialogues, open_channel, report, **{"with_tools": True, "timeout": 20.0, **settings})
     return report
 
 

@@ -53,7 +53,7 @@ def paths(report: Report) -> dict[str, list[str]]:
     """Where answers differ, by method and target."""
     return {
         f"{o.captured.method} {o.captured.target or ''}".strip(): [show_path(d.path) for d in o.differences]
-        for o in report.different()
+        for o in report.having("different")
     }
 
 
@@ -104,7 +104,11 @@ async def test_a_changed_server_shows_exactly_what_has_changed(down, autojump_cl
         "tools/list": ["result.tools[0].description", "result.tools[0]"],
         "resources/read memo:2": ["result.contents[0].text"],
     }
-    assert [d.kind for o in report.different() for d in o.differences] == ["added", "added", "changed"]
+    assert [d.kind for o in report.having("different") for d in o.differences] == [
+        "added",
+        "added",
+        "changed",
+    ]
     assert told(ignoring) == []
 
 
@@ -217,9 +221,9 @@ async def test_a_server_that_is_slower_now_is_waited_for(autojump_clock):
     assert report.clean
     at = dict(server.began)
     assert at["s:2"] - at["s:1"] >= 3
-    latency = report.latency()["resources/read"]
-    assert latency.now.most == pytest.approx(15, rel=0.01)
-    assert latency.captured.most == pytest.approx(5, rel=0.01)
+    then, now = report.latency()["resources/read"]
+    assert now.most == pytest.approx(15, rel=0.01)
+    assert then.most == pytest.approx(5, rel=0.01)
 
 
 async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock):
@@ -315,7 +319,7 @@ async def test_what_the_server_asks_without_an_answer_in_the_capture_is_refused(
     dialogues[0].questions.clear()
     report = await replayed(dialogues, to_server(Varied(LEGACY)))
     assert paths(report) == {"tools/call ask": ["result.content[0].text"]}
-    [difference] = report.different()[0].differences
+    [difference] = report.having("different")[0].differences
     assert "the capture has no answer to roots/list" in difference.now
     assert report.questions == {("new", "roots/list"): 1}
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
+from attrs import define, field
 
 from mcpmux import __version__
 from mcpmux.errors import McpmuxError, RpcError, TransportError
@@ -56,38 +57,32 @@ OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
 """A new connection to the server."""
 
 
-class Settings(NamedTuple):
-    """How to replay. `speed`: 2 is twice as fast as captured, inf as fast as possible.
+@define(eq=False)
+class Replay:
+    """How to replay, and what its sessions share. `first`: when the capture began, in seconds since 1970.
 
-    `timeout`: seconds for one answer, and for opening a session. `sessions`: how many are open at a time at
-    infinite speed; at others there are as many as in the capture.
+    `speed`: 2 is twice as fast as captured, inf as fast as possible. `timeout`: seconds for one answer, and
+    for opening a session. `sessions`: how many are open at a time at infinite speed; at others there are as
+    many as in the capture.
+
+    When the first session fails as there is no connection, that is the `trouble`, and later ones are not
+    waited for. A server that has answered once is reachable: a connection that is lost afterwards costs one
+    session.
     """
 
+    open_channel: OpenChannel
+    report: Report
+    first: float
     speed: float = math.inf
     with_tools: bool = False
     timeout: float = 60.0
     sessions: int = 16
     ignore: Sequence[Pattern] = ()
-
-
-class Replay:
-    """What its sessions share: when what was captured is due, and whether there is a server at all.
-
-    When the first session fails as there is no connection, later ones are not waited for. A server that has
-    answered once is reachable: a connection that is lost afterwards costs one session.
-    """
-
-    def __init__(self, open_channel: OpenChannel, settings: Settings, report: Report, first: float) -> None:
-        """`first`: when the capture began, in seconds since 1970; it is repeated from now on."""
-        self.open_channel = open_channel
-        self.settings = settings
-        self.report = report
-        self.in_flight = trio.CapacityLimiter(IN_FLIGHT)
-        self.trouble: str | None = None
-        self.reached = False  # the server has answered something
-        self._first = first
-        self._began = trio.current_time()
-        self._failed = trio.Event()
+    trouble: str | None = None
+    reached: bool = False
+    in_flight: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(IN_FLIGHT))
+    _began: float = field(factory=trio.current_time)
+    _failed: trio.Event = field(factory=trio.Event)
 
     def failed(self, error: BaseException) -> None:
         """Something could not be done, perhaps as there was no connection."""
@@ -97,7 +92,7 @@ class Replay:
 
     async def wait(self, at: float) -> None:
         """Until what was captured `at` is due, or until the server is known to be unreachable."""
-        with trio.move_on_at(self._began + max(0.0, at - self._first) / self.settings.speed):
+        with trio.move_on_at(self._began + max(0.0, at - self.first) / self.speed):
             await self._failed.wait()
 
 
@@ -116,12 +111,11 @@ class SessionReplay:
     def __init__(self, dialogue: Dialogue, whole: Replay) -> None:
         self._dialogue = dialogue
         self._whole = whole
-        self._timeout = whole.settings.timeout
+        self._timeout = whole.timeout
         self._mapping = ValueMapping()
         self._questions = Questions(dialogue)
         self._requests = list(dialogue.requests())
-        with_tools = whole.settings.with_tools
-        self._skipped = {each.position: why_not(each, with_tools=with_tools) for each in self._requests}
+        self._skipped = {r.position: why_not(r, with_tools=whole.with_tools) for r in self._requests}
         self._reported: set[int] = set()
         self._early: dict[int, tuple[Any, float]] = {}  # see `_compare_early`
         self._pending: dict[int, tuple[CapturedRequest, trio.Event]] = {}
@@ -143,7 +137,6 @@ class SessionReplay:
         self._whole.report.add_questions(self._questions.deviations)
 
     def _give_up(self, reason: str) -> None:
-        """Give every request without an outcome one."""
         for captured in self._requests:
             if captured.position not in self._reported:
                 own = self._skipped[captured.position]
@@ -189,14 +182,12 @@ class SessionReplay:
         So a request goes out after the answers that its client had, and beside those that it had not.
         """
         for captured, done in list(self._pending.values()):
-            answered = captured.answered_position
-            if before == math.inf or (answered is not None and answered < before):
+            if before == math.inf or (captured.answered_position or math.inf) < before:
                 await done.wait()
 
     async def _begin(self) -> None:
         """Open a legacy session, as the capture has it or as well as can be. Raises McpmuxError."""
-        openings = (each for each in self._requests if each.opens_session and each.problem is None)
-        first = next(openings, None)
+        first = next((each for each in self._requests if each.opens_session and each.problem is None), None)
         call = Call(m.INITIALIZE, first.params, first.meta) if first is not None else self._make_opening()
         self.capabilities = call.params.get("capabilities", EMPTY_OBJECT)
         began = trio.current_time()
@@ -344,7 +335,7 @@ class SessionReplay:
             self._report_outcome(captured, "unchecked", reason, ms=ms)
             return
         self._mapping.learn(captured, now.get("result"))
-        differences = compare(then, now, self._whole.settings.ignore)
+        differences = compare(then, now, self._whole.ignore)
         status: Status = "different" if differences else "same"
         self._report_outcome(captured, status, differences=differences, ms=ms)
 
@@ -358,13 +349,13 @@ def _unheard(_notification: Notification) -> None:
 
 
 async def run_replay(
-    dialogues: Sequence[Dialogue], open_channel: OpenChannel, settings: Settings, report: Report
+    dialogues: Sequence[Dialogue], open_channel: OpenChannel, report: Report, **how: Any
 ) -> None:
-    """Replay them all; how it went is in `report`. Cancelling it closes the sessions."""
+    """Replay them all, as Replay says; how it went is in `report`. Cancelling it closes the sessions."""
     if not dialogues:
         return
-    whole = Replay(open_channel, settings, report, dialogues[0].at)
-    sessions = trio.CapacityLimiter(settings.sessions if math.isinf(settings.speed) else len(dialogues))
+    whole = Replay(open_channel, report, dialogues[0].at, **how)
+    sessions = trio.CapacityLimiter(whole.sessions if math.isinf(whole.speed) else len(dialogues))
     async with trio.open_nursery() as nursery:
         for dialogue in dialogues:
             run = SessionReplay(dialogue, whole).run_within

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -71,17 +71,14 @@ class Difference(NamedTuple):
 
 def compare(captured: Any, now: Any, ignore: Sequence[Pattern] = ()) -> list[Difference]:
     """At most DIFFERENCE_LIMIT places in which two JSON values differ, in the order of the captured one."""
-    found = (
-        difference
-        for difference in _differences(_with_numbered_wishes(captured), _with_numbered_wishes(now), ())
-        if not any(covers(pattern, difference.path) for pattern in _left_out(difference, ignore))
-    )
-    return list(islice(found, DIFFERENCE_LIMIT))
+    there = (*VOLATILE, *ignore)
 
+    def counts(found: Difference) -> bool:
+        left_out = there if type(found.captured) is type(found.now) else ignore
+        return not any(covers(pattern, found.path) for pattern in left_out)
 
-def _left_out(difference: Difference, ignore: Sequence[Pattern]) -> Iterable[Pattern]:
-    is_there = type(difference.captured) is type(difference.now)
-    return (*VOLATILE, *ignore) if is_there else ignore
+    found = _differences(_with_numbered_wishes(captured), _with_numbered_wishes(now), ())
+    return list(islice(filter(counts, found), DIFFERENCE_LIMIT))
 
 
 def covers(pattern: Pattern, path: Path) -> bool:
@@ -97,13 +94,11 @@ def covers(pattern: Pattern, path: Path) -> bool:
 
 def show_path(path: Path) -> str:
     """As `--ignore` and `[redaction]` take it: `result.tools[2].description`."""
-    text = ""
-    for step in path:
-        if isinstance(step, str) and _PLAIN.fullmatch(step):
-            text += f".{step}" if text else step
-        else:
-            text += f"[{json.dumps(step)}]"
-    return text or "$"
+    steps = (
+        f".{step}" if isinstance(step, str) and _PLAIN.fullmatch(step) else f"[{json.dumps(step)}]"
+        for step in path
+    )
+    return "".join(steps).removeprefix(".") or "$"
 
 
 def _with_numbered_wishes(answer: Any) -> Any:
@@ -143,7 +138,6 @@ def _parts(whole: dict[str, Any] | list[Any], by_name: bool) -> dict[Any, tuple[
 
 
 def _have_names(items: Any) -> bool:
-    """Whether each thing in a list has a name of its own."""
     names = [*map(_name_of, items)]
     return None not in names and len({*names}) == len(names)
 
@@ -166,7 +160,6 @@ def _is_same(captured: Any, now: Any) -> bool:
 
 
 def captured_answer(request: CapturedRequest) -> dict[str, Any] | None:
-    """The captured answer in that form."""
     if request.method == m.LISTEN and not isinstance(request.answer, ErrorReply):
         agreed = (sent for sent in request.before_answer if sent.method == m.ACKNOWLEDGED)
         return next((acknowledged(sent.params) for sent in agreed), None)
@@ -183,7 +176,6 @@ def acknowledged(params: Fields) -> dict[str, Any]:
 
 
 def error_value(error: RpcError) -> Any:
-    """An error in that form."""
     return value_of(raw(error_body(error)))
 
 
@@ -199,7 +191,7 @@ def error_value(error: RpcError) -> Any:
 # | `skipped` | not sent |
 
 Status = Literal["same", "different", "failed", "unasked", "unchecked", "skipped"]
-STATUSES: tuple[Status, ...] = ("same", "different", "failed", "unasked", "unchecked", "skipped")
+STATUSES: tuple[Status, ...] = get_args(Status)
 PLACES_LIMIT = 1000  # of a list that is made up to look at one value in it
 
 
@@ -214,7 +206,6 @@ class Outcome(NamedTuple):
     ms: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs, without what it does not have."""
         members = {
             "status": self.status,
             "client": self.client,
@@ -225,13 +216,6 @@ class Outcome(NamedTuple):
             "differences": [found.as_json() for found in self.differences] or None,
         }
         return {key: value for key, value in members.items() if value is not None}
-
-
-class Latency(NamedTuple):
-    """Durations of the same requests, then and now."""
-
-    captured: Histogram
-    now: Histogram
 
 
 class Report:
@@ -248,7 +232,6 @@ class Report:
         self._redactor = redactor or Redactor()
 
     def add(self, outcome: Outcome) -> None:
-        """One more request."""
         redact = partial(self._redact, outcome.captured.method)
         outcome = outcome._replace(
             reason=self._redactor.redact_name(outcome.reason),
@@ -279,10 +262,11 @@ class Report:
     @property
     def clean(self) -> bool:
         """Whether nothing was different or failed."""
-        return not self._wrong()
+        return not self.having("different", "failed")
 
-    def _wrong(self) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if outcome.status in ("different", "failed")]
+    def having(self, *statuses: Status) -> list[Outcome]:
+        """The requests with one of these statuses, in the order of the capture."""
+        return [outcome for outcome in self.outcomes if outcome.status in statuses]
 
     def by_method(self) -> dict[str, Counter[str]]:
         """The same for each method, in the order of the capture."""
@@ -293,21 +277,17 @@ class Report:
 
     def reasons(self, status: Status) -> Counter[str]:
         """Why requests have this status."""
-        return Counter(o.reason or "?" for o in self.outcomes if o.status == status)
+        return Counter(outcome.reason or "?" for outcome in self.having(status))
 
-    def latency(self) -> dict[str, Latency]:
-        """By method, of requests that were answered both times."""
-        found: dict[str, Latency] = {}
+    def latency(self) -> dict[str, tuple[Histogram, Histogram]]:
+        """Durations then and now by method, of requests that were answered both times."""
+        found: dict[str, tuple[Histogram, Histogram]] = {}
         for outcome in self.outcomes:
             if outcome.ms is not None and outcome.captured.ms is not None:
-                latency = found.setdefault(outcome.captured.method, Latency(Histogram(), Histogram()))
-                latency.captured.record(outcome.captured.ms / 1000)
-                latency.now.record(outcome.ms / 1000)
+                then, now = found.setdefault(outcome.captured.method, (Histogram(), Histogram()))
+                then.record(outcome.captured.ms / 1000)
+                now.record(outcome.ms / 1000)
         return found
-
-    def different(self) -> list[Outcome]:
-        """The requests that were answered otherwise."""
-        return [outcome for outcome in self.outcomes if outcome.status == "different"]
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for programs."""
@@ -325,7 +305,7 @@ class Report:
                 method: {"count": now.count, "captured": percentiles_of(then), "now": percentiles_of(now)}
                 for method, (then, now) in self.latency().items()
             },
-            "exchanges": [outcome.as_json() for outcome in self._wrong()],
+            "exchanges": [outcome.as_json() for outcome in self.having("different", "failed")],
         }
 
 
