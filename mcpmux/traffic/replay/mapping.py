@@ -93,7 +93,6 @@ class ValueMapping:
 
 
 def _round(request: CapturedRequest, state: Any) -> str:
-    """What a question and the request that answers it have in common."""
     if isinstance(state, str):
         return f"{STATE} {state}"
     return f"{request.method} {value_of(request.params.get('name'))} {value_of(request.params.get('uri'))}"
@@ -124,13 +123,9 @@ class Questions:
 
     def __init__(self, dialogue: Dialogue) -> None:
         self.deviations: Counter[tuple[Kind, str]] = Counter()
-        self._unused = dialogue.questions.copy()
         self.rounds: dict[int, int] = {}  # by the request that brings answers: the one that was asked
-        self._take_rounds(dialogue)
-        self._last = {kept.method: kept.answer for kept in self._unused}
-
-    def _take_rounds(self, dialogue: Dialogue) -> None:
-        """Modern questions: the result that asks, and the request with the responses that follows it."""
+        self._unused = dialogue.questions.copy()
+        # Modern questions: the result that asks, and the request with the responses that follows it.
         asking: dict[str, tuple[int, dict[str, str]]] = {}
         for captured in dialogue.requests():
             params = captured.params
@@ -147,6 +142,7 @@ class Questions:
             if wishes is not None:
                 state = text_of(_result_of(captured).get(STATE))
                 asking[_round(captured, state)] = captured.position, wishes
+        self._last = {kept.method: kept.answer for kept in self._unused}
 
     def answer(self, method: str, position: int | None, *, modern: bool = False) -> Answer:
         """The answer to a question that comes now, during the request at `position` of the capture."""

@@ -12,11 +12,12 @@ import difflib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import structlog
 import trio
+from attrs import define, field
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import at_or_above
@@ -75,8 +76,6 @@ from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
-
 # A request gets the answer to one with the same method and parameters, in any order and without `_meta`; else
 # to one about the same tool, prompt, resource, completion or task, but never another page or another round of
 # questions. Of several the one in the same revision, else of the same era. When it was asked several times,
@@ -86,12 +85,8 @@ _REQUESTED = "protocolVersion"
 _ABOUT = ("name", "uri", "ref", TASK_ID, "cursor", STATE, _REQUESTED)
 SHOWN = 120  # characters of a name or URI in an error
 
-_encoder = msgspec.json.Encoder(order="sorted")
-
-
-def canonical(value: Any) -> bytes:
-    """JSON that is equal for equal values."""
-    return _encoder.encode(value)
+canonical = msgspec.json.Encoder(order="sorted").encode
+"""JSON that is equal for equal values."""
 
 
 class CapturedAnswers:
@@ -109,21 +104,17 @@ class CapturedAnswers:
         self._asked: Counter[tuple[object, ...]] = Counter()
         self.requests: dict[str, list[CapturedRequest]] = {}
         """Every answered request by its method, in the order of the capture."""
-        for dialogue in dialogues:
-            for captured in dialogue.requests():
-                self._put(captured)
-
-    def _put(self, captured: CapturedRequest) -> None:
-        reason = _problem_of(captured)
-        if reason is not None:
-            self.unusable[reason] += 1
-            return
-        self.redacted += captured.answer_problem == REDACTED
-        self.requests.setdefault(captured.method, []).append(captured)
-        keys = [canonical(values_of(captured.params))] if captured.problem is None else []
-        keys += [_about(captured.params)] if captured.method != m.LISTEN else []
-        for key in keys:
-            self._groups.setdefault((captured.method, key), []).append(captured)
+        for captured in (each for dialogue in dialogues for each in dialogue.requests()):
+            reason = _problem_of(captured)
+            if reason is not None:
+                self.unusable[reason] += 1
+                continue
+            self.redacted += captured.answer_problem == REDACTED
+            self.requests.setdefault(captured.method, []).append(captured)
+            keys = [canonical(values_of(captured.params))] if captured.problem is None else []
+            keys += [_about(captured.params)] if captured.method != m.LISTEN else []
+            for key in keys:
+                self._groups.setdefault((captured.method, key), []).append(captured)
 
     def find(self, method: str, params: Fields, revision: str) -> CapturedRequest | None:
         """The captured request whose answer this one gets; None when there is none."""
@@ -137,7 +128,7 @@ class CapturedAnswers:
         pool = same or era or requests
         return self._turn((*key, pool[0].position), pool)
 
-    def _turn(self, key: tuple[object, ...], pool: Sequence[T]) -> T:
+    def _turn(self, key: tuple[object, ...], pool: Sequence[CapturedRequest]) -> CapturedRequest:
         number = self._asked[key]
         self._asked[key] += 1
         return pool[number % len(pool) if self._cycle else min(number, len(pool) - 1)]
@@ -178,7 +169,6 @@ def _problem_of(captured: CapturedRequest) -> str | None:
 
 
 def _about(params: Fields) -> bytes:
-    """What two requests must have in common."""
     values: dict[str, Any] = {key: value_of(params[key]) for key in _ABOUT if key in params}
     values["argument"] = text_of(members_of(params.get("argument")).get("name"))  # of `completion/complete`
     values["responses"] = RESPONSES in params
@@ -190,19 +180,17 @@ def _hint(wanted: str, known: Iterable[str]) -> str:
     return f"; the nearest is {found[0]}" if found else ""
 
 
+@define(eq=False)
 class Mock:
     """See runtime.downstreams.service.Service. Made by `open_mock`. `close` ends the listens."""
 
+    answers: CapturedAnswers
+    nursery: trio.Nursery
+    _latency: bool
+    _closing: trio.Event = field(factory=trio.Event)
     tap: Tap | None = None
 
-    def __init__(self, answers: CapturedAnswers, nursery: trio.Nursery, latency: bool) -> None:
-        self.answers = answers
-        self.nursery = nursery
-        self._latency = latency
-        self._closing = trio.Event()
-
     def close(self) -> None:
-        """End all listens."""
         self._closing.set()
 
     def leave(self, client: object) -> None:
@@ -267,7 +255,6 @@ class Mock:
         return result_of(captured.answer)
 
     async def wait(self, began: float, after: float) -> None:
-        """Until what came `after` seconds is due."""
         if self._latency:
             await trio.sleep_until(began + after)
 
@@ -376,8 +363,7 @@ class MockSession:
         try:
             result = await self._mock.play(captured, call, notify, None if captured.modern else ask)
             for _ in range(ROUNDS):
-                wishes = wishes_in(result) if captured.modern else None
-                if wishes is None:
+                if not captured.modern or (wishes := wishes_in(result)) is None:
                     break
                 responses = {key: await self._ask(wish, ask) for key, wish in wishes.items()}
                 call = repeated(call, result, responses)
@@ -405,7 +391,6 @@ class MockSession:
 # The handshake of a mocked server: the captured one, or in an era that was not captured the same facts in the
 # form of that era. Without a captured handshake the mock offers what was asked for.
 
-_INFO = {"name": "mcpmux mock", "version": "1"}
 _OFFERED_BY = {
     m.TOOLS_CALL: "tools",
     m.PROMPTS_GET: "prompts",
@@ -418,23 +403,20 @@ _OFFERED_BY = {
 
 def make_handshake(answers: CapturedAnswers, requested: str | None) -> Fields:
     """The InitializeResult for a requested revision, or else a DiscoverResult, out of what else is known."""
-    known, info = _known(answers)
+    requests = answers.requests
+    info: Any = {"name": "mcpmux mock", "version": "1"}
+    offered = sorted({_OFFERED_BY[method] for method in requests if method in _OFFERED_BY})
+    known: dict[str, Any] = {"capabilities": {name: {} for name in offered}}
+    for captured in (*requests.get(m.INITIALIZE, ()), *requests.get(m.DISCOVER, ())):
+        result = value_of(captured.answer.result) if isinstance(captured.answer, Reply) else None
+        if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
+            info = result.get("serverInfo") or value_at(result, (META, SERVER_INFO)) or info
+            facts = ("capabilities", "instructions")
+            known = {key: result[key] for key in facts if result.get(key) is not None}
+            break
     if requested is not None:
         known |= {"serverInfo": info, _REQUESTED: negotiate_legacy(requested)}
     else:
         known |= {"resultType": "complete", "supportedVersions": SUPPORTED, META: {SERVER_INFO: info}}
         known |= {"ttlMs": 0, "cacheScope": "private"}
     return {key: raw(value) for key, value in known.items()}
-
-
-def _known(answers: CapturedAnswers) -> tuple[dict[str, Any], Any]:
-    """Capabilities with instructions, and server info, from one of the captured handshakes."""
-    requests = answers.requests
-    for captured in (*requests.get(m.INITIALIZE, ()), *requests.get(m.DISCOVER, ())):
-        result = value_of(captured.answer.result) if isinstance(captured.answer, Reply) else None
-        if isinstance(result, dict) and isinstance(result.get("capabilities"), dict):
-            info = result.get("serverInfo") or value_at(result, (META, SERVER_INFO)) or _INFO
-            known = ("capabilities", "instructions")
-            return {key: result[key] for key in known if result.get(key) is not None}, info
-    offered = {_OFFERED_BY[method] for method in requests if method in _OFFERED_BY}
-    return {"capabilities": {name: {} for name in sorted(offered)}}, _INFO
