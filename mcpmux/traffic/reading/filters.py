@@ -76,7 +76,6 @@ class Term(NamedTuple):
 
 
 def split_terms(text: str) -> list[Term]:
-    """The terms of a filter. Raises FilterError."""
     if len(text) > TEXT_LIMIT:
         raise FilterError(f"the filter is longer than {TEXT_LIMIT} characters", text[:80], 0, 1)
     return list(map(_read_term, _TERM.finditer(text)))
@@ -128,14 +127,14 @@ _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 _HTTP_STATUS = re.compile(r"(http-)?[1-9](\d\d|xx)", re.ASCII)
 _DURATION, _SIZE = "a duration such as 200ms or 1.5s", "a size such as 500, 10KiB or 1MiB"
 _DAYS = {"today": 0, "yesterday": 1}
-
-
-class Unreadable(ValueError):
-    """A value that its key cannot have; the text says what is expected."""
+_decoder = msgspec.json.Decoder()
 
 
 class Sort(NamedTuple):
-    """A sort of values. `read`: what a value is compared as; None where text stays text."""
+    """A sort of values. `read`: what a value is compared as; None where text stays text.
+
+    It raises ValueError, which says what is expected, for a value that there cannot be.
+    """
 
     operators: tuple[str, ...]
     read: Callable[[str, datetime], Any] | None = None
@@ -154,14 +153,14 @@ class Key(NamedTuple):
 
 def _read_number(text: str, _now: datetime) -> int:
     if not _NUMBER.fullmatch(text):
-        raise Unreadable("expected a whole number")
+        raise ValueError("expected a whole number")
     return int(text)
 
 
 def _measure(text: str, units: Mapping[str, float], expected: str) -> float:
     found = _MEASURE.fullmatch(text)
     if found is None or found[2] not in units:
-        raise Unreadable(f"expected {expected}")
+        raise ValueError(f"expected {expected}")
     return float(found[1]) * units[found[2]]
 
 
@@ -182,7 +181,7 @@ def _read_time(text: str, now: datetime) -> str:
         return moment.isoformat(timespec="microseconds")[:TIME_LENGTH]
     except (ValueError, OverflowError):
         expected = "expected 10m (ago), 12:30, today, 2026-11-21 or 2026-11-21T12:30:00, in UTC"
-        raise Unreadable(expected) from None
+        raise ValueError(expected) from None
 
 
 _FAILED = "; `failed` stands for every kind of failure"
@@ -200,7 +199,7 @@ def _read_status(text: str, _now: datetime) -> str:
     if _HTTP_STATUS.fullmatch(lowered):
         return "http-" + lowered.removeprefix("http-")
     hint = _STATUS_HINTS.get(lowered.replace("-", "").replace("_", ""), "")
-    raise Unreadable(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx{hint}")
+    raise ValueError(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx{hint}")
 
 
 _EQUAL = ("=", "!=")
@@ -235,6 +234,31 @@ def _time(subject: Subject) -> str:
     return subject.time[:TIME_LENGTH]
 
 
+def body_texts(record: Record) -> tuple[str, ...]:
+    """The body as on the wire and, when there are escapes in it, all its text without them."""
+    if record.message is None:
+        return (record.text,) if record.text is not None else ()
+    wire = bytes(record.message).decode("utf-8", "replace")
+    if "\\" not in wire:
+        return (wire,)
+    try:
+        return wire, "\n".join(_strings_in(_decoder.decode(record.message)))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return (wire,)
+
+
+def _strings_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            yield name
+            yield from _strings_in(member)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings_in(item)
+
+
 _KINDS = ("request", "notification", "result", "error", "invalid")
 _TABLE = (
     Key("method", (), "text", "the method; an answer has that of its request", lambda s: s.method),
@@ -251,7 +275,7 @@ _TABLE = (
     Key("since", (), "since", "that passed in the last 10m, or since 12:30", _time),
     Key("until", (), "since", "that passed before", _time),
     Key("time", (), "time", "when it passed, in UTC", _time),
-    Key("text", ("body", "message"), "body", "what is in the message", lambda _: None),
+    Key("text", ("body", "message"), "body", "what is in the message", body_texts),
     Key("leg", ("side",), "word", "client, upstream", lambda s: s.leg, ("client", "upstream")),
     Key("direction", ("dir",), "word", "in (to mcpmux), out", lambda s: s.direction, ("in", "out")),
     Key("kind", ("type",), "word", ", ".join(_KINDS), lambda s: s.kind, _KINDS),
@@ -315,7 +339,6 @@ def _hint_for(word: str) -> str | None:
 # Terms as tests.
 
 _NOTHING: Glob = ("",)
-_decoder = msgspec.json.Decoder()
 _LIMITS = {"since": ">=", "until": "<"}
 
 
@@ -331,7 +354,6 @@ class Filter:
         return bool(self._tests)
 
     def matches(self, subject: Subject) -> bool:
-        """Whether the message or exchange is wanted."""
         for test in self._tests:  # noqa: SIM110 - a generator costs more than most tests
             if not test(subject):
                 return False
@@ -355,8 +377,7 @@ def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> 
         test = _test_of(key, term, now)
         if key.sort == "body":
             body_tests.append(test)
-        is_opposite = term.opposite ^ (key.sort == "flag" and _is_false(key, term))
-        tests.append(partial(_fails, test) if is_opposite else test)
+        tests.append(partial(_fails, test) if term.opposite else test)
     return Filter(tests, body_tests)
 
 
@@ -391,63 +412,53 @@ def _example(key: Key, name: str) -> str:
     return f"{name}{operators[0]}…" if operators else name
 
 
-def _is_false(key: Key, term: Term) -> bool:
-    """Whether a flag stands there as `=false` or `!=true`. Raises FilterError for any other value."""
-    if term.operator is None:
-        return False
-    word = "*".join(term.values[0]).lower()
-    if term.operator not in _EQUAL or len(term.values) > 1 or word not in ("true", "false"):
-        raise term.error(f"`{key.name}` is a flag; write {key.name} or !{key.name}")
-    return (term.operator == "!=") is (word == "true")
-
-
 def _test_of(key: Key, term: Term, now: datetime) -> Test:
-    """The test of a term without its `!`. Raises FilterError."""
     get, name, operator, values = key.get, term.key, term.operator, term.values
     operators = SORTS[key.sort].operators
     if not operators:
-        return lambda subject: get(subject) is True
+        word = "*".join(values[0]).lower() if values else "true"
+        if operator not in (None, *_EQUAL) or len(values) > 1 or word not in ("true", "false"):
+            raise term.error(f"`{key.name}` is a flag; write {key.name} or !{key.name}")
+        is_wanted = (word == "true") is (operator != "!=")
+        return lambda subject: (get(subject) is True) is is_wanted
     if operator is None:
         raise term.error(f"expected a value: {_example(key, name)}")
     if operator not in operators:
         hint = "; 4xx|5xx is every HTTP status from 400" if key.sort == "status" else ""
         raise term.error(f"`{name}` knows {'  '.join(operators)}{hint}", "sign")
-    if key.sort == "body":
-        return body_test(partial(_is_in_body, term._replace(values=tuple(map(casefold, values)))))
     try:
         fits = _comparison(key, term, now)
-    except Unreadable as error:
+    except ValueError as error:
         raise term.error(str(error), "values") from None
-    if operator in ("!=", "!~"):
-        return lambda subject: not _one_fits(get(subject), fits, True)
-    nothing = _NOTHING in values
-    return lambda subject: _one_fits(get(subject), fits, nothing)
+    is_unlike = operator in ("!=", "!~")
+    nothing_fits = is_unlike or (_NOTHING in values and key.sort != "body")
 
+    def test(subject: Subject) -> bool:
+        value = get(subject)
+        if value is None or value == () or value == "":
+            return nothing_fits is not is_unlike
+        return (any(map(fits, value)) if type(value) is tuple else fits(value)) is not is_unlike
 
-def _one_fits(value: Any, fits: Callable[[Any], bool], nothing: bool) -> bool:
-    """Whether one of the values fits; `nothing` says the same of no value."""
-    if value is None or value == () or value == "":
-        return nothing
-    return any(map(fits, value)) if type(value) is tuple else fits(value)
+    return body_test(test) if key.sort == "body" else test
 
 
 def _comparison(key: Key, term: Term, now: datetime) -> Callable[[Any], bool]:
-    """Whether one value fits. Raises Unreadable."""
     read = SORTS[key.sort].read
-    globs = [glob for glob in term.values if glob != _NOTHING]
+    globs = [glob for glob in term.values if glob != _NOTHING or key.sort == "body"]
     if read is not None:
         compare = ORDERED.get(_LIMITS.get(key.name, str(term.operator)))
         if compare is None:
             return {read("*".join(glob), now) for glob in globs}.__contains__
         if len(term.values) != 1:
-            raise Unreadable("expected one value here")
+            raise ValueError("expected one value here")
         limit = read("*".join(term.values[0]), now)
         return lambda value: bool(compare(value, limit))
     if key.words and not all("*".join(glob) in key.words for glob in globs):
-        raise Unreadable(f"expected one of {', '.join(key.words)}")
+        raise ValueError(f"expected one of {', '.join(key.words)}")
     if term.operator in ("~", "!~"):
-        folded = [(casefold(glob), is_inside if len(glob) == 1 else matches) for glob in globs]
-        return lambda text: any(is_like(glob, text.casefold()) for glob, is_like in folded)
+        is_whole = key.sort != "body"
+        folded = [(casefold(glob), matches if is_whole and len(glob) > 1 else is_inside) for glob in globs]
+        return lambda text: any(is_like(glob, low) for low in [text.casefold()] for glob, is_like in folded)
     if all(len(glob) == 1 for glob in globs):
         return frozenset(glob[0] for glob in globs).__contains__
     return lambda text: any(matches(glob, text) for glob in globs)
@@ -460,35 +471,3 @@ def body_test(holds: Callable[[Record], bool]) -> Test:
         return test in subject.passed_tests if isinstance(subject, ExchangeSummary) else holds(subject)
 
     return test
-
-
-def _is_in_body(term: Term, record: Record) -> bool:
-    """Whether one of the values, in lower case, is in the body, or with `!~` none of them in one."""
-    bodies = [body.casefold() for body in body_texts(record)]
-    found = any(is_inside(glob, body) for body in bodies for glob in term.values)
-    return bool(bodies) and found is (term.operator == "~")
-
-
-def body_texts(record: Record) -> list[str]:
-    """The body as on the wire and, when there are escapes in it, all its text without them."""
-    if record.message is None:
-        return [record.text] if record.text is not None else []
-    wire = bytes(record.message).decode("utf-8", "replace")
-    if "\\" not in wire:
-        return [wire]
-    try:
-        return [wire, "\n".join(_strings_in(_decoder.decode(record.message)))]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return [wire]
-
-
-def _strings_in(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, member in value.items():
-            yield name
-            yield from _strings_in(member)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings_in(item)
