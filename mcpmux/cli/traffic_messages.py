@@ -415,8 +415,8 @@ def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     """A message that was sent on, compared with the one that was received."""
     (before, *others), after = passage
     if others:
-        seqs = ", ".join(str(record.seq) for record in passage.before)
-        peers = ", ".join(printable(record.peer or "?") for record in passage.before)
+        seqs = ", ".join(str(record.seq) for record in passage[0])
+        peers = ", ".join(printable(record.peer or "?") for record in passage[0])
         yield paint(f"message {after.seq} merges {seqs} of {peers}", bold=True)
         yield f"  --message {after.seq} shows it"
         return

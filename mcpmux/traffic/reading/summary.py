@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from attrs import define, field
@@ -265,16 +265,13 @@ class Targets:
 # | notifications | the same, one by one |
 
 
-class Passage(NamedTuple):
-    """A message that went out, and those of the other leg that it was made of: several when merged."""
-
-    before: tuple[Record, ...]
-    after: Record
+Passage: TypeAlias = tuple[list[Record], Record]
+"""Messages that came in, and what went out for them on the other leg: one, made of several when merged."""
 
 
 def passages(records: Sequence[Record]) -> list[Passage]:
     """In the order in which they went out. What mcpmux has made by itself is not among them."""
-    found = []
+    found: list[Passage] = []
     arrived: list[Record] = []
     for record in records:
         if record.direction == "in":
@@ -287,7 +284,7 @@ def passages(records: Sequence[Record]) -> list[Passage]:
                 before = before[:1] if record.kind == "notification" else before
                 arrived = [each for each in arrived if each not in before]
             if before:
-                found.append(Passage(tuple(before), record))
+                found.append((before, record))
     return found
 
 
