@@ -280,8 +280,8 @@ class Reading:
                 found += _sessions(dialogue)
         for whole in stateless.values():
             whole.steps.sort(key=lambda step: step.position)
-            found.append(whole)
-        return sorted((part for part in found if any(part.requests())), key=lambda part: part.at)
+        parts = (part for part in (*found, *stateless.values()) if any(part.requests()))
+        return sorted(parts, key=lambda part: part.at)
 
 
 def _uri_in(params: Fields) -> str:

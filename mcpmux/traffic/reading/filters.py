@@ -28,6 +28,7 @@ from operator import ge, gt, le, lt
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+from attrs import define
 
 from mcpmux.errors import McpmuxError
 from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
@@ -342,12 +343,12 @@ _NOTHING: Glob = ("",)
 _LIMITS = {"since": ">=", "until": "<"}
 
 
+@define(frozen=True, eq=False)
 class Filter:
     """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges."""
 
-    def __init__(self, tests: Sequence[Test], body_tests: Sequence[Test]) -> None:
-        self.body_tests = tuple(body_tests)
-        self._tests = tuple(tests)
+    _tests: Sequence[Test]
+    body_tests: Sequence[Test]
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""

@@ -135,8 +135,8 @@ def latency_json(latency: Histogram) -> dict[str, float | None] | None:
     """Percentiles, the longest and the mean in milliseconds, or None for none."""
     if not latency.count:
         return None
-    more = {"max": latency.most, "mean": latency.total / latency.count}
-    return {**percentiles_of(latency), **{name: round(value * 1000, 3) for name, value in more.items()}}
+    most, mean = (round(seconds * 1000, 3) for seconds in (latency.most, latency.total / latency.count))
+    return {**percentiles_of(latency), "max": most, "mean": mean}
 
 
 def percentiles_of(latency: Histogram) -> dict[str, float | None]:
