@@ -61,10 +61,7 @@ def exchange_of(leg: Leg, direction: Direction, request_id: Id) -> int:
 
 
 def observe(unread: Iterable[UnreadMessage], numbers: Iterator[int]) -> list[Observation]:
-    """Observations of messages in the order in which they passed, one for each member of a batch.
-
-    `numbers`: for exchanges that begin.
-    """
+    """Observations of messages in order, one for each member of a batch. `numbers`: of new exchanges."""
     observed: list[Observation] = []
     for each in unread:
         try:

@@ -70,7 +70,6 @@ class MessageObserver(Protocol):
 
     def take(self, observed: Observation) -> None:
         """Must not wait."""
-        ...
 
 
 class BatchObserver(Protocol):
@@ -83,11 +82,9 @@ class BatchObserver(Protocol):
 
     def expect(self, settle: Callable[[], None]) -> None:
         """A message has passed. `settle`, which leads to `take_all`, is to be called before long."""
-        ...
 
     def take_all(self, batch: Sequence[Observation]) -> None:
         """In the order in which they passed. Must not wait."""
-        ...
 
 
 class ExchangeObserver(Protocol):
@@ -95,11 +92,9 @@ class ExchangeObserver(Protocol):
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """Before it is worked on. May wait; see `Tap.admit`. Raises RpcError when it must not be."""
-        ...
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """After it was worked on, before the client has the answer. May wait, may raise RpcError."""
-        ...
 
 
 @runtime_checkable
@@ -109,4 +104,3 @@ class AdmissionObserver(ExchangeObserver, Protocol):
     @property
     def is_open(self) -> bool:
         """Whether `admit` would not wait."""
-        ...

@@ -87,13 +87,11 @@ async def serve_admin(
     certificates: TlsContexts,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the admin listener until `stopping` is set.
+    """Serve the admin listener until `stopping` is set. Cancelling closes all connections.
 
     `more`: routes besides those of `Api`. `control`: carries out changes. `certificates`: renews that of this
-    listener.
-
-    `announce` gets the URL; the token is in it when it was made here. Raises TransportError when the address
-    cannot be listened on, ConfigError when the certificate cannot be used. Cancelling closes all connections.
+    listener. `announce` gets the URL; the token is in it when it was made here. Raises TransportError when
+    the address cannot be listened on, ConfigError when the certificate cannot be used.
     """
     tls = await certificates.open("admin", config.tls) if config.tls is not None else None
     try:

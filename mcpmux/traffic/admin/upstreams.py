@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
@@ -74,10 +73,7 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class UpstreamView:
-    """Reads the registry for people.
-
-    `configured`: all upstreams of the present configuration, the disabled ones, too.
-    """
+    """Reads the registry for people. `configured`: all upstreams, the disabled ones, too."""
 
     _registry: UpstreamRegistry
     _subscriptions: Subscriptions[ClientOutbox]
@@ -142,7 +138,7 @@ class UpstreamView:
                 "agreed": uri in asked,
                 "listeners": self._subscriptions.listeners(session.key, uri),
             }
-            for uri in islice(uris, URIS)
+            for uri in uris[:URIS]
         ]
         return SessionState(
             key=session.key,

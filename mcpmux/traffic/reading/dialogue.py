@@ -111,10 +111,7 @@ class ClientNotification(msgspec.Struct, frozen=True):
 
 
 class CapturedQuestion(msgspec.Struct, frozen=True):
-    """What the other side asked, and what it was answered.
-
-    `during`: the position of the request that caused it; None when none is known to.
-    """
+    """What the other side asked, and its answer. `during`: the position of the request that caused it."""
 
     position: int
     method: str

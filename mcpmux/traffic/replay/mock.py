@@ -273,7 +273,7 @@ class Mock:
         return {"resultType": raw("complete"), META: raw(tag)}
 
     def _events_for(self, wish: Filter, call: Call) -> list[ServerMessage]:
-        """What subscribers to the resources of a listen got, for one that is not in the capture."""
+        """What its subscribers got, for a listen that is not in the capture."""
         agreed = ServerMessage(0.0, m.ACKNOWLEDGED, {"notifications": call.params["notifications"]})
         updates = [sent for uri in wish.uris for sent in self.answers.updates(uri)]
         return [agreed, *sorted(updates, key=lambda sent: sent.after)]

@@ -177,10 +177,7 @@ class SessionReplay:
             self._questions.finish()
 
     async def _wait_for_answers(self, before: float = math.inf) -> None:
-        """Until everything is answered that was answered before a position in the capture.
-
-        So a request goes out after the answers that its client had, and beside those that it had not.
-        """
+        """Until everything is answered that was answered before a position in the capture."""
         for captured, done in list(self._pending.values()):
             if before == math.inf or (captured.answered_position or math.inf) < before:
                 await done.wait()

@@ -248,10 +248,7 @@ class Report:
             self.questions[kind, self._redactor.clean(method)] += count
 
     def _redact(self, method: str, path: Path, value: Any) -> Any:
-        """A value without secrets: looked at where it stands in its message, as rules may go by that.
-
-        Values of this run were never captured, so they have not been redacted.
-        """
+        """A value without secrets: looked at where it stands in its message, as rules may go by that."""
         data, count = self._redactor.redact(method, msgspec.json.encode(_placed(path, value)))
         return _at(path, msgspec.json.decode(data)) if count else value
 
