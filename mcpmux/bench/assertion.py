@@ -51,11 +51,7 @@ TEXTS: Mapping[str, Callable[[float], str]] = {
 KINDS = {"rate": ("rate",), "errors": ("share", "count"), "generator": ("share",)}
 """Measure -> kinds of its values; all others are seconds (of times) or counts."""
 
-OF_TIMES: Mapping[str, Callable[[Distribution], float | None]] = {
-    "mean": lambda times: times.mean,
-    "min": lambda times: times.least,
-    "max": lambda times: times.most,
-}
+OF_TIMES = {"mean": "mean", "min": "least", "max": "most"}  # -> attributes of a distribution
 OF_OPERATION = (*OF_TIMES, "errors", "rate", "requests")
 OF_RUN: Mapping[str, Callable[[Results], float | None]] = {
     "lost": lambda results: results.fan_out.losses if results.fan_out else None,
@@ -248,4 +244,7 @@ def value_of(
     if not times.count:
         return None
     percent = assertion.percent
-    return OF_TIMES[assertion.measure](times) if percent is None else times.percentile(percent)
+    if percent is not None:
+        return times.percentile(percent)
+    found: float | None = getattr(times, OF_TIMES[assertion.measure])
+    return found

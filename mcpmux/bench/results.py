@@ -30,6 +30,7 @@ WAITED = frozenset({"timeout", "unfinished"})  # outcomes that waited for an ans
 BUSY_SHARE = 0.9  # of one core; from here on the generator may have been the limit
 LATE_SHARE = 0.01  # of the requests that may leave late before it is said
 COLUMNS = ("count", "errors", "p50", "p99", "most")  # of a series
+COUNTED = ("count", "errors", "sent_bytes", "received_bytes", "latency", "service")  # of an operation
 NO_TIMES = merged(())
 
 
@@ -89,6 +90,11 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         rows = zip(self.count, self.errors, self.widths(), strict=True)
         return [(count - errors) / width if width else 0.0 for count, errors, width in rows]
 
+    def shares(self) -> list[float | None]:
+        """Errors among all, row by row."""
+        rows = zip(self.count, self.errors, strict=True)
+        return [errors / count if count else None for count, errors in rows]
+
 
 class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request. `count` includes the errors; `errors` by kind, such as `rpc -32602`."""
@@ -113,10 +119,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """How many were opened, what those failed of that failed, and how long the others took to be ready.
-
-    `lost`: how many sessions broke off while they were in use; each was to be opened again.
-    """
+    """How many were opened, how long it took, and why some failed. `lost`: those that broke off in use."""
 
     count: int
     errors: dict[str, int]
@@ -201,20 +204,15 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     def overall(self) -> OperationResult:
         """All operations as one."""
-        return combined(self.operations.values(), self.series)
+        none = NO_TIMES
+        nothing = OperationResult(
+            count=0, errors={}, sent_bytes=0, received_bytes=0, latency=none, service=none, series=self.series
+        )
+        return _sum([nothing, *self.operations.values()], *COUNTED)
 
     def rate(self, part: OperationResult) -> float:
         """Answers without error per second."""
         return (part.count - part.failed) / self.seconds if self.seconds else 0.0
-
-
-def combined(parts: Iterable[OperationResult], series: Series) -> OperationResult:
-    """Several operations, or one in several runs, as one. `series`: of all of them."""
-    nothing = OperationResult(
-        count=0, errors={}, sent_bytes=0, received_bytes=0, latency=NO_TIMES, service=NO_TIMES, series=series
-    )
-    names = ("count", "errors", "sent_bytes", "received_bytes", "latency", "service")
-    return _sum([nothing, *parts], *names)
 
 
 def _sum(parts: Sequence[S], *names: str) -> S:
@@ -224,24 +222,23 @@ def _sum(parts: Sequence[S], *names: str) -> S:
 
 
 def _sum_values(values: Sequence[Any]) -> Any:
+    """Of counts by kind, the most frequent come first; series of runs follow one another."""
     if isinstance(values[0], Distribution):
         return merged(values)
-    return added(values) if isinstance(values[0], dict) else sum(values)
-
-
-def added(tables: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Counts by kind, of all tables; the most frequent first."""
-    sums: Counter[str] = sum(map(Counter, tables), Counter())
-    return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+    if isinstance(values[0], dict):
+        kinds: Counter[str] = sum(map(Counter, values), Counter())
+        return dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    if not isinstance(values[0], Series):
+        return sum(values)
+    whole, seconds = [part.whole() for part in values], values[0].seconds
+    columns = {name: tuple(chain.from_iterable(getattr(part, name) for part in whole)) for name in COLUMNS}
+    return Series(seconds=seconds, last_seconds=seconds, **columns)
 
 
 def generator_of(
     cpu_seconds: float, seconds: float, waited_seconds: float = 0.0, late: int = 0, requests: int = 0
 ) -> Generator:
-    """What the generator used in `seconds`. It runs on one core, for which it has waited `waited_seconds`.
-
-    `late`: how many of all `requests` it sent late.
-    """
+    """What it used in `seconds` of one core, for which it has waited; and it sent so many requests late."""
     share, waited = (each / seconds if seconds > 0 else 0.0 for each in (cpu_seconds, waited_seconds))
     warning = None
     if share >= BUSY_SHARE:
@@ -284,18 +281,16 @@ def pool(runs: Sequence[Results]) -> Results:
     """All runs of one target as one; a single run as it is."""
     if len(runs) == 1:
         return runs[0]
-    operations = {}
-    for name in dict.fromkeys(name for run in runs for name in run.operations):
-        parts = [run.operations[name] for run in runs if name in run.operations]
-        operations[name] = combined(parts, _pool_series([part.series for part in parts]))
+    operations: dict[str, list[OperationResult]] = {}
+    for name, part in chain.from_iterable(run.operations.items() for run in runs):
+        operations.setdefault(name, []).append(part)
     fan_outs = [run.fan_out for run in runs if run.fan_out is not None]
     pushes = ("changes", "expected", "deliveries", "duplicates", "delay")
     all_steps = zip(*(run.steps for run in runs), strict=False)  # as far as all runs came
     generators = [run.generator for run in runs]
     return replace(
-        _sum(runs, "seconds", "unfinished"),
-        operations=operations,
-        series=_pool_series([run.series for run in runs]),
+        _sum(runs, "seconds", "unfinished", "series"),
+        operations={name: _sum(parts, *COUNTED, "series") for name, parts in operations.items()},
         connections=_sum([run.connections for run in runs], "count", "errors", "times", "lost"),
         generator=max(generators, key=lambda one: (one.warning is not None, one.cpu_share)),
         steps=tuple(_sum(steps, "seconds", "count", "arrived", "errors", "latency") for steps in all_steps),
@@ -303,13 +298,6 @@ def pool(runs: Sequence[Results]) -> Results:
         examples={key: words for run in reversed(runs) for key, words in run.examples.items()},
         stopped=next((run.stopped for run in runs if run.stopped), None),
     )
-
-
-def _pool_series(parts: Sequence[Series]) -> Series:
-    """Of runs of one plan, whose rows are of one length."""
-    whole = [part.whole() for part in parts]
-    columns = {name: tuple(chain.from_iterable(getattr(part, name) for part in whole)) for name in COLUMNS}
-    return Series(seconds=parts[0].seconds, last_seconds=parts[0].seconds, **columns)
 
 
 # The file of a benchmark: JSON, versioned, read again by `--compare`. One object:
@@ -360,11 +348,11 @@ def decode_report(data: bytes, source: str) -> Report:
         raise BadResults(f"{source} is JSON, but not of a benchmark of mcpmux. {_ADVICE}")
     version = found.get("version")
     if version != VERSION or isinstance(version, bool | float):
-        about = f"{source} has version {version!r} of the format"
+        why = "which never was one: it is damaged"
         if isinstance(version, int) and version > VERSION:
-            advice = "it was written by a newer mcpmux; read it with that one"
-            raise BadResults(f"{about}, and this mcpmux reads version {VERSION}: {advice}")
-        raise BadResults(f"{about}, which never was one: it is damaged")
+            newer = "it was written by a newer mcpmux; read it with that one"
+            why = f"and this mcpmux reads version {VERSION}: {newer}"
+        raise BadResults(f"{source} has version {version!r} of the format, {why}")
     try:
         return msgspec.convert(found, Report)
     except UNREADABLE as error:

@@ -71,10 +71,7 @@ def paired_change(old: Sequence[float], new: Sequence[float], random: Random) ->
 
 
 def _resampled(samples: Sequence[Sample], random: Random, relate: Callable[..., float | None]) -> Interval:
-    """The interval of a number that the means of the samples make; `relate` gives None where they make none.
-
-    It is the middle CONFIDENCE of what was drawn, widened as few blocks make it too narrow.
-    """
+    """Of what `relate` makes of means: the middle CONFIDENCE of the draws, wider where blocks are few."""
     sums = [[_sum(block) for block in sample] for sample in samples]
     draws = (relate(*(_mean(random.choices(each, k=len(each))) for each in sums)) for _ in range(ROUNDS))
     drawn = sorted(each for each in draws if each is not None)
@@ -120,7 +117,7 @@ MARGIN = 0.02  # of the old value; smaller changes are no news even when they ar
 ERROR_MARGIN = 0.0005  # of all requests
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True):
     """Of one measure. `old`, `new`: means over what was compared (runs, or seconds within runs), in its own
     unit (seconds, per second, a share).
 
@@ -151,17 +148,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return f"{low:+.1f} to {high:+.1f} %"
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one target. `basis`: what was compared with what; `notes`: what to know before trusting it.
-
-    `sides`: what the old and the new values are called.
-    """
+class Comparison(msgspec.Struct, frozen=True):
+    """Of one target. `basis`: what was compared with what; `notes`: what to know before trusting it."""
 
     name: str
     basis: str
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
-    sides: Sides = OLD_NEW
+    sides: Sides = OLD_NEW  # what the old and the new values are called
 
 
 class Measure(NamedTuple):
@@ -172,25 +166,11 @@ class Measure(NamedTuple):
     text: Callable[[float], str]
 
 
-def _error_shares(rows: Series) -> list[float | None]:
-    return [errors / count if count else None for count, errors in zip(rows.count, rows.errors, strict=True)]
-
-
-def _percentile(percent: int) -> Measure:
-    return Measure(
-        lambda _, part: part.latency.percentile(percent),
-        lambda rows: (rows.count, getattr(rows, f"p{percent}")),
-        time_text,
-    )
-
-
 MEASURES = {
-    "rate": Measure(lambda run, part: run.rate(part), lambda rows: (rows.widths(), rows.rates()), rate_text),
-    "p50": _percentile(50),
-    "p99": _percentile(99),
-    "errors": Measure(
-        lambda _, part: part.error_share, lambda rows: (rows.count, _error_shares(rows)), share_text
-    ),
+    "rate": Measure(lambda run, one: run.rate(one), lambda rows: (rows.widths(), rows.rates()), rate_text),
+    "p50": Measure(lambda _, one: one.latency.percentile(50), lambda rows: (rows.count, rows.p50), time_text),
+    "p99": Measure(lambda _, one: one.latency.percentile(99), lambda rows: (rows.count, rows.p99), time_text),
+    "errors": Measure(lambda _, one: one.error_share, lambda rows: (rows.count, rows.shares()), share_text),
 }
 
 
@@ -242,13 +222,8 @@ def compare_runs(name: str, old: Runs, new: Runs, random: Random, sides: Sides =
         else:
             samples = [_blocks(measure, part, runs) for runs in (old, new)]
         changes.append(_change(measure, part, samples, random, paired))
-    return Comparison(
-        name=name,
-        basis=_basis(old, new, sides, by_runs, paired),
-        changes=tuple(changes),
-        notes=tuple(_notes(old, new, sides, by_runs)),
-        sides=sides,
-    )
+    notes = tuple(_notes(old, new, sides, by_runs))
+    return Comparison(name, _basis(old, new, sides, by_runs, paired), tuple(changes), notes, sides)
 
 
 def in_turns(old: Runs, new: Runs) -> bool:
@@ -274,19 +249,11 @@ def _change(name: str, part: str | None, samples: Sequence[Sample], random: Rand
     verdict: Verdict = "no difference shown"
     if interval is not None and (interval.low > margin or interval.high < -margin):
         verdict = "better" if (interval.low > 0) == (name == "rate") else "worse"
-    return Change(
-        part=part,
-        measure=name,
-        old=weighted_mean(old),
-        new=weighted_mean(new),
-        interval=interval,
-        effect=cliffs_delta(befores, afters),
-        verdict=verdict,
-    )
+    effect = cliffs_delta(befores, afters)
+    return Change(part, name, weighted_mean(old), weighted_mean(new), interval, effect, verdict)
 
 
 def _values(name: str, part: str | None, runs: Runs) -> list[float]:
-    """One number of each run that has it."""
     of_run = MEASURES[name].of_run
     found = [of_run(run, run.overall() if part is None else run.operations[part]) for run in runs]
     return [value for value in found if value is not None]

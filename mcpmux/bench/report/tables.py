@@ -45,10 +45,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tables_of(results: Sequence[Results]) -> list[Table]:
-    """Everything about every target; several targets side by side, as rows of the same tables.
-
-    Several runs of a target are told as one, with a table of them.
-    """
+    """Everything about every target, side by side; several runs of one are told as one, and in a table."""
     targets = by_name(results)
     whole = [pool(runs) for runs in targets.values()]
     tables = [_throughput(whole), _latencies(whole)]
@@ -141,12 +138,8 @@ def _latencies(results: Sequence[Results]) -> Table:
     """By operation, then of all of them, then from the actual send where that differs."""
     names = sorted({name for one in results for name in one.operations})
     every = names[0] if len(names) == 1 else "all"
-    rows = [
-        _latency_row(name, one, one.operations[name])
-        for name in (names if len(names) > 1 else ())
-        for one in results
-        if name in one.operations
-    ]
+    parts = [(name, one, one.operations.get(name)) for name in names for one in results if len(names) > 1]
+    rows = [_latency_row(name, one, part) for name, one, part in parts if part is not None]
     for one in results:
         whole = one.overall()
         rows.append(_latency_row(every, one, whole, "strong"))
@@ -206,15 +199,11 @@ def _steps(title: str, steps: Sequence[Step]) -> Table:
 
 
 def _fan_out(title: str, pushes: FanOut) -> Table:
-    row: Row = (
-        f"{pushes.subscribers:,}",
-        f"{pushes.resources:,}",
-        f"{pushes.changes:,}",
-        f"{pushes.deliveries:,} of {pushes.expected:,}",
-        Cell(f"{pushes.losses:,}", "bad" if pushes.losses else ""),
-        Cell(f"{pushes.duplicates:,}", "warn" if pushes.duplicates else ""),
-        *_times_of(pushes.delay),
-    )
+    counts = (f"{count:,}" for count in (pushes.subscribers, pushes.resources, pushes.changes))
+    delivered = f"{pushes.deliveries:,} of {pushes.expected:,}"
+    lost = Cell(f"{pushes.losses:,}", "bad" if pushes.losses else "")
+    duplicates = Cell(f"{pushes.duplicates:,}", "warn" if pushes.duplicates else "")
+    row: Row = (*counts, delivered, lost, duplicates, *_times_of(pushes.delay))
     headings = ("subscribers", "resources", "changes", "delivered", "lost", "duplicates", *TIMES)
     return _table(title, headings, [row], ())
 
@@ -239,7 +228,6 @@ def _error_cell(whole: OperationResult) -> Cell:
 
 
 def _times_of(times: Distribution) -> list[str]:
-    """Texts for TIMES."""
     return [time_text(value) for value in times.percentiles((*PERCENTS, 100))]
 
 
@@ -276,9 +264,16 @@ def csv_of(report: Report) -> str:
 
 def _lines(one: Results) -> Iterator[Line]:
     yield "", "measured", one.seconds, "s"
-    yield from _operation("", one, one.overall())
-    for name, part in one.operations.items():
-        yield from _operation(name, one, part)
+    for name, part in (("", one.overall()), *one.operations.items()):
+        yield name, "requests", part.count, ""
+        yield name, "rate", one.rate(part), "/s"
+        yield name, "errors", part.failed, ""
+        yield name, "error share", part.error_share, "share"
+        yield from _kinds(name, part.errors)
+        yield name, "sent", part.sent_bytes, "bytes"
+        yield name, "received", part.received_bytes, "bytes"
+        yield from _times(name, "latency", part.latency)
+        yield from _times(name, "service", part.service)
     yield "connect", "count", one.connections.count, ""
     yield "connect", "lost", one.connections.lost, ""
     yield from _kinds("connect", one.connections.errors)
@@ -295,18 +290,6 @@ def _lines(one: Results) -> Iterator[Line]:
         for measure in counts:
             yield "delivery", measure, getattr(one.fan_out, measure), ""
         yield from _times("delivery", "delay", one.fan_out.delay)
-
-
-def _operation(name: str, one: Results, part: OperationResult) -> Iterator[Line]:
-    yield name, "requests", part.count, ""
-    yield name, "rate", one.rate(part), "/s"
-    yield name, "errors", part.failed, ""
-    yield name, "error share", part.error_share, "share"
-    yield from _kinds(name, part.errors)
-    yield name, "sent", part.sent_bytes, "bytes"
-    yield name, "received", part.received_bytes, "bytes"
-    yield from _times(name, "latency", part.latency)
-    yield from _times(name, "service", part.service)
 
 
 def _kinds(part: str, errors: Mapping[str, int]) -> Iterator[Line]:
