@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +28,7 @@ from mcpmux.bench.report.tables import (
     notes_on,
     tables_of,
 )
-from mcpmux.bench.results import Report, Results, Series, Step, by_name, pool, pooled
+from mcpmux.bench.results import Report, Results, Series, Step, by_name, pool
 from mcpmux.traffic.reading.histogram import Distribution
 
 FOOTER = (
@@ -60,23 +59,23 @@ def html_of(
     report: Report, comparisons: Sequence[Comparison] = (), judgements: Sequence[Judgement] = ()
 ) -> str:
     """The whole page."""
-    results = report.results
-    whole = pooled(results)
+    targets = by_name(report.results)
+    whole = [pool(runs) for runs in targets.values()]
     title = f"MCP load benchmark: {', '.join(one.about.name for one in whole)}"
+    started = element("p", f"{report.when} · {report.tool}", class_="soft")
     facts = {"written by": report.tool, "started": report.when, **report.machine}
+    pairs = ((element("dt", name), element("dd", str(fact))) for name, fact in facts.items())
     main = element(
         "main",
-        element(
-            "header", element("h1", title), element("p", f"{report.when} · {report.tool}", class_="soft")
-        ),
+        element("header", element("h1", title), started),
         *(map(_tiles, whole) if len(whole) == 1 else ()),
-        *_notes(notes_on(results)),
+        *_notes(notes_on(report.results)),
         *_judgements(judgements),
-        *map(_table, tables_of(results)),
+        *map(_table, tables_of(report.results)),
         *(part for one in comparisons for part in (_table(comparison_table(one)), *_notes(one.notes))),
-        *_plots(by_name(results)),
+        *_plots(targets, whole),
         element("h2", "Where the load came from"),
-        _card(element("dl", *(part for name, fact in facts.items() for part in _fact(name, fact)))),
+        _card(element("dl", *chain.from_iterable(pairs))),
         element("footer", FOOTER),
     )
     style = files("mcpmux.bench.report").joinpath("report.css").read_text("utf-8")
@@ -106,24 +105,20 @@ def _tiles(one: Results) -> Markup:
     return element("div", *(element("div", *pair, class_="tile") for pair in pairs), class_="tiles")
 
 
-def _soft(text: str) -> Markup:
-    return element("p", text, class_="soft")
-
-
 def _card(*inside: str, title: str = "", style: str = "") -> Markup:
     heading = (element("h3", title),) if title else ()
     return element("section", *heading, *inside, class_=f"card {style}".strip())
 
 
 def _table(table: Table) -> Markup:
-    def row(tag: str, cells: Sequence[Cell]) -> Markup:
+    def row(tag: str, cells: Iterable[Cell]) -> Markup:
         inside = []
         for place, cell in enumerate(cells):
             kind = f"{'words' if place in table.left else ''} {cell.tone}".strip()
             inside.append(element(tag, cell.text, class_=kind))
         return element("tr", *inside)
 
-    head = element("thead", row("th", [Cell(heading) for heading in table.headings]))
+    head = element("thead", row("th", map(Cell, table.headings)))
     body = element("tbody", *(row("td", cells) for cells in table.rows))
     return _card(element("div", element("table", head, body), class_="scroll"), title=table.title)
 
@@ -142,31 +137,25 @@ def _judgements(judgements: Sequence[Judgement]) -> Iterator[Markup]:
         yield _card(element("ul", *lines, class_="plain"), title="Assertions")
 
 
-def _fact(name: str, fact: object) -> tuple[Markup, Markup]:
-    return element("dt", name), element("dd", str(fact))
-
-
-def _plots(targets: Mapping[str, Sequence[Results]]) -> Iterator[Markup]:
+def _plots(targets: Mapping[str, Sequence[Results]], whole: Sequence[Results]) -> Iterator[Markup]:
     """All targets in one plot if there are several, then each by itself, its runs as one."""
-    results = [pool(runs) for runs in targets.values()]
-    if len(results) > 1:
-        lines = [(one.about.name, one.overall().latency) for one in results]
-        yield from _distribution("Latency by percentile", OF_LATENCY, lines)
-    for one in results:
+    if len(whole) > 1:
+        yield from _distribution({one.about.name: one.overall().latency for one in whole})
+    for one in whole:
         yield element("h2", one.about.name)
-        yield _soft(f"{one.about.target} · {circumstances(targets[one.about.name])}")
-        whole = one.overall()
-        lines = [("all", whole.latency)]
-        if differs(whole.latency, whole.service):
-            lines.append(("all, from the actual send", whole.service))
+        yield element("p", f"{one.about.target} · {circumstances(targets[one.about.name])}", class_="soft")
+        every = one.overall()
+        lines = {"all": every.latency}
+        if differs(every.latency, every.service):
+            lines["all, from the actual send"] = every.service
         if len(one.operations) > 1:
-            lines += [(name, part.latency) for name, part in one.operations.items()]
-        yield from _distribution("Latency by percentile", OF_LATENCY, lines)
+            lines |= {name: part.latency for name, part in one.operations.items()}
+        yield from _distribution(lines)
         yield from _over_time(one)
         yield from _knee(one.steps)
         if one.fan_out is not None:
-            pushes = [("delivery", one.fan_out.delay)]
-            yield from _distribution("Delay of pushes by percentile", OF_PUSHES, pushes)
+            pushes = {"delivery": one.fan_out.delay}
+            yield from _distribution(pushes, "Delay of pushes by percentile", OF_PUSHES)
 
 
 # Figures, with SVG inside: axes, lines, dots and bars.
@@ -176,19 +165,24 @@ LEFT, RIGHT, TOP, BOTTOM = 82.0, 30.0, 14.0, 46.0
 CLOSE = 0.4  # pixels; nearer points of a line are not told apart
 COLOURS = 8  # classes c0 to c7 of the page's style; more lines start again
 
-Point = tuple[float, float | None]
+Lines = Mapping[str, Iterable[tuple[float, float | None]]]
+"""By name, the points of each, in order."""
+
+Legend = list[tuple[str, str]]
+"""The class and the text of each line."""
 
 Ticks = list[tuple[float, str]]
 """Values on an axis that get a mark, and what stands there."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Maps values from the first tick to the last onto `start` to `end`; by their logarithms when `log`."""
+    """An axis: maps values from the first tick to the last onto `start` to `end`, by logarithms if `log`."""
 
     ticks: Ticks
     start: float
     end: float
     log: bool = False
+    label: str = ""
 
     def at(self, value: float) -> float:
         """The place of a value; what is outside is put on the nearest end."""
@@ -220,112 +214,69 @@ def log_ticks(low: float, high: float, text: Callable[[float], str]) -> Ticks:
     return [(value, text(value)) for value in values if start <= value <= end] or [(start, text(start))]
 
 
-def span(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the most, apart enough to draw."""
-    if not values:
-        return 1e-3, 1e-2
-    low, high = min(values), max(values)
-    return (low, high) if high > low * 1.2 else (low / 1.2, high * 1.2)
+def _across(label: str, ticks: Ticks, size: tuple[float, float] = WIDE) -> Scale:
+    return Scale(label=label, ticks=ticks, start=LEFT, end=size[0] - RIGHT)
 
 
-class Axis(NamedTuple):
-    """What an axis shows: its first and last tick are its ends."""
-
-    label: str
-    ticks: Ticks
-    log: bool = False
+def _upwards(label: str, ticks: Ticks, size: tuple[float, float], log: bool = False) -> Scale:
+    return Scale(label=label, ticks=ticks, start=size[1] - BOTTOM, end=TOP, log=log)
 
 
-class Plot:
-    """Collects what is drawn; `figure` gives it. Values outside of the axes lie on their edges.
+def _latency_axis(values: Sequence[float], size: tuple[float, float] = WIDE) -> Scale:
+    """From the least to the most, apart enough to draw."""
+    low, high = (min(values), max(values)) if values else (1e-3, 1e-2)
+    if high <= low * 1.2:
+        low, high = low / 1.2, high * 1.2
+    return _upwards("latency", log_ticks(low, high, tick_text), size, log=True)
 
-    `legend`: class and text of each line.
-    """
 
-    def __init__(self, title: str, x: Axis, y: Axis, size: tuple[float, float] = WIDE) -> None:
-        self.title = title
-        self.legend: list[tuple[str, str]] = []
-        self._width, self._height = size
-        self._x = Scale(ticks=x.ticks, start=LEFT, end=self._width - RIGHT, log=x.log)
-        self._y = Scale(ticks=y.ticks, start=self._height - BOTTOM, end=TOP, log=y.log)
-        self._parts = [*self._grid(x, y)]
+def _figure(title: str, caption: str, x: Scale, y: Scale, marks: Sequence[Markup], legend: Legend) -> Markup:
+    """A plot. Values outside of the axes lie on their edges."""
+    items = (element("li", element("i", ""), text, class_=style) for style, text in legend)
+    box = f"0 0 {x.end + RIGHT:.0f} {y.start + BOTTOM:.0f}"
+    words = {"viewBox": box, "role": "img", "aria-label": title}
+    return element(
+        "figure",
+        element("h3", title),
+        element("ul", *items, class_="legend"),
+        element("svg", *_grid(x, y), *marks, **words),
+        element("figcaption", caption),
+        class_="card",
+    )
 
-    def lines(self, lines: Iterable[tuple[str, Iterable[Point]]], *, stairs: bool = False) -> None:
-        """Named lines, each in a colour of its own, the first on top."""
-        for place, (name, points) in reversed(list(enumerate(lines))):
-            self.legend.insert(0, (colour(place), name))
-            self._line(points, colour(place), stairs)
 
-    def _line(self, points: Iterable[Point], style: str, stairs: bool) -> None:
-        """Through points in order, broken where there is no value."""
+def _grid(x: Scale, y: Scale) -> Iterator[Markup]:
+    for value, text in y.ticks:
+        place = y.at(value)
+        yield element("path", class_="grid", d=f"M{LEFT:.0f} {place:.1f}H{x.end:.0f}")
+        yield _text(text, "end", LEFT - 8, place + 4)
+    for value, text in x.ticks:
+        place = x.at(value)
+        yield element("path", class_="grid", d=f"M{place:.1f} {TOP:.0f}V{y.start:.1f}")
+        yield _text(text, "middle", place, y.start + 17)
+    yield element("path", class_="axis", d=f"M{LEFT:.0f} {y.start:.1f}H{x.end:.0f}")
+    yield _text(x.label, "middle", (LEFT + x.end) / 2, y.start + BOTTOM - 8, "label")
+    turned = f"translate(14 {(TOP + y.start) / 2:.0f}) rotate(-90)"
+    yield element("text", y.label, class_="label", text_anchor="middle", transform=turned)
+
+
+def _lines(x: Scale, y: Scale, lines: Lines, stairs: bool = False) -> tuple[list[Markup], Legend]:
+    """Each in a colour of its own, the first on top, and broken where there is no value."""
+    marks = []
+    for place, points in reversed(list(enumerate(lines.values()))):
         for has_value, piece in groupby(points, lambda point: point[1] is not None):
-            if not has_value:
-                continue
-            (x, y), *others = _thinned((self._x.at(x), self._y.at(y)) for x, y in piece if y is not None)
-            if not others:
-                self._parts.append(element("circle", class_=f"{style} dot", cx=x, cy=y, r="1.8"))
-                continue
-            path = f"M{x:.1f} {y:.1f}"
-            for x, y in others:
-                path += f"H{x:.1f}V{y:.1f}" if stairs else f"L{x:.1f} {y:.1f}"
-            self._parts.append(element("path", class_=f"{style} line", d=path))
-
-    def dot(self, x: float, y: float, style: str, text: str) -> None:
-        """A point with a text that shows when the pointer rests on it."""
-        place = {"cx": self._x.at(x), "cy": self._y.at(y)}
-        self._parts.append(element("circle", element("title", text), class_=f"{style} dot", **place, r="4.5"))
-
-    def note(self, x: float, y: float, text: str) -> None:
-        """A small text above a point, kept inside of the plot."""
-        place = self._x.at(x)
-        anchor = "end" if place > self._width - 90 else "middle"
-        self._parts.append(_text(text, anchor, place, max(self._y.at(y) - 10, 10), "note"))
-
-    def bar(self, left: float, right: float, height: float, style: str) -> None:
-        """A bar from the lower edge."""
-        x, end, y = self._x.at(left), self._x.at(right), self._y.at(height)
-        high = self._height - BOTTOM - y
-        if high > 0:
-            width = max(end - x, 0.5)
-            self._parts.append(element("rect", class_=f"{style} bar", x=x, y=y, width=width, height=high))
-
-    def figure(self, caption: str) -> Markup:
-        """The whole plot with its explanations."""
-        legend = (element("li", element("i", ""), text, class_=style) for style, text in self.legend)
-        box = f"0 0 {self._width:.0f} {self._height:.0f}"
-        words = {"viewBox": box, "role": "img", "aria-label": self.title}
-        return element(
-            "figure",
-            element("h3", self.title),
-            element("ul", *legend, class_="legend"),
-            element("svg", *self._parts, **words),
-            element("figcaption", caption),
-            class_="card",
-        )
-
-    def _grid(self, x: Axis, y: Axis) -> Iterator[Markup]:
-        base, right = self._height - BOTTOM, self._width - RIGHT
-        for value, text in y.ticks:
-            place = self._y.at(value)
-            yield element("path", class_="grid", d=f"M{LEFT:.0f} {place:.1f}H{right:.0f}")
-            yield _text(text, "end", LEFT - 8, place + 4)
-        for value, text in x.ticks:
-            place = self._x.at(value)
-            yield element("path", class_="grid", d=f"M{place:.1f} {TOP:.0f}V{base:.1f}")
-            yield _text(text, "middle", place, base + 17)
-        yield element("path", class_="axis", d=f"M{LEFT:.0f} {base:.1f}H{right:.0f}")
-        yield _text(x.label, "middle", (LEFT + right) / 2, self._height - 8, "label")
-        turned = f"translate(14 {(TOP + base) / 2:.0f}) rotate(-90)"
-        yield element("text", y.label, class_="label", text_anchor="middle", transform=turned)
+            if has_value:
+                ends = _thinned((x.at(one), y.at(other)) for one, other in piece if other is not None)
+                marks.append(_path(list(ends), _colour(place), stairs))
+    return marks, [(_colour(place), name) for place, name in enumerate(lines)]
 
 
-def colour(place: int) -> str:
-    """The class of a line."""
-    return f"c{place % COLOURS}"
-
-
-def _text(text: str, anchor: str, x: float, y: float, style: str = "") -> Markup:
-    return element("text", text, class_=style, text_anchor=anchor, x=x, y=y)
+def _path(points: Sequence[tuple[float, float]], style: str, stairs: bool) -> Markup:
+    (x, y), *others = points
+    if not others:
+        return element("circle", class_=f"{style} dot", cx=x, cy=y, r="1.8")
+    steps = (f"H{x:.1f}V{y:.1f}" if stairs else f"L{x:.1f} {y:.1f}" for x, y in others)
+    return element("path", class_=f"{style} line", d=f"M{x:.1f} {y:.1f}{''.join(steps)}")
 
 
 def _thinned(places: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
@@ -338,6 +289,15 @@ def _thinned(places: Iterable[tuple[float, float]]) -> Iterator[tuple[float, flo
         yield from points
 
 
+def _colour(place: int) -> str:
+    """The class of a line."""
+    return f"c{place % COLOURS}"
+
+
+def _text(text: str, anchor: str, x: float, y: float, style: str = "") -> Markup:
+    return element("text", text, class_=style, text_anchor=anchor, x=x, y=y)
+
+
 NINES = 6  # of percentiles that an axis has at most
 _PERCENTS = ("0 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %")
 
@@ -345,27 +305,28 @@ OF_LATENCY = (
     "How long the fastest 90 %, 99 %, … of the requests took at most, from the time at which each was meant "
     "to be sent. The flatter and lower, the better."
 )
+OF_STEPS = (
+    "What came back per second under each offered load, and how long it took. Where the line turns up, the "
+    "target has reached what it can do."
+)
 OF_PUSHES = "How long after a change the fastest 90 %, 99 %, … of the deliveries came at most."
 
 
-def _latency_axis(values: Sequence[float]) -> Axis:
-    return Axis("latency", log_ticks(*span(values), tick_text), log=True)
-
-
-def _distribution(title: str, caption: str, lines: Sequence[tuple[str, Distribution]]) -> Iterator[Markup]:
+def _distribution(
+    latencies: Mapping[str, Distribution], title: str = "Latency by percentile", caption: str = OF_LATENCY
+) -> Iterator[Markup]:
     """Durations by percentile, on an axis with the same room for each further nine; nothing without any."""
-    lines = [(name, latency) for name, latency in lines if latency.count]
-    if not lines:
+    known = {name: latency for name, latency in latencies.items() if latency.count}
+    if not known:
         return
-    nines = max(2, min(NINES, math.ceil(math.log10(max(latency.count for _, latency in lines)))))
-    x = Axis("percentile", [(float(place), _PERCENTS[place]) for place in range(nines + 1)])
-    ends = [value for _, latency in lines for value in (latency.least, latency.most)]
-    plot = Plot(title, x, _latency_axis(ends))
-    plot.lines(((name, _curve(latency)) for name, latency in lines), stairs=True)
-    yield plot.figure(caption)
+    nines = max(2, min(NINES, math.ceil(math.log10(max(latency.count for latency in known.values())))))
+    x = _across("percentile", [(float(place), _PERCENTS[place]) for place in range(nines + 1)])
+    y = _latency_axis([value for latency in known.values() for value in (latency.least, latency.most)])
+    curves = {name: _curve(latency) for name, latency in known.items()}
+    yield _figure(title, caption, x, y, *_lines(x, y, curves, stairs=True))
 
 
-def _curve(latency: Distribution) -> Iterator[Point]:
+def _curve(latency: Distribution) -> Iterator[tuple[float, float]]:
     """(nines, seconds): 1 is 90 %, 2 is 99 %. The slowest lies half a request below 100 %."""
     yield 0.0, max(latency.least, 1e-6)
     below = 0.0
@@ -382,33 +343,36 @@ def _over_time(one: Results) -> Iterator[Markup]:
         return
     seconds = math.fsum(series.widths())
     ticks = [tick for tick in even_ticks(seconds, 8, number_text) if tick[0] < seconds * 0.97]
-    x = Axis("seconds measured", [*ticks, (seconds, number_text(seconds))])
+    x = _across("seconds measured", [*ticks, (seconds, number_text(seconds))], HALF)
     yield element("div", _rates(one, series, x), _latencies(series, x), class_="pair")
 
 
-def _rates(one: Results, series: Series, x: Axis) -> Markup:
-    rates, widths = series.rates(), series.widths()
+def _rates(one: Results, series: Series, x: Scale) -> Markup:
+    rates, widths, whole = series.rates(), series.widths(), one.overall()
     starts = [place * series.seconds for place in range(len(rates))]
     failures = [count / width if width else 0.0 for count, width in zip(series.errors, widths, strict=True)]
-    y = Axis("per second", even_ticks(max(*rates, *failures), 5, number_text))
-    plot = Plot("Throughput over time", x, y, HALF)
+    y = _upwards("per second", even_ticks(max(*rates, *failures), 5, number_text), HALF)
+    bars = []
     for start, width, height in zip(starts, widths, failures, strict=True):
-        plot.bar(start, start + width, height, "bad")
+        left, top = x.at(start), y.at(height)
+        if top < y.start:
+            size = {"width": max(x.at(start + width) - left, 0.5), "height": y.start - top}
+            bars.append(element("rect", class_="bad bar", x=left, y=top, **size))
     points = [*zip(starts, rates, strict=True), (starts[-1] + widths[-1], rates[-1])]
-    plot.lines([("answers without error", points)], stairs=True)
-    whole = one.overall()
+    marks, legend = _lines(x, y, {"answers without error": points}, stairs=True)
     if whole.failed:
-        plot.legend.append(("bad", f"errors ({share_text(whole.error_share)})"))
-    return plot.figure("What arrived in each stretch of time.")
+        legend.append(("bad", f"errors ({share_text(whole.error_share)})"))
+    caption = "What arrived in each stretch of time."
+    return _figure("Throughput over time", caption, x, y, bars + marks, legend)
 
 
-def _latencies(series: Series, x: Axis) -> Markup:
+def _latencies(series: Series, x: Scale) -> Markup:
     columns = {"p50": series.p50, "p99": series.p99, "max": series.most}
-    values = [value for column in columns.values() for value in column if value is not None]
-    plot = Plot("Latency over time", x, _latency_axis(values), HALF)
+    y = _latency_axis([value for column in columns.values() for value in column if value is not None], HALF)
     middles = [(index + 0.5) * series.seconds for index in range(len(series.count))]
-    plot.lines((name, zip(middles, column, strict=True)) for name, column in columns.items())
-    return plot.figure(f"Of the answers that arrived in each stretch of {tick_text(series.seconds)}.")
+    lines = {name: zip(middles, column, strict=True) for name, column in columns.items()}
+    caption = f"Of the answers that arrived in each stretch of {tick_text(series.seconds)}."
+    return _figure("Latency over time", caption, x, y, *_lines(x, y, lines))
 
 
 def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
@@ -416,26 +380,30 @@ def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
     shown = sorted((step for step in steps if step.latency.count), key=lambda step: step.offered or step.rate)
     if len(shown) < 2:
         return
-    columns = {each: [step.latency.percentile(each) or 0.0 for step in shown] for each in (50.0, 99.0)}
-    x = Axis("answers per second", even_ticks(max(step.rate for step in shown), 8, number_text))
-    plot = Plot("Throughput against latency", x, _latency_axis([*columns[50.0], *columns[99.0]]))
-    rates = [step.rate for step in shown]
-    plot.lines((f"p{percent:g}", zip(rates, values, strict=True)) for percent, values in columns.items())
-    for place, (percent, values) in enumerate(columns.items()):
-        for step, value in zip(shown, values, strict=True):
-            text = f"{step.name}: {rate_text(step.rate)}, p{percent:g} {time_text(value)}"
-            if step.held is False:
-                text += f", not held: {step.why or 'too slow'}"
-            plot.dot(step.rate, value, colour(place) + (" broken" if step.held is False else ""), text)
-    held = [place for place, step in enumerate(shown) if step.held is not False]
-    for place in held[-1:]:
-        plot.note(rates[place], columns[99.0][place], shown[place].name)
+    lines = {
+        f"p{percent}": [(step.rate, step.latency.percentile(percent) or 0.0) for step in shown]
+        for percent in (50, 99)
+    }
+    x = _across("answers per second", even_ticks(max(step.rate for step in shown), 8, number_text))
+    y = _latency_axis([latency for points in lines.values() for _, latency in points])
+    marks, legend = _lines(x, y, lines)
+    for place, (name, points) in enumerate(lines.items()):
+        for step, (rate, latency) in zip(shown, points, strict=True):
+            broken, why = (
+                (" broken", f", not held: {step.why or 'too slow'}") if step.held is False else ("", "")
+            )
+            text = f"{step.name}: {rate_text(rate)}, {name} {time_text(latency)}{why}"
+            spot = {"cx": x.at(rate), "cy": y.at(latency), "r": 4.5}
+            style = f"{_colour(place)}{broken} dot"
+            marks.append(element("circle", element("title", text), class_=style, **spot))
+    held = [pair for pair in zip(shown, lines["p99"], strict=True) if pair[0].held is not False]
+    for step, (rate, latency) in held[-1:]:
+        left = x.at(rate)
+        anchor = "end" if left > WIDE[0] - 90 else "middle"  # inside of the plot
+        marks.append(_text(step.name, anchor, left, max(y.at(latency) - 10, 10), "note"))
     if len(held) < len(shown):
-        plot.legend.append(("broken", "load not held"))
-    yield plot.figure(
-        "What came back per second under each offered load, and how long it took. Where the line turns up, "
-        "the target has reached what it can do."
-    )
+        legend.append(("broken", "load not held"))
+    yield _figure("Throughput against latency", OF_STEPS, x, y, marks, legend)
 
 
 def tick_text(seconds: float) -> str:
