@@ -17,32 +17,20 @@ URI = "clock:///utc"
 def read(uri: str) -> list[Json] | None:
     if uri != URI:
         return None
-    return [{"uri": URI, "mimeType": "text/plain", "text": _now(UTC).isoformat() + "\n"}]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return [{"uri": URI, "mimeType": "text/plain", "text": f"{now}\n"}]
 
 
 async def tell_time(arguments: Json, _report: Report) -> Json:
     name = arguments.get("zone", "UTC")
-    zone = _find_zone(name)
-    if zone is None:
-        return tool_failure(
-            f"There is no time zone {name!r} on this machine; try Europe/Paris, or leave it out."
-        )
-    now = _now(zone)
-    answer = {"time": now.isoformat(), "zone": name, "weekday": now.strftime("%A")}
-    return {"content": [text_block(json.dumps(answer))], "structuredContent": answer}
-
-
-def _now(zone: tzinfo) -> datetime:
-    return datetime.now(zone).replace(microsecond=0)
-
-
-def _find_zone(name: object) -> tzinfo | None:
-    if name == "UTC":
-        return UTC  # known even where no time zone database is installed
     try:
-        return ZoneInfo(str(name))
+        zone: tzinfo = UTC if name == "UTC" else ZoneInfo(str(name))  # UTC is known without any database
     except (KeyError, ValueError, OSError):  # unknown; no relative path; a directory of the database
-        return None
+        known = "try Europe/Paris, or leave it out"
+        return tool_failure(f"There is no time zone {name!r} on this machine; {known}.")
+    now = datetime.now(zone)
+    answer = {"time": now.isoformat(timespec="seconds"), "zone": name, "weekday": now.strftime("%A")}
+    return {"content": [text_block(json.dumps(answer))], "structuredContent": answer}
 
 
 def make_server() -> DemoServer:

@@ -22,9 +22,7 @@ _NO_PUNCTUATION = str.maketrans("", "", ",.")
 
 def read(uri: str) -> list[Json] | None:
     chapters = [{"uri": each, "mimeType": "text/plain", "text": text} for each, text in CHAPTERS.items()]
-    if uri == "book:///all":
-        return [*chapters, COVER]
-    return [contents for contents in (*chapters, COVER) if contents["uri"] == uri] or None
+    return [part for part in (*chapters, COVER) if uri in (part["uri"], "book:///all")] or None
 
 
 async def find_chapters(arguments: Json, _report: Report) -> Json:

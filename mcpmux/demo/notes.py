@@ -42,7 +42,6 @@ class Notes:
         self.about = ABOUT | {"resources": self._resources.values()}
 
     def _keep(self, name: str, text: str) -> Json:
-        """Returns the resource."""
         self._texts[name] = text
         self._resources[name] = resource = {
             "uri": SCHEME + name,

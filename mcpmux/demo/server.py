@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from importlib import resources
 from itertools import islice
 from types import MappingProxyType
@@ -50,6 +51,11 @@ Report = Callable[[float, float, str], Awaitable[None]]
 Answer = Callable[[Json, Report], Awaitable[Json]]
 """Takes the params of a request or the arguments of a tool; returns the result or raises RpcError."""
 
+Answers = Mapping[str, Answer]
+
+Read = Callable[[str], list[Json] | None]
+"""The contents at a URI, None when there are none."""
+
 
 def describe(name: str) -> Json:
     """What the file says that a bundled server has next to its module."""
@@ -64,25 +70,21 @@ class DemoServer:
     """
 
     def __init__(
-        self,
-        name: str,
-        about: Json,
-        read: Callable[[str], list[Json] | None],
-        tools: Mapping[str, Answer],
-        answers: Mapping[str, Answer] = MappingProxyType({}),
+        self, name: str, about: Json, read: Read, tools: Answers, answers: Answers = MappingProxyType({})
     ) -> None:
-        """`read`: the contents at a URI, None when there are none. `tools`: what they do, by name.
-
-        `answers`: further methods -> their results.
-        """
+        """`tools`: what they do, by name. `answers`: further methods -> their results."""
         self._info = raw({"name": f"mcpmux-demo-{name}", "version": __version__})
-        self._instructions = about.get("instructions", "")
         self._page_size = about.get("page_size", 100)
         self._revision = about.get("revision")
         self._contents = read
         self._tools = tools
         self._answers = {m.RESOURCES_READ: self._read, m.TOOLS_CALL: self._call, **answers}
         self._lists = {method: about[each.items] for method, each in m.LISTS.items() if each.items in about}
+        offered = {m.LISTS[method].capability for method in self._lists}
+        if m.COMPLETE in answers:
+            offered.add("completions")
+        capabilities = raw({capability: {} for capability in sorted(offered)})
+        self._facts = {"capabilities": capabilities, "instructions": raw(about.get("instructions", ""))}
 
     async def serve(self, messages: MessageStream) -> None:
         """Serve the client at the other end until it is gone and every request is answered."""
@@ -99,7 +101,8 @@ class DemoServer:
             check_call(call)
             return await self._exchange(call, notify)
         if call.method == m.INITIALIZE:
-            return self._initialize(call)
+            revision = self._revision or negotiate_legacy(call.text("protocolVersion") or "")
+            return {"protocolVersion": raw(revision), **self._facts, "serverInfo": self._info}
         if call.method == m.PING:
             return {}
         try:
@@ -107,34 +110,16 @@ class DemoServer:
         except RpcError as error:
             raise downgrade_error(call.method, error) from None
 
-    def _initialize(self, call: Call) -> Fields:
-        return {
-            "protocolVersion": raw(self._revision or negotiate_legacy(call.text("protocolVersion") or "")),
-            "capabilities": raw(self._capabilities()),
-            "serverInfo": self._info,
-            "instructions": raw(self._instructions),
-        }
-
-    def _capabilities(self) -> Json:
-        offered = {m.LISTS[method].capability for method in self._lists}
-        if m.COMPLETE in self._answers:
-            offered.add("completions")
-        return {capability: {} for capability in sorted(offered)}
-
     async def _exchange(self, call: Call, notify: Notify) -> Fields:
         """The result in the shape of 2026-07-28."""
         params = {key: decode_any(value) for key, value in call.params.items()}
         result: Json
         if call.method == m.DISCOVER and self._revision is None:
-            result = {
-                "supportedVersions": SUPPORTED,
-                "capabilities": self._capabilities(),
-                "instructions": self._instructions,
-            }
+            result = {"supportedVersions": SUPPORTED, **self._facts}
         elif call.method in self._lists:
             result = self._page(call.method, params)
         elif call.method in self._answers:
-            result = await self._answers[call.method](params, _reporter(call, notify))
+            result = await self._answers[call.method](params, partial(_report, call, notify))
         else:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
         fields = {key: raw(value) for key, value in result.items()}
@@ -155,7 +140,10 @@ class DemoServer:
         return await self._tools[name](arguments, report)
 
     def _page(self, method: str, params: Json) -> Json:
-        items, start = self._lists[method], _read_cursor(params.get("cursor"))
+        cursor = "0" if params.get("cursor") is None else params["cursor"]
+        if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) >= 10:
+            raise RpcError(INVALID_PARAMS, "Invalid cursor")
+        items, start = self._lists[method], int(cursor)
         end = start + self._page_size
         result: Json = {m.LISTS[method].items: list(islice(items, start, end))}
         if end < len(items):
@@ -163,22 +151,10 @@ class DemoServer:
         return result
 
 
-def _read_cursor(cursor: Any) -> int:
-    if cursor is None:
-        return 0
-    if isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10:
-        return int(cursor)
-    raise RpcError(INVALID_PARAMS, "Invalid cursor")
-
-
-def _reporter(call: Call, notify: Notify) -> Report:
-    async def report(progress: float, total: float, message: str) -> None:
-        if not call.wants_progress:
-            return
+async def _report(call: Call, notify: Notify, progress: float, total: float, message: str) -> None:
+    if call.wants_progress:
         params = {"progress": raw(progress), "total": raw(total), "message": raw(message)}
         await notify(Event(m.PROGRESS, {PROGRESS_TOKEN: call.meta[PROGRESS_TOKEN], **params}))
-
-    return report
 
 
 def required_text(params: Json, key: str) -> str:
