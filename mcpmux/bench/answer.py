@@ -123,25 +123,18 @@ Or returns None, and has not counted it.
 
 @define(eq=False, repr=False)
 class Chain:
-    """`ask`: what is being asked. `pending`: `follow` has returned it and it is not sent yet.
-
-    Of what was sent last, `number` is the id and `sent_bytes` the bytes of its params.
-    """
+    """`pending`: `follow` gave the `ask`, which is not sent yet. `number`: the id of what was sent last."""
 
     ask: Ask
-    _judge: Judge
+    judge: Judge
     _follow: Follow | None = None
     pending: bool = False
     number: int = 0
     sent_bytes: int = 0
 
-    def judge(self, result: Fields) -> str:
-        """The outcome of the answer to `ask`."""
-        return self._judge(self.ask, result)
-
     def advance(self, result: Fields, sent_bytes: int) -> Ask | None:
         """Take the answer to `ask`; returns the ask that is to be sent at once."""
-        if self._follow is None or self._judge(self.ask, result) != OK:
+        if self._follow is None or self.judge(self.ask, result) != OK:
             return None
         ask = self._follow(sent_bytes, size_of(result))
         if ask is None:

@@ -44,7 +44,6 @@ REMEMBERED = 10_000  # encoded requests; more subjects are encoded anew
 MOST_HEADS = 64  # of responses that are known; a Date makes a new one each second
 HEAD_END = b"\r\n\r\n"
 NO_SESSION = 404
-DEFAULTS = Limits()
 CLIENT_INFO = raw({"name": "mcpmux-bench", "version": __version__})
 
 
@@ -223,7 +222,7 @@ class HttpPool:
     _client_info: Raw | None
     _idle: list[HttpConnection] = field(factory=list)
     _number: int = FIRST_ID
-    _encoded: dict[tuple[str, str], _Encoded] = field(factory=dict)
+    _encoded: dict[tuple[str, str | None], _Encoded] = field(factory=dict)
 
     def close(self) -> None:
         """Close idle connections; the others close as their requests end."""
@@ -257,18 +256,15 @@ class HttpPool:
         return connection.result if connection.result is not None else self._read(connection, chain.number)
 
     def _encode_next(self, chain: Chain) -> bytes:
-        """The request for what the chain asks now."""
         before, behind, chain.sent_bytes = self._encode(chain.ask)
         self._number = chain.number = number = self._number + 1 if self._number < LAST_ID else FIRST_ID
         return b"%b%d%b" % (before, number, behind)
 
     def _encode(self, ask: Ask) -> _Encoded:
-        """A request before and behind its id."""
-        key = (ask.call.method, ask.subject) if ask.subject is not None else None
-        found = self._encoded.get(key) if key is not None else None
+        call, key = ask.call, (ask.call.method, ask.subject)
+        found = self._encoded.get(key)
         if found is not None:
             return found
-        call = ask.call
         if self._client_info is not None:
             call = call.with_meta(modern_meta(call, self._client_info))
         body = encode_request(FIRST_ID, call.method, with_meta(call.params, call.meta) or None)
@@ -278,33 +274,31 @@ class HttpPool:
         before, _, behind = body.partition(b'"id":%d' % FIRST_ID)
         head = b"%bContent-Length: %d\r\n\r\n" % (head, len(body))
         pieces = (head + before + b'"id":', behind, size_of(ask.call.params))
-        if key is not None and len(self._encoded) < REMEMBERED:
+        if ask.subject is not None and len(self._encoded) < REMEMBERED:
             self._encoded[key] = pieces
         return pieces
 
     def _take_idle(self) -> HttpConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.closed:
-                return connection
-        return None
+        while self._idle and self._idle[-1].closed:
+            self._idle.pop()
+        return self._idle.pop() if self._idle else None
 
     def _read(self, connection: HttpConnection, number: int) -> Fields:
-        body, known, parser = connection.body, connection.known, connection.parser
-        status = 200 if known else parser.status
-        kind = JSON_TYPE if known else parser.headers.get("content-type", "")
+        parser, messages = connection.parser, [connection.body]
+        status, kind = parser.status, parser.headers.get("content-type", "")
+        if connection.known:
+            status, kind = 200, JSON_TYPE
         if status == NO_SESSION and self._client_info is None:
             raise SessionExpired("the server has forgotten the session")
-        messages = [body]
         if kind.startswith(EVENT_STREAM):
             decoder = SseDecoder(self.connector.limits.max_message_bytes)
-            messages = [event.data for event in decoder.feed(body)]
+            messages = [event.data for event in decoder.feed(connection.body)]
         for answer in map(message_in, messages):
             if isinstance(answer, Reply | ErrorReply) and answer.id in (number, None):
                 break
         else:
             if status != 200:
-                raise HttpStatusError(status, body)
+                raise HttpStatusError(status, connection.body)
             raise RemoteProtocolError("its answer is no JSON-RPC response to the request")
         if isinstance(answer, ErrorReply):
             raise answer.as_error()
@@ -316,15 +310,12 @@ class HttpPool:
 
 @asynccontextmanager
 async def open_connector(upstream: Upstream, at_once: int) -> AsyncIterator[Connector | None]:
-    """Opens connections for the pools of all sessions; None where that is not plain HTTP without a proxy.
-
-    `at_once`: how many connections may be opening.
-    """
+    """For the pools of all sessions; None where that is not plain HTTP without a proxy."""
     target = upstream.target
     if isinstance(target, Http) and available:
         origin = HttpOrigin.from_url(target.url)
         if not origin.secure and choose_proxy(origin, target.proxy) is None:
             async with open_readiness_poller() as poller:
-                yield Connector(origin, poller, DEFAULTS, at_once)
+                yield Connector(origin, poller, Limits(), at_once)
             return
     yield None

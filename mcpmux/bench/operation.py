@@ -26,12 +26,7 @@ from mcpmux.protocol.raw_json import Fields
 
 T = TypeVar("T")
 
-LISTS = {
-    "resources": m.RESOURCES_LIST,
-    "templates": m.TEMPLATES_LIST,
-    "tools": m.TOOLS_LIST,
-    "prompts": m.PROMPTS_LIST,
-}
+LISTS = {method.split("/")[-2]: method for method in m.LISTS}  # such as "templates"
 
 SYNTAX = {
     "read": "[GLOB]",
@@ -65,10 +60,7 @@ OF_URIS = {"read": (m.RESOURCES_READ, Kind.ONCE), "subscribe": (m.RESOURCES_SUBS
 
 
 class Ask(NamedTuple):
-    """One request to be made. `operation`: what it is called in the results.
-
-    `subject`: the URI that is read, under which its first answer is remembered.
-    """
+    """One request. `operation`: its name in the results; `subject`: the URI that is read, for `Checker`."""
 
     operation: str
     kind: Kind
@@ -121,7 +113,6 @@ def parse_operation(text: str) -> Operation:
 
 
 def _guess(verb: str, subject: str, more: str) -> str:
-    """The likeliest correction, or nothing."""
     if verb == "list" and not more:
         near = closest(subject.lower(), LISTS)
         return f"did you mean `list {near}`? " if near else ""
@@ -181,7 +172,6 @@ def matches(glob: str, uri: str) -> bool:
 
 
 def _build(operation: Operation, values: Fields) -> Ask:
-    """The ask of an operation that has arguments."""
     verb, subject = operation.verb, operation.subject
     if verb == "template":
         uri = expand(subject, values)
@@ -242,7 +232,6 @@ class Template:
 
 
 def _fill_of(name: str) -> Fill:
-    """What makes the values of a placeholder. Raises InvalidValue."""
     if name == "n":
         return lambda number, *_: number
     if name == "uri":
@@ -275,7 +264,6 @@ def parse_arguments(text: str) -> Template:
 
 
 def _quote(found: re.Match[str]) -> str:
-    """A text as it is; a bare placeholder as a text that begins with _BARE."""
     return found[0] if found[0].startswith('"') else json.dumps(_BARE + found[0])
 
 

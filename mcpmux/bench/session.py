@@ -51,10 +51,7 @@ OpenChannel = Callable[[Upstream, Hear], AbstractAsyncContextManager[Channel]]
 
 @frozen
 class Setup:
-    """How the sessions of a run are opened. `tally` counts openings, losses and errors.
-
-    `hear` is called with a session's number and each notification that belongs to no request.
-    """
+    """How sessions are opened. `hear` is told a session's number and what belongs to no request."""
 
     open_channel: OpenChannel
     upstream: Upstream
@@ -66,10 +63,7 @@ class Setup:
 
 @asynccontextmanager
 async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]]:
-    """`count` sessions in the order of their numbers, opened OPENING_AT_ONCE at a time; leaving ends them.
-
-    Raises TransportError, RpcError or RemoteProtocolError when one cannot be opened the first time.
-    """
+    """So many, in the order of their numbers; leaving ends them. Raises McpmuxError if one does not open."""
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
     async with open_connector(setup.upstream, OPENING_AT_ONCE) as connector, trio.open_nursery() as nursery:
         plan = setup.plan
@@ -122,11 +116,11 @@ class Session:
     async def perform(self, ask: Ask, follow: Follow | None = None) -> Answer:
         """Make one request of the load, and those that `follow`; whatever comes of the last is an answer."""
         chain = Chain(ask, self._setup.judge, follow)
-        while True:
-            answer = await self._perform(chain)
-            if not chain.pending:
-                return answer
+        answer = await self._perform(chain)
+        while chain.pending:
             chain.pending = False
+            answer = await self._perform(chain)
+        return answer
 
     async def _perform(self, chain: Chain) -> Answer:
         while (connection := self._connection) is None:
@@ -160,7 +154,7 @@ class Session:
             result = await connection.exchange(chain.ask.call, unheard)
         if chain.pending:
             return Answer(OK, 0, 0)  # of an ask that was counted already
-        outcome = chain.judge(result)
+        outcome = chain.judge(chain.ask, result)
         if outcome == TOOL_ERROR:
             self._setup.tally.explain(chain.ask.operation, outcome, lambda: words_of(result))
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
@@ -245,7 +239,6 @@ class Session:
                 await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
 
     async def _hold(self, lost: trio.Event, again: bool) -> None:
-        """Wait until it is lost or over."""
         try:
             with trio.CancelScope() as self._holding:
                 await lost.wait()
@@ -280,7 +273,6 @@ class Session:
 
 
 async def _walk(call: Call, connection: Connection) -> Answer:
-    """All pages of a list as one request."""
     sent = received = 0
 
     def count(asked: Call, result: Fields) -> None:
