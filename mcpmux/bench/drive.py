@@ -18,17 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import cycle, islice
 from random import Random
-from typing import Protocol
 
 import trio
 from attrs import define, field
 
-from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Answer, Follow
+from mcpmux.bench.answer import TIMEOUT, UNFINISHED, Follow
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.plan import COUNT, Plan
 from mcpmux.bench.results import OK
-from mcpmux.bench.schedule import Ramp, SleepUntil, arrivals, even_positions, poisson_positions
+from mcpmux.bench.schedule import Ramp, SleepUntil, arrivals
+from mcpmux.bench.session import Session
 from mcpmux.bench.workload import Turns
 
 DEAD_SECONDS = 1.0  # of nothing but lost connections
@@ -41,18 +42,6 @@ LATE_SECONDS = 0.005  # a request that leaves so much later than its own timer w
 Record = Callable[[str, float, float, float, str, int, int], None]
 """Counts a request that has ended, see `Tally.record`: operation, when it was meant to be sent, when it was
 sent, when it ended (on the clock of trio), outcome, bytes sent and received."""
-
-
-class Server(Protocol):
-    """What performs an ask; see `session`."""
-
-    last_words: str | None
-
-    async def perform(self, ask: Ask, follow: Follow | None = None) -> Answer:
-        """Make one request; whatever comes of it is an answer.
-
-        A good answer may be given to `follow` instead, and what that gives be asked next, as long as it does.
-        """
 
 
 @define(eq=False, repr=False)
@@ -74,10 +63,6 @@ class Work:
         """How many requests wait for their answers."""
         return 0
 
-    async def run(self, started: float) -> None:
-        """Do it; it has `started` on the clock of trio."""
-        raise NotImplementedError
-
     def stop(self, reason: str) -> None:
         """End it now; what was measured stays."""
         self.stopped = self.stopped or reason
@@ -88,7 +73,7 @@ class Work:
 class Worker:
     """One place for a request in flight. `sent` is when its request left, None while it has none."""
 
-    server: Server
+    session: Session
     follow: Follow | None = None
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     ask: Ask | None = None
@@ -98,10 +83,10 @@ class Worker:
 
 @define(eq=False, repr=False)
 class Drive(Work):
-    """One run against one target. Workers use `servers` in turn."""
+    """One run against one target. Workers use `sessions` in turn."""
 
     _plan: Plan
-    _servers: Sequence[Server]
+    _sessions: Sequence[Session]
     _mix: Turns
     _count: Record = field(alias="record")
     _random: Random
@@ -116,9 +101,9 @@ class Drive(Work):
     _until: float = field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        plan, servers = self._plan, self._servers
+        plan, sessions = self._plan, self._sessions
         self._left = COUNT if plan.count is None else plan.count
-        self._workers = [Worker(servers[turn % len(servers)]) for turn in range(plan.workers)]
+        self._workers = [Worker(session) for session in islice(cycle(sessions), plan.workers)]
         if plan.profile is None and plan.think <= 0 and self._mix.single:
             for worker in self._workers:
                 worker.follow = partial(self._follow, worker)
@@ -128,7 +113,7 @@ class Drive(Work):
         return sum(worker.sent is not None for worker in self._workers)
 
     async def run(self, started: float) -> None:
-        """Drive from `started` to the end. Cancelling it leaves nothing running."""
+        """Drive from `started`, on the clock of trio, to the end. Cancelling it leaves nothing running."""
         plan = self._plan
         self._begun = started + plan.warm_up
         self._until = self._begun + plan.duration
@@ -149,9 +134,8 @@ class Drive(Work):
         profile = self._plan.profile or ()
         if profile and self._plan.warm_up > 0:
             profile = (Ramp(profile[0].first, profile[0].first, self._plan.warm_up), *profile)
-        poisson = self._plan.poisson
-        positions = poisson_positions(lambda: self._random.expovariate(1)) if poisson else even_positions()
-        return (started + moment for moment in arrivals(profile, positions))
+        random = self._random if self._plan.poisson else None
+        return (started + moment for moment in arrivals(profile, random))
 
     def _finish(self) -> int:
         """The time is over: record as unfinished what still waits, and what was due and not sent."""
@@ -163,9 +147,8 @@ class Drive(Work):
         for intended in self._arrivals:
             if not self._may_begin(intended):
                 break
-            ask = self._mix.next().asks[0]
             over = max(now, intended)
-            self._count(ask.operation, intended, over, over, UNFINISHED, 0, 0)
+            self._count(self._mix.next_ask().operation, intended, over, over, UNFINISHED, 0, 0)
             unfinished += 1
         return unfinished
 
@@ -202,7 +185,7 @@ class Drive(Work):
             await self._take_turn(worker, intended, trio.current_time())
 
     def _may_begin(self, moment: float) -> bool:
-        """Whether another turn may begin at `moment`; after the warm-up it is counted."""
+        """After the warm-up each turn is counted."""
         if moment >= self._begun:
             if self._left <= 0:
                 return False
@@ -211,17 +194,17 @@ class Drive(Work):
 
     async def _take_turn(self, worker: Worker, intended: float, sent: float) -> float:
         """Take one turn, which begins now, at `sent`. Returns when it was over."""
-        turn = self._mix.next()
+        asks, pause = self._mix.next()
         done = sent
-        for step, ask in enumerate(turn.asks):
+        for step, ask in enumerate(asks):
             if step:
-                if turn.pause > 0:
-                    await trio.sleep(turn.pause)
+                if pause > 0:
+                    await trio.sleep(pause)
                 intended = sent = trio.current_time()
             worker.ask = ask
             worker.intended = intended
             worker.sent = sent
-            answer = await worker.server.perform(ask, worker.follow)
+            answer = await worker.session.perform(ask, worker.follow)
             done = trio.current_time()
             self._record(worker, done, *answer[:3])
             if worker.scope.cancel_called:  # for this very request, whose answer came at the last moment
@@ -258,11 +241,10 @@ class Drive(Work):
             self._lost_since = now
         self._lost += 1
         if self._lost >= DEAD_COUNT and now - self._lost_since >= DEAD_SECONDS:
-            self.stop(f"the server is gone: {worker.server.last_words or reason}")
+            self.stop(f"the server is gone: {worker.session.last_words or reason}")
         await trio.sleep(LOST_PAUSE)
 
     async def _watch(self) -> None:
-        """Cut off what has waited longer than `patience`."""
         patience = self._plan.patience
         while True:
             await trio.sleep(min(WATCH_SECONDS, patience))

@@ -7,6 +7,7 @@ connection that a session is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from attrs import Factory, field, frozen
 
 from mcpmux.bench.assertion import OF_RUN, Assertion
 from mcpmux.bench.operation import Operation, matches
-from mcpmux.bench.schedule import Profile, parse_rate, total_seconds
+from mcpmux.bench.schedule import Profile, parse_rate
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
 from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream
 from mcpmux.config.listener import is_loopback
@@ -112,7 +113,9 @@ class Plan:
     @property
     def duration(self) -> float:
         """Seconds that are measured, after the warm-up."""
-        return self.seconds or SECONDS if self.profile is None else total_seconds(self.profile)
+        if self.profile is None:
+            return self.seconds or SECONDS
+        return math.fsum(ramp.seconds for ramp in self.profile)
 
     @property
     def grace(self) -> float:
@@ -133,10 +136,8 @@ class Plan:
             raise InvalidValue(f"{sessions} sessions need as many requests in flight or clients at least")
         if not isinstance(upstream.target, Http):
             if connections not in (None, sessions):
-                kind = transport_of(upstream.target)
-                raise InvalidValue(
-                    f"over {kind} a session is a connection: leave --connections out, use --sessions"
-                )
+                advice = "a session is a connection: leave --connections out, use --sessions"
+                raise InvalidValue(f"over {transport_of(upstream.target)} {advice}")
             return 1
         if connections is None:
             return -(-workers // sessions)
@@ -148,21 +149,17 @@ class Plan:
 
     def settings(self) -> dict[str, object]:
         """What has to be equal in two runs that are compared."""
+        same = ("rate", "think", "sessions", "connections", "zipf", "check")
         return {
             "flows": [[flow.weight, flow.pause, *(step.text for step in flow.steps)] for flow in self.flows],
             "captured": self.captured.fingerprint() if self.captured is not None else None,
             "clients": None if self.rate is not None else self.workers,
-            "rate": self.rate,
             "poisson": self.poisson if self.rate is not None else None,
-            "think": self.think,
-            "sessions": self.sessions,
-            "connections": self.connections,
             "in_flight": self.workers,
-            "zipf": self.zipf,
-            "check": self.check,
             "find_max": [condition.text for condition in self.find_max],
             "push": self.push.text if self.push is not None else None,
             "resources": self.resources if self.push is not None else None,
+            **{name: getattr(self, name) for name in same},
         }
 
     def describe(self) -> str:
@@ -193,8 +190,10 @@ class Plan:
         return ["read", *(f"list {capability}" for capability in DEFAULT_LISTS)]
 
 
-def default_flows(facts: ServerFacts, uris: tuple[str, ...]) -> tuple[Flow, ...]:
+def default_flows(push: Operation | None, facts: ServerFacts, uris: tuple[str, ...]) -> tuple[Flow, ...]:
     """What is asked of a server by default: reads, or else a list. Raises InvalidValue."""
+    if push is not None:
+        return (parse_flow("subscribe"),)
     if uris:
         return (parse_flow("read"),)
     for capability in DEFAULT_LISTS:

@@ -6,6 +6,7 @@ changes a resource is counted like every other request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import cycle
 from random import Random
@@ -52,45 +53,38 @@ class Push(Work):
             self._to_tell.set()
 
     async def run(self, started: float) -> None:
-        """Subscribe, then make changes in turn.
-
-        Raises TransportError or RemoteProtocolError when the server does not take a subscription.
-        """
+        """Subscribe, then make changes in turn. Raises McpmuxError when a subscription is not taken."""
         async with trio.open_nursery() as nursery:
             with self._scope:
                 async with trio.open_nursery() as asking:
                     for session in self._sessions[1:]:
-                        asking.start_soon(self._subscribe, session, nursery)
+                        asking.start_soon(nursery.start, self._listen, session)
                 with trio.move_on_after(self._plan.duration):
                     await self._make()
             nursery.cancel_scope.cancel()
         self.ended = trio.current_time()
 
-    async def _subscribe(self, session: Session, nursery: trio.Nursery) -> None:
-        with trio.move_on_after(AGREE_SECONDS):
-            try:
-                await nursery.start(self._listen, session)
-            except RpcError as error:
-                raise RemoteProtocolError(f"it refuses a subscription: {error.message}") from None
-            return
-        raise RemoteProtocolError(f"it did not take a subscription within {AGREE_SECONDS:g} s")
-
     async def _listen(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
-        agreed = False
+        """Started once the server has agreed."""
+        with trio.move_on_after(AGREE_SECONDS) as agreeing:
 
-        def agree() -> None:
-            nonlocal agreed
-            agreed = True
-            task_status.started()
+            def agree() -> None:
+                agreeing.deadline = math.inf
+                task_status.started()
 
-        try:
-            await session.listen(self._uris, agree)
-            if session.modern:
-                self.stop("the server has ended a subscription")
-        except McpmuxError as error:
-            if not agreed:
-                raise
-            self.stop(f"a subscription broke off: {error}")
+            try:
+                await session.listen(self._uris, agree)
+                if session.modern:
+                    self.stop("the server has ended a subscription")
+            except McpmuxError as error:
+                if math.isinf(agreeing.deadline):
+                    self.stop(f"a subscription broke off: {error}")
+                elif isinstance(error, RpcError):
+                    raise RemoteProtocolError(f"it refuses a subscription: {error.message}") from None
+                else:
+                    raise
+        if agreeing.cancelled_caught:
+            raise RemoteProtocolError(f"it did not take a subscription within {AGREE_SECONDS:g} s")
 
     async def _make(self) -> None:
         plan, random, failures = self._plan, Random(self._plan.seed), 0
@@ -112,14 +106,11 @@ class Push(Work):
                     self.stop("the changes fail")
             else:
                 failures = 0
-                await self._wait_until_heard(uri)
+                with trio.move_on_after(plan.patience):
+                    while not self.deliveries.complete(uri):
+                        self._to_tell = trio.Event()
+                        await self._to_tell.wait()
             await trio.sleep(plan.think or PAUSE_SECONDS)
-
-    async def _wait_until_heard(self, uri: str) -> None:
-        with trio.move_on_after(self._plan.patience):
-            while not self.deliveries.complete(uri):
-                self._to_tell = trio.Event()
-                await self._to_tell.wait()
 
 
 @define(eq=False, repr=False)

@@ -13,7 +13,7 @@ import trio
 from attrs import define, field
 
 from mcpmux.bench.answer import Checker
-from mcpmux.bench.drive import Drive, Work
+from mcpmux.bench.drive import Drive
 from mcpmux.bench.plan import Plan, choose_uris, default_flows
 from mcpmux.bench.push import Push
 from mcpmux.bench.results import About, LoadDescription, Results, generator_of
@@ -21,7 +21,7 @@ from mcpmux.bench.schedule import SleepUntil
 from mcpmux.bench.search import Search
 from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
-from mcpmux.bench.workload import Turns, bind_mix, in_turn, parse_flow
+from mcpmux.bench.workload import bind_mix, in_turn
 from mcpmux.config import Upstream
 from mcpmux.config.model import transport_of
 from mcpmux.config.report import InvalidValue
@@ -30,9 +30,6 @@ from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.revisions import is_modern
 
 NO_PING = "`ping`: revision 2026-07-28 has none; ask for an older one with --revision"
-
-Sessions = list[Session]
-Uris = tuple[str, ...]
 
 
 def waited_seconds() -> float:
@@ -44,10 +41,7 @@ def waited_seconds() -> float:
 
 @define(eq=False, repr=False)
 class Run:
-    """A benchmark of one target that can be watched and stopped.
-
-    `cpu`: seconds that this process used; `waited`: those in which it waited for a core.
-    """
+    """Of one target; it can be watched and stopped. `cpu`: seconds used; `waited`: those without a core."""
 
     upstream: Upstream
     _plan: Plan
@@ -56,7 +50,7 @@ class Run:
     _cpu: Callable[[], float] = time.process_time
     _waited: Callable[[], float] = waited_seconds
     _opening: trio.CancelScope = field(factory=trio.CancelScope, init=False)
-    work: Work | None = field(default=None, init=False)
+    work: Drive | Push | Search | None = field(default=None, init=False)
     tally: Tally | None = field(default=None, init=False)
     results: Results | None = field(default=None, init=False)
 
@@ -70,8 +64,7 @@ class Run:
     async def measure(self) -> Results | None:
         """The results; None when it was stopped before anything was measured.
 
-        Raises TransportError, RemoteProtocolError, RpcError when it cannot be reached, ConfigError when it
-        lacks what was asked for.
+        Raises McpmuxError when it cannot be reached, ConfigError when it lacks what was asked for.
         """
         plan = self._plan
         count = plan.sessions + (plan.push is not None)  # one more makes the changes
@@ -81,55 +74,47 @@ class Run:
             judge = Checker(plan.check).judge
             setup = Setup(self._open_channel, self.upstream, plan, judge, tally, self._hear)
             async with open_sessions(setup, count) as sessions:
-                uris, mix = await self._learn(sessions[0])
-                self.tally = tally
-                self.results = await self._measure(sessions, uris, mix, tally)
+                try:
+                    work = await self._prepare(sessions, tally)
+                except InvalidValue as mistake:
+                    raise ConfigError([f"{self.upstream.name}: {mistake}"]) from None
+                self.work, self.tally = work, tally
+                self.results = await self._measure(work, sessions[0], tally)
         return self.results
 
     def _hear(self, session: int, notification: Notification) -> None:
         if isinstance(self.work, Push):
             self.work.hear(session, notification)
 
-    async def _learn(self, session: Session) -> tuple[Uris, Turns]:
-        """What to ask of the server, from its own lists where that is needed."""
-        plan = self._plan
+    async def _prepare(self, sessions: list[Session], tally: Tally) -> Drive | Push | Search:
+        """What is to be done, from the server's own lists where that is needed. Raises InvalidValue."""
+        plan, first = self._plan, sessions[0]
         if plan.captured is not None:
-            return (), in_turn(plan.captured)
-        asked_for = any(step.needs_uris for flow in plan.flows for step in flow.steps)
-        wanted = not plan.flows or plan.push is not None or asked_for
-        offered = session.facts.offers("resources")
-        try:
-            uris = await session.list_uris() if wanted and offered else ()
-            if plan.push is not None:
-                flows = plan.flows or (parse_flow("subscribe"),)
-            else:
-                flows = plan.flows or default_flows(session.facts, uris)
-            if session.modern and any(step.verb == "ping" for flow in flows for step in flow.steps):
+            mix = in_turn(plan.captured)
+        else:
+            asked_for = any(step.needs_uris for flow in plan.flows for step in flow.steps)
+            wanted = not plan.flows or plan.push is not None or asked_for
+            uris = await first.list_uris() if wanted and first.facts.offers("resources") else ()
+            flows = plan.flows or default_flows(plan.push, first.facts, uris)
+            if first.modern and any(step.verb == "ping" for flow in flows for step in flow.steps):
                 raise InvalidValue(NO_PING)
             mix = bind_mix(flows, uris, plan.zipf, Random(plan.seed))
-            return choose_uris(flows, uris, plan.resources) if plan.push is not None else uris, mix
-        except InvalidValue as mistake:
-            raise ConfigError([f"{self.upstream.name}: {mistake}"]) from None
+            if plan.push is not None:
+                return Push(plan, sessions, choose_uris(flows, uris, plan.resources), tally.record)
+        if plan.find_max:
+            return Search(plan, sessions, mix, tally, self._sleep_until, self._cpu)
+        return Drive(plan, sessions, mix, tally.record, Random(plan.seed), self._sleep_until)
 
-    async def _measure(self, sessions: Sessions, uris: Uris, mix: Turns, tally: Tally) -> Results:
-        plan = self._plan
-        when = datetime.now(UTC)
-        started = trio.current_time()
+    async def _measure(self, work: Drive | Push | Search, session: Session, tally: Tally) -> Results:
+        when, started = datetime.now(UTC), trio.current_time()
         tally.start(started)
         began, waited = self._cpu(), self._waited()
-        work: Work
-        if plan.push is not None:
-            work = Push(plan, sessions, uris, tally.record)
-        elif plan.find_max:
-            work = Search(plan, sessions, mix, tally, self._sleep_until, self._cpu)
-        else:
-            self._announce_steps(tally, started + plan.warm_up)
-            work = Drive(plan, sessions, mix, tally.record, Random(plan.seed), self._sleep_until)
-        self.work = work
+        if isinstance(work, Drive):
+            self._announce_steps(tally)
         await work.run(started)
         cpu, waited = self._cpu() - began, self._waited() - waited
         return tally.results(
-            self._about(sessions[0], when),
+            self._about(session, when),
             work.ended,
             generator_of(cpu, trio.current_time() - started, waited, work.late, requests=tally.seen),
             fan_out=work.deliveries.results() if isinstance(work, Push) else None,
@@ -137,18 +122,19 @@ class Run:
             stopped=work.stopped,
         )
 
-    def _announce_steps(self, tally: Tally, begun: float) -> None:
+    def _announce_steps(self, tally: Tally) -> None:
         """Make each part of a rate that changes a step of the results."""
         profile = self._plan.profile or ()
         constant = len(profile) == 1 and profile[0].first == profile[0].last
         if constant or len(profile) > MOST_STEPS:
             return
+        begun = tally.begun
         for ramp in profile:
             even = ramp.first == ramp.last
             name = f"{ramp.first:g}/s" if even else f"{ramp.first:g}/s to {ramp.last:g}/s"
-            tally.begin_step(begun, name, offered=(ramp.first + ramp.last) / 2)
+            step = tally.begin_step(begun, name, offered=(ramp.first + ramp.last) / 2)
             begun += ramp.seconds
-            tally.end_step(begun)
+            step.end(begun)
 
     def _about(self, session: Session, when: datetime) -> About:
         plan, target, revision = self._plan, self.upstream.target, session.facts.revision

@@ -17,8 +17,9 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import accumulate, count, repeat
+from random import Random
 from typing import NamedTuple
 
 import trio
@@ -58,10 +59,7 @@ Profile = tuple[Ramp, ...]
 
 
 def parse_rate(text: str, seconds: float) -> Profile:
-    """The profile that `text` describes; `seconds` is what steps without any duration share.
-
-    Raises InvalidValue.
-    """
+    """The profile in `text`; steps without any duration share `seconds`. Raises InvalidValue."""
     ramps: list[Ramp] = []
     following: float | None = None
     steps = text.split(",")
@@ -75,44 +73,21 @@ def parse_rate(text: str, seconds: float) -> Profile:
         following = Duration().read(found[3]) if found[3] else following
         ramps.append(Ramp(first, last, following or seconds / len(steps)))
     profile = tuple(reversed(ramps))
-    if total_arrivals(profile) < 1:
+    if math.fsum(ramp.arrivals for ramp in profile) < 1:
         raise InvalidValue(f"nothing would be sent at the rate {text!r}; {EXPECTED}")
     return profile
 
 
-def total_seconds(profile: Profile) -> float:
-    """How long it takes."""
-    return math.fsum(ramp.seconds for ramp in profile)
-
-
-def total_arrivals(profile: Profile) -> float:
-    """How many arrivals are expected in it."""
-    return math.fsum(ramp.arrivals for ramp in profile)
-
-
-def even_positions() -> Iterator[float]:
-    """Arrivals at even distances."""
-    return map(float, count())
-
-
-def poisson_positions(draw: Callable[[], float]) -> Iterator[float]:
-    """Arrivals independent of each other; `draw` gives exponential numbers of mean 1."""
-    return accumulate(draw() for _ in repeat(None))
-
-
-def arrivals(profile: Profile, positions: Iterator[float]) -> Iterator[float]:
-    """When the expected count of arrivals reaches each of `positions`, until the profile ends."""
-    start = before = 0.0
-    ramps = iter(profile)
-    ramp = next(ramps, None)
-    for position in positions:
-        while ramp is not None and position - before >= ramp.arrivals:
-            start += ramp.seconds
-            before += ramp.arrivals
-            ramp = next(ramps, None)
-        if ramp is None:
-            return
-        yield start + ramp.moment(position - before)
+def arrivals(profile: Profile, random: Random | None) -> Iterator[float]:
+    """When requests are due: independent of each other (Poisson), or without `random` at even distances."""
+    positions = accumulate(random.expovariate(1) for _ in repeat(None)) if random is not None else count(0.0)
+    position, start, before = next(positions), 0.0, 0.0
+    for ramp in profile:
+        while position - before < ramp.arrivals:
+            yield start + ramp.moment(position - before)
+            position = next(positions)
+        start += ramp.seconds
+        before += ramp.arrivals
 
 
 SleepUntil = Callable[[float], Awaitable[None]]
@@ -126,24 +101,21 @@ _Spec = ctypes.c_long * 4
 """`struct itimerspec`: seconds and nanoseconds of an interval, which is not used, and of the time to wait."""
 
 
-class KernelTimer:
-    """A timer of the Linux kernel, for one task at a time: trio itself waits whole milliseconds.
+@contextmanager
+def open_timer() -> Iterator[SleepUntil]:
+    """The most exact way to wait, for one task at a time. Only for where trio's clock is the real one.
 
-    Raises OSError where there is none.
+    That is a timer of the Linux kernel, where there is one: trio itself waits whole milliseconds.
     """
+    library = ctypes.CDLL(None)
+    create = getattr(library, "timerfd_create", None)
+    descriptor = -1 if create is None else create(CLOCK_MONOTONIC, FLAGS)
+    if descriptor < 0:
+        yield trio.sleep_until
+        return
+    set_timer = library.timerfd_settime
 
-    def __init__(self) -> None:
-        try:
-            library = ctypes.CDLL(None, use_errno=True)
-            self._set = library.timerfd_settime
-            self._descriptor = library.timerfd_create(CLOCK_MONOTONIC, FLAGS)
-        except AttributeError:
-            raise OSError("this system has no timerfd") from None
-        if self._descriptor < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-
-    async def sleep_until(self, moment: float) -> None:
-        """Wait until a moment on the clock of trio."""
+    async def sleep_until(moment: float) -> None:
         left = moment - trio.current_time()
         if left > 2 * SHORT_SECONDS:
             await trio.sleep(left - SHORT_SECONDS)
@@ -151,22 +123,11 @@ class KernelTimer:
         if left <= 0:
             await trio.lowlevel.checkpoint()
             return
-        self._set(self._descriptor, 0, _Spec(0, 0, 0, max(int(left * 1e9), 1)), None)
-        await trio.lowlevel.wait_readable(self._descriptor)
-        os.read(self._descriptor, EXPIRATIONS_BYTES)
+        set_timer(descriptor, 0, _Spec(0, 0, 0, max(int(left * 1e9), 1)), None)
+        await trio.lowlevel.wait_readable(descriptor)
+        os.read(descriptor, EXPIRATIONS_BYTES)
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self._descriptor)
-
-
-@contextmanager
-def open_timer() -> Iterator[SleepUntil]:
-    """The most exact way to wait that this system has. Only for where trio's clock is the real one."""
     try:
-        timer = KernelTimer()
-    except OSError:
-        yield trio.sleep_until
-        return
-    with closing(timer):
-        yield timer.sleep_until
+        yield sleep_until
+    finally:
+        os.close(descriptor)

@@ -9,11 +9,12 @@ import trio
 from attrs import define, evolve, field
 
 from mcpmux.bench.assertion import Assertion, value_of
-from mcpmux.bench.drive import Drive, Server, Work
+from mcpmux.bench.drive import Drive, Work
 from mcpmux.bench.formatting import rate_text, share_text
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import BUSY_SHARE, Step
 from mcpmux.bench.schedule import Ramp, SleepUntil
+from mcpmux.bench.session import Session
 from mcpmux.bench.tally import Tally
 from mcpmux.bench.workload import Turns
 
@@ -111,7 +112,7 @@ class Search(Work):
     """One search: `plan.find_max` has its conditions. `knee` has what is known so far."""
 
     _plan: Plan
-    _servers: Sequence[Server]
+    _sessions: Sequence[Session]
     _mix: Turns
     _tally: Tally
     _sleep_until: SleepUntil
@@ -140,24 +141,24 @@ class Search(Work):
             probe = evolve(self._plan, find_max=(), profile=(Ramp(rate, rate, seconds),))
             started = trio.current_time()
             begun = started + probe.warm_up
-            tally.begin_step(begun, f"{rate:g}/s", offered=rate)
+            step = tally.begin_step(begun, f"{rate:g}/s", offered=rate)
             tally.count_from(begun)
             timer = self._sleep_until
-            self.drive = drive = Drive(probe, self._servers, self._mix, tally.record, random, timer)
+            self.drive = drive = Drive(probe, self._sessions, self._mix, tally.record, random, timer)
             used = self._cpu()
             await drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)
             self.late += drive.late
             self.unfinished += drive.unfinished
             if drive.stopped is not None:
-                tally.end_step(drive.ended)
+                step.end(drive.ended)
                 self.stopped = drive.stopped
                 break
-            tally.end_step(begun + seconds)
-            why = find_break(tally.last_step(), self._plan.find_max)
+            step.end(begun + seconds)
+            why = find_break(step.freeze(step.ended), self._plan.find_max)
             if why is not None and busy >= BUSY_SHARE:
                 why = f"the load generator itself, at {busy:.0%} of its core ({why})"
-            tally.judge_step(why is None, why)
+            step.held, step.why = why is None, why
             self.knee.note(why)
             await trio.sleep(REST_SECONDS)
         self.ended = trio.current_time()

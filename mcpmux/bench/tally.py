@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ MOST_EXAMPLES = 50  # of errors in words
 MOST_STEPS = 1000  # more than any ramp or search makes; each has a histogram
 EXAMPLE_CHARACTERS = 200
 OTHERS = "others"
+TIMES = (50, 99, 99.9, 100)  # percentiles of a snapshot
 REDACTOR = Redactor()  # results are handed around; what servers say may have secrets in it
 
 Row = tuple[int, int, float | None, float | None, float | None]
@@ -50,18 +52,14 @@ EMPTY: Row = (0, 0, None, None, None)
 
 
 class Sums:
-    """Of some requests. Latencies and service times are one histogram until the first two that differ.
+    """Of some requests. Latencies and service times are one histogram until the first two that differ."""
 
-    `errors`: by kind; those of a row are with the `whole` of which it is a part.
-    """
+    __slots__ = ("count", "errors", "failed", "latency", "received_bytes", "sent_bytes", "service")
 
-    __slots__ = ("_kinds", "count", "errors", "failed", "latency", "received_bytes", "sent_bytes", "service")
-
-    def __init__(self, parts: Iterable[Sums] = (), whole: Sums | None = None) -> None:
+    def __init__(self, parts: Iterable[Sums] = ()) -> None:
         """All `parts` together."""
         self.count = self.failed = self.sent_bytes = self.received_bytes = 0
-        self.errors: dict[str, int] = {}
-        self._kinds = self.errors if whole is None else whole.errors
+        self.errors: dict[str, int] = {}  # by kind
         self.latency = self.service = Histogram()
         for part in parts:
             self.merge(part)
@@ -75,7 +73,7 @@ class Sums:
         self.received_bytes += received_bytes
         if outcome != OK:
             self.failed += 1
-            _add_kind(self._kinds, outcome)
+            self._add_kind(outcome)
             if outcome not in WAITED:
                 return
         if self.service is self.latency:
@@ -93,12 +91,17 @@ class Sums:
         self.sent_bytes += other.sent_bytes
         self.received_bytes += other.received_bytes
         for kind, count in other.errors.items():
-            _add_kind(self.errors, kind, count)
+            self._add_kind(kind, count)
         if other.service is not other.latency and self.service is self.latency:
             self._split()
         if self.service is not self.latency:
             self.service.merge(other.service)
         self.latency.merge(other.latency)
+
+    def _add_kind(self, kind: str, count: int = 1) -> None:
+        if kind not in self.errors and len(self.errors) >= MOST_KINDS:
+            kind = OTHERS
+        self.errors[kind] = self.errors.get(kind, 0) + count
 
     def _split(self) -> None:
         self.service = Histogram()
@@ -123,18 +126,15 @@ class Sums:
         )
 
 
-def _add_kind(errors: dict[str, int], kind: str, count: int = 1) -> None:
-    if kind not in errors and len(errors) >= MOST_KINDS:
-        kind = OTHERS
-    errors[kind] = errors.get(kind, 0) + count
-
-
 NOTHING = Sums()
 
 
 @define
 class OpenStep:
-    """A step so far. `sums`: of the requests meant to be sent in it. It lasts until it has `ended`."""
+    """A step so far. `sums`: of the requests meant to be sent in it. It lasts until it has `ended`.
+
+    `held`: whether it held its load, once that is known, and `why` not.
+    """
 
     began: float
     name: str
@@ -144,6 +144,10 @@ class OpenStep:
     held: bool | None = None
     why: str | None = None
     sums: Sums = field(factory=Sums)
+
+    def end(self, now: float) -> None:
+        """It ends, if it has not before. Later answers to what it has sent still count in it."""
+        self.ended = min(self.ended, now)
 
     def freeze(self, ended: float) -> Step:
         """What is kept of it. `ended`: of the run."""
@@ -157,7 +161,7 @@ class OpenStep:
         )
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True):
     """How far a run is. `elapsed`: seconds since load began; `warming`: whether the warm-up is still on.
 
     `seen`: requests that have ended, with the warm-up; `count` and `errors`: those that count.
@@ -190,7 +194,7 @@ class Tally:
         self._closing: dict[str, Sums] = {}  # of the row before, what is not summed up yet,
         self._closed = Sums()  # and what is
         self._wholes: dict[str, Sums] = {}  # by operation, without these two rows
-        self._rows: dict[str | None, list[Row]] = {}  # by operation, and those of all of them
+        self._rows: defaultdict[str | None, dict[int, Row]] = defaultdict(dict)  # by operation; None: of all
         self._connections = Sums()
         self._lost = 0  # connections
         self._steps: list[OpenStep] = []
@@ -253,64 +257,41 @@ class Tally:
             text, _ = REDACTOR.redact_text(" ".join(words().split()))
             self._examples[key] = text[:EXAMPLE_CHARACTERS]
 
-    def begin_step(self, now: float, name: str, offered: float | None = None) -> None:
-        """What is meant to be sent from now on belongs to a new step. `offered`: requests per second.
-
-        Raises ValueError when there are too many.
-        """
+    def begin_step(self, now: float, name: str, offered: float | None = None) -> OpenStep:
+        """For what is meant to be sent from now on, `offered` a second. Raises ValueError for too many."""
         if len(self._steps) >= MOST_STEPS:
             raise ValueError(f"a run has at most {MOST_STEPS} steps")
-        self.end_step(now)
-        self._steps.append(OpenStep(now, name, offered))
-
-    def end_step(self, now: float) -> None:
-        """The open step ends, if there is one. Later answers to what it has sent still count in it."""
         if self._steps:
-            self._steps[-1].ended = min(self._steps[-1].ended, now)
-
-    def judge_step(self, held: bool, why: str | None = None) -> None:
-        """Whether the last step held its load, and if not, what broke first. There has to be a step."""
-        self._steps[-1].held, self._steps[-1].why = held, why
-
-    def last_step(self) -> Step:
-        """The last step so far, as it will be in the results. There has to be a step."""
-        return self._steps[-1].freeze(self._last)
+            self._steps[-1].end(now)
+        self._steps.append(step := OpenStep(now, name, offered))
+        return step
 
     def snapshot(self, now: float, in_flight: int = 0) -> Snapshot:
         """What a live view shows. Costs more than counting: for a few times a second."""
         whole = Sums((*self._wholes.values(), *self._closing.values(), *self._open.values()))
-        return Snapshot(
-            elapsed=now - self.started,
-            warming=now < self.begun,
-            seen=self.seen,
-            count=whole.count,
-            errors=whole.failed,
-            in_flight=in_flight,
-            times=whole.latency.percentiles((50, 99, 99.9, 100)),
-            step=self._steps[-1].name if self._steps else None,
-        )
+        elapsed, warming, times = now - self.started, now < self.begun, whole.latency.percentiles(TIMES)
+        step = self._steps[-1].name if self._steps else None
+        return Snapshot(elapsed, warming, self.seen, whole.count, whole.failed, in_flight, times, step)
 
     def results(self, about: About, ended: float, generator: Generator, **more: Any) -> Results:
-        """Everything that was counted. The run lasted until `ended`, or until its last answer if later.
-
-        May be called before the end too, such as when the run is interrupted. `more`: what else is known.
-        """
+        """Everything so far. The run lasts until `ended`, or its last answer; `more`: what else is known."""
         ended = max(ended, self._last)
         self._close_rows(ended)
         self._sum_up(len(self._closing))
         began = self.begun + self._number * self.row_seconds
-        last_seconds = ended - began if ended > began or self._open else None
+        cut_short = ended > began or bool(self._open)
+        last_seconds = ended - began if cut_short else self.row_seconds
         together = Sums(self._open.values())
 
         def series(name: str | None) -> Series:
-            rows = self._closed_rows(name, self._number)
-            if last_seconds is not None:
-                rows = [*rows, (together if name is None else self._open.get(name, NOTHING)).row()]
+            rows = [self._rows[name].get(number, EMPTY) for number in range(self._number)]
+            if cut_short:
+                rows.append((together if name is None else self._open.get(name, NOTHING)).row())
             columns = dict(zip(COLUMNS, zip(*rows, strict=True) if rows else [()] * 5, strict=True))
-            last = self.row_seconds if last_seconds is None else last_seconds
-            return Series(seconds=self.row_seconds, last_seconds=last, **columns)
+            return Series(seconds=self.row_seconds, last_seconds=last_seconds, **columns)
 
         opened, times = self._connections, self._connections.latency.freeze()
+        errors = dict(opened.errors)
         return Results(
             about=about,
             seconds=ended - self.begun,
@@ -320,9 +301,7 @@ class Tally:
                 for name, whole in sorted(self._wholes.items())
             },
             series=series(None),
-            connections=Connections(
-                count=opened.count, errors=dict(opened.errors), times=times, lost=self._lost
-            ),
+            connections=Connections(count=opened.count, errors=errors, times=times, lost=self._lost),
             generator=generator,
             steps=tuple(step.freeze(ended) for step in self._steps),
             examples=dict(self._examples),
@@ -332,11 +311,10 @@ class Tally:
     def _open_row(self, operation: str) -> Sums:
         if operation not in self._wholes and len(self._wholes) >= MOST_OPERATIONS:
             operation = OTHERS
-        whole = self._wholes.setdefault(operation, Sums())
-        return self._open.setdefault(operation, Sums(whole=whole))
+        self._wholes.setdefault(operation, Sums())
+        return self._open.setdefault(operation, Sums())
 
     def _step_at(self, time: float) -> OpenStep:
-        """The last step that began by then."""
         return next((step for step in reversed(self._steps) if step.began <= time), self._steps[0])
 
     def _close_rows(self, now: float) -> None:
@@ -352,15 +330,9 @@ class Tally:
         place = self._number - 1
         for _ in range(count):
             name, row = self._closing.popitem()
-            self._closed_rows(name, place).append(row.row())
+            self._rows[name][place] = row.row()
             self._wholes[name].merge(row)
             self._closed.merge(row)
         if self._closed.count and not self._closing:
-            self._closed_rows(None, place).append(self._closed.row())
+            self._rows[None][place] = self._closed.row()
             self._closed = Sums()
-
-    def _closed_rows(self, name: str | None, count: int) -> list[Row]:
-        """The first `count` rows of an operation, or of all of them."""
-        rows = self._rows.setdefault(name, [])
-        rows += [EMPTY] * (count - len(rows))
-        return rows

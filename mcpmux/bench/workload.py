@@ -68,13 +68,6 @@ class BoundFlow(NamedTuple):
     pause: float
 
 
-class Turn(NamedTuple):
-    """One turn of a client: the asks of a flow."""
-
-    asks: Sequence[Ask]
-    pause: float
-
-
 class Turns:
     """What is asked, turn after turn, for ever. `single`: a turn is one ask. `random` belongs to it."""
 
@@ -84,11 +77,11 @@ class Turns:
         self._random = random
         self._number = 0
 
-    def next(self) -> Turn:
-        """The next turn."""
+    def next(self) -> tuple[list[Ask], float]:
+        """The asks of the next turn of a client, and the pause between them."""
         self._number += 1
         flow = self._choose()
-        return Turn([make(self._number, self._random) for make in flow.makers], flow.pause)
+        return [make(self._number, self._random) for make in flow.makers], flow.pause
 
     def next_ask(self) -> Ask:
         """The first ask of the next turn."""
@@ -97,10 +90,7 @@ class Turns:
 
 
 def bind_mix(flows: Sequence[Flow], uris: Sequence[str], exponent: float, random: Random) -> Turns:
-    """Flows drawn by weight, at a server with these resources.
-
-    Raises InvalidValue if it lacks what a flow asks for.
-    """
+    """Flows drawn by weight, at a server with these resources. Raises InvalidValue for what it lacks."""
     makers = (tuple(bind(step, uris, exponent) for step in flow.steps) for flow in flows)
     bound = [BoundFlow(each, flow.pause) for each, flow in zip(makers, flows, strict=True)]
     draw = draw_by(bound, [flow.weight for flow in flows])
@@ -145,10 +135,7 @@ _OF_ITS_TIME = (STATE, RESPONSES, TASK_ID, "task")
 
 @frozen(kw_only=True)
 class CapturedLoad:
-    """`asks`: the different requests; `order`: which of them, one after another.
-
-    `left_out`: how many captured requests are no part of it, by the reason.
-    """
+    """`order`: places in `asks`, which are different; `left_out`: how many are not in it, by the reason."""
 
     asks: Sequence[Ask]
     order: Sequence[int] = field(repr=False)

@@ -19,7 +19,7 @@ from mcpmux.bench.drive import Drive
 from mcpmux.bench.operation import Ask, Kind, parse_arguments
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.push import Deliveries
-from mcpmux.bench.schedule import Ramp, arrivals, poisson_positions
+from mcpmux.bench.schedule import Ramp, arrivals
 from mcpmux.bench.tally import MOST_KINDS, MOST_OPERATIONS, MOST_ROWS, Tally
 from mcpmux.bench.workload import bind_mix, parse_flow
 from mcpmux.protocol.call import Call
@@ -101,7 +101,7 @@ def template_of(count: int) -> object:
 
 def schedule_of(count: int) -> object:
     random = Random(1)
-    moments = arrivals((Ramp(1000.0, 1000.0, 1e6),), poisson_positions(lambda: random.expovariate(1)))
+    moments = arrivals((Ramp(1000.0, 1000.0, 1e6),), random)
     for _ in islice(moments, count):
         pass
     return moments

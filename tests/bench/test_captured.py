@@ -50,7 +50,7 @@ def dialogue(*requests: tuple[str, dict[str, Any]], problem: str | None = None, 
 
 def asked(load: captured.CapturedLoad, times: int) -> list[tuple[str, str]]:
     mix = in_turn(load)
-    asks = [ask for _ in range(times) for ask in mix.next().asks]
+    asks = [ask for _ in range(times) for ask in mix.next()[0]]
     return [(ask.operation, ask.subject or "") for ask in asks]
 
 

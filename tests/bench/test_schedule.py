@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from mcpmux.bench.schedule import (
     Ramp,
     arrivals,
-    even_positions,
     parse_rate,
-    poisson_positions,
-    total_arrivals,
-    total_seconds,
 )
 from mcpmux.config.report import InvalidValue
 
@@ -55,36 +51,36 @@ profiles = st.lists(ramps, min_size=1, max_size=4).map(tuple)
 
 @given(profiles)
 def test_even_arrivals_are_as_many_as_the_rates_say_in_every_stretch(profile: tuple[Ramp, ...]) -> None:
-    moments = list(arrivals(profile, even_positions()))
+    moments = list(arrivals(profile, None))
     start = 0.0
     for ramp in profile:
         inside = sum(start <= moment < start + ramp.seconds for moment in moments)
         assert abs(inside - ramp.arrivals) <= 1.001
         start += ramp.seconds
-    assert abs(len(moments) - total_arrivals(profile)) <= 1.001
+    assert abs(len(moments) - sum(ramp.arrivals for ramp in profile)) <= 1.001
 
 
 @given(profiles, st.integers(0, 9))
 def test_arrivals_are_in_order_and_inside_the_schedule(profile: tuple[Ramp, ...], seed: int) -> None:
     random = Random(seed)
-    moments = list(arrivals(profile, poisson_positions(lambda: random.expovariate(1))))
+    moments = list(arrivals(profile, random))
     assert moments == sorted(moments)
-    assert all(0 <= moment <= total_seconds(profile) + 1e-9 for moment in moments)
+    assert all(0 <= moment <= sum(ramp.seconds for ramp in profile) + 1e-9 for moment in moments)
 
 
 def test_even_arrivals_at_a_constant_rate_are_at_even_distances() -> None:
-    assert list(arrivals((Ramp(4, 4, 1),), even_positions())) == pytest.approx([0, 0.25, 0.5, 0.75])
+    assert list(arrivals((Ramp(4, 4, 1),), None)) == pytest.approx([0, 0.25, 0.5, 0.75])
 
 
 def test_a_ramp_is_half_as_dense_in_its_first_half() -> None:
-    moments = list(arrivals((Ramp(0, 200, 10),), even_positions()))
+    moments = list(arrivals((Ramp(0, 200, 10),), None))
     assert len(moments) == 1000
     assert sum(moment < 5 for moment in moments) == pytest.approx(250, abs=1)
 
 
 def test_poisson_arrivals_have_the_rate_and_know_nothing_of_each_other() -> None:
     random = Random(7)
-    moments = list(arrivals((Ramp(1000, 1000, 50),), poisson_positions(lambda: random.expovariate(1))))
+    moments = list(arrivals((Ramp(1000, 1000, 50),), random))
     gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
     mean = sum(gaps) / len(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
@@ -95,7 +91,7 @@ def test_poisson_arrivals_have_the_rate_and_know_nothing_of_each_other() -> None
 def test_the_same_seed_makes_the_same_arrivals() -> None:
     def make(seed: int) -> list[float]:
         random = Random(seed)
-        return list(arrivals((Ramp(50, 90, 3),), poisson_positions(lambda: random.expovariate(1))))
+        return list(arrivals((Ramp(50, 90, 3),), random))
 
     assert make(3) == make(3)
     assert make(3) != make(4)

@@ -131,11 +131,11 @@ def test_a_request_belongs_to_the_step_in_which_it_was_meant_to_be_sent():
     tally.begin_step(0.0, "slow", offered=2.0)
     ask(tally, 0.5, 0.1)
     ask(tally, 0.9, 0.05, "tool error")
-    tally.begin_step(1.0, "fast", offered=9.0)
+    step = tally.begin_step(1.0, "fast", offered=9.0)
     ask(tally, 0.8, 0.7)
     ask(tally, 1.2, 0.4)
-    tally.end_step(2.0)
-    tally.judge_step(held=False, why="p99 ≥ 0.1 s")
+    step.end(2.0)
+    step.held, step.why = False, "p99 ≥ 0.1 s"
     ask(tally, 1.9, 0.3)
     slow, fast = ended(tally, 5.0).steps
     assert (slow.count, slow.errors, slow.latency.count, slow.arrived) == (3, {"tool error": 1}, 2, 1)
