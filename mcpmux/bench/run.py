@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -19,7 +20,7 @@ from mcpmux.bench.push import Push
 from mcpmux.bench.results import About, LoadDescription, Results, generator_of
 from mcpmux.bench.schedule import SleepUntil
 from mcpmux.bench.search import Search
-from mcpmux.bench.session import OpenChannel, Session, Setup, open_sessions
+from mcpmux.bench.session import OpenChannel, Session, open_sessions
 from mcpmux.bench.tally import MOST_STEPS, Tally
 from mcpmux.bench.workload import bind_mix, in_turn
 from mcpmux.config import Upstream
@@ -67,13 +68,12 @@ class Run:
         Raises McpmuxError when it cannot be reached, ConfigError when it lacks what was asked for.
         """
         plan = self._plan
-        count = plan.sessions + (plan.push is not None)  # one more makes the changes
         warm_up = 0.0 if plan.find_max or plan.push is not None else plan.warm_up
         tally = Tally(trio.current_time(), warm_up, plan.longest)
         with self._opening:
             judge = Checker(plan.check).judge
-            setup = Setup(self._open_channel, self.upstream, plan, judge, tally, self._hear)
-            async with open_sessions(setup, count) as sessions:
+            make = partial(Session, self._open_channel, self.upstream, plan, judge, tally, self._hear)
+            async with open_sessions(make, self.upstream, plan) as sessions:
                 try:
                     work = await self._prepare(sessions, tally)
                 except InvalidValue as mistake:

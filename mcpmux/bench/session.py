@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Follow, Judge, describe, size_of, words_of
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool, open_connector
@@ -49,27 +49,19 @@ PAUSE_SECONDS = 0.1  # before the first opening again; doubled each time
 OpenChannel = Callable[[Upstream, Hear], AbstractAsyncContextManager[Channel]]
 
 
-@frozen
-class Setup:
-    """How sessions are opened. `hear` is told a session's number and what belongs to no request."""
-
-    open_channel: OpenChannel
-    upstream: Upstream
-    plan: Plan
-    judge: Judge
-    tally: Tally
-    hear: Callable[[int, Notification], None]
-
-
 @asynccontextmanager
-async def open_sessions(setup: Setup, count: int) -> AsyncIterator[list[Session]]:
-    """So many, in the order of their numbers; leaving ends them. Raises McpmuxError if one does not open."""
+async def open_sessions(
+    make: Callable[..., Session], upstream: Upstream, plan: Plan
+) -> AsyncIterator[list[Session]]:
+    """Those of a plan, in the order of their numbers; leaving ends them. `make` is told number, limit and
+    connector. Raises McpmuxError when one cannot be opened the first time.
+    """
     limit = trio.CapacityLimiter(OPENING_AT_ONCE)
-    async with open_connector(setup.upstream, OPENING_AT_ONCE) as connector, trio.open_nursery() as nursery:
-        plan = setup.plan
+    count = plan.sessions + (plan.push is not None)  # one more makes the changes
+    async with open_connector(upstream, OPENING_AT_ONCE) as connector, trio.open_nursery() as nursery:
         if plan.connections is not None and plan.connections < plan.workers:
             connector = None  # or more connections would be taken than were asked for
-        sessions = [Session(setup, number, limit, connector) for number in range(count)]
+        sessions = [make(number, limit, connector) for number in range(count)]
         try:
             await nursery.start(sessions[0].run)  # alone: where this fails, the others need not be tried
             async with trio.open_nursery() as opening:
@@ -88,10 +80,16 @@ class Session:
         being opened --> open -- lost --> being opened, or given up
         `end`: it is over, from wherever it is
 
-    `_connection` is there while it is open; `_pool` has its own connections for single requests.
+    `hear` is told its number and what belongs to no request. `_connection` is there while it is open; `_pool`
+    has its own connections for single requests.
     """
 
-    _setup: Setup
+    _open_channel: OpenChannel
+    _upstream: Upstream
+    _plan: Plan
+    _judge: Judge
+    _tally: Tally
+    _hear: Callable[[int, Notification], None]
     _number: int
     _limit: trio.CapacityLimiter
     _connector: Connector | None
@@ -100,9 +98,8 @@ class Session:
     last_words: str | None = None
     _connection: Connection | None = None
     _pool: HttpPool | None = None
-    _given_up: bool = False
     _over: bool = False
-    _decided: trio.Event = field(factory=trio.Event)  # set when it is open again, or given up
+    _decided: trio.Event = field(factory=trio.Event)  # set when it is open, or given up
     _expired: trio.Event = field(factory=trio.Event)  # set when the server does not know it any more
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _holding: trio.CancelScope | None = None
@@ -115,7 +112,7 @@ class Session:
 
     async def perform(self, ask: Ask, follow: Follow | None = None) -> Answer:
         """Make one request of the load, and those that `follow`; whatever comes of the last is an answer."""
-        chain = Chain(ask, self._setup.judge, follow)
+        chain = Chain(ask, self._judge, follow)
         answer = await self._perform(chain)
         while chain.pending:
             chain.pending = False
@@ -124,7 +121,7 @@ class Session:
 
     async def _perform(self, chain: Chain) -> Answer:
         while (connection := self._connection) is None:
-            if self._given_up:
+            if self._decided.is_set():
                 return Answer(LOST, size_of(chain.ask.call.params), 0, self.last_words or LOST)
             await self._decided.wait()
         try:
@@ -138,7 +135,7 @@ class Session:
             if isinstance(error, SessionExpired) and self._connection is connection:
                 self._expired.set()
             kind, words = describe(error), str(error)
-            self._setup.tally.explain(chain.ask.operation, kind, lambda: words)
+            self._tally.explain(chain.ask.operation, kind, lambda: words)
             lost = isinstance(error, TransportError) and not isinstance(error, HttpStatusError)
             return Answer(kind, size_of(chain.ask.call.params), 0, words if lost else None)
 
@@ -156,7 +153,7 @@ class Session:
             return Answer(OK, 0, 0)  # of an ask that was counted already
         outcome = chain.judge(chain.ask, result)
         if outcome == TOOL_ERROR:
-            self._setup.tally.explain(chain.ask.operation, outcome, lambda: words_of(result))
+            self._tally.explain(chain.ask.operation, outcome, lambda: words_of(result))
         return Answer(outcome, size_of(chain.ask.call.params), size_of(result))
 
     async def listen(self, uris: Sequence[str], agree: Callable[[], object]) -> None:
@@ -208,37 +205,33 @@ class Session:
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Keep it open until `end`. Raises McpmuxError when it cannot be opened the first time."""
-        tally, losses, was_open = self._setup.tally, 0, False
-        again = self._setup.plan.push is None  # a lost subscriber missed changes
+        losses, was_open = 0, False
+        most = REOPENINGS if self._plan.push is None else 0  # a lost subscriber missed changes
         with self._scope:
-            while True:
+            while losses <= most and not self._over:
+                if losses:
+                    await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
                 began, ready = trio.current_time(), math.inf
                 try:
                     async with self._open() as lost:
                         ready = trio.current_time()
-                        tally.connected(ready - began)
+                        self._tally.connected(ready - began)
                         self._decided.set()
                         if not was_open:
                             was_open = True
                             task_status.started()
-                        await self._hold(lost, again)
+                        await self._hold(lost)
                 except* McpmuxError as group:
                     failure = next(error for error in leaves_of(group) if isinstance(error, McpmuxError))
                     self.last_words = str(failure)
                     if math.isinf(ready):
-                        tally.connected(trio.current_time() - began, describe(failure))
+                        self._tally.connected(trio.current_time() - began, describe(failure))
                     if not was_open:
                         raise
-                if self._over:
-                    return
                 losses = 1 if trio.current_time() - ready >= STEADY_SECONDS else losses + 1
-                if not again or losses > REOPENINGS:
-                    self._given_up = True
-                    self._decided.set()
-                    return
-                await trio.sleep(PAUSE_SECONDS * 2 ** (losses - 1))
+            self._decided.set()
 
-    async def _hold(self, lost: trio.Event, again: bool) -> None:
+    async def _hold(self, lost: trio.Event) -> None:
         try:
             with trio.CancelScope() as self._holding:
                 await lost.wait()
@@ -247,19 +240,18 @@ class Session:
             if not self._over:
                 self._connection = self._pool = None
                 self._decided = trio.Event()
-                if again:
-                    self._setup.tally.lost_connection()
+                if self._plan.push is None:
+                    self._tally.lost_connection()
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[trio.Event]:
         """Open it; gives what is set when it is lost. Raises McpmuxError."""
-        setup = self._setup
         pool: HttpPool | None = None
         async with AsyncExitStack() as stack:
             async with self._limit:
-                opening = setup.open_channel(setup.upstream, partial(setup.hear, self._number))
+                opening = self._open_channel(self._upstream, partial(self._hear, self._number))
                 channel = await stack.enter_async_context(opening)
-                connection = await _connect(channel, setup.upstream, setup.plan.revision)
+                connection = await _connect(channel, self._upstream, self._plan.revision)
                 self.facts, self.modern = connection.facts, is_modern(connection.facts.revision)
                 if self._connector is not None and isinstance(connection.channel, HttpChannel):
                     client_info = CLIENT_INFO if self.modern else None
