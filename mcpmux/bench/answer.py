@@ -34,10 +34,7 @@ DIGEST_BYTES = 16  # enough that two different answers never look alike
 
 
 class Answer(NamedTuple):
-    """How one request ended. `lost`: why the server could not be reached, None when it answered.
-
-    Bytes are those of `params` and of the result, as JSON; neither envelopes nor headers.
-    """
+    """How one request ended. Bytes are of its params and result, as JSON. `lost`: why there is no answer."""
 
     outcome: str
     sent_bytes: int
@@ -88,10 +85,7 @@ def words_of(result: Fields) -> str:
 
 @define(eq=False, repr=False)
 class Checker:
-    """Remembers the first answer for each subject and compares the later ones.
-
-    `mode`: `length`, `hash` or None. Of more than MOST_KNOWN subjects the later ones are not compared.
-    """
+    """Compares answers with the first one of their subject, if among MOST_KNOWN: `length`, `hash` or not."""
 
     _mode: str | None
     _known: dict[str, int | bytes] = field(factory=dict)
@@ -115,10 +109,7 @@ class Checker:
 Judge = Callable[[Ask, Fields], str]
 
 Follow = Callable[[int, int], Ask | None]
-"""Counts a good answer, given the bytes sent and received, and returns the next ask.
-
-Or returns None, and has not counted it.
-"""
+"""Counts a good answer by its bytes sent and received, and gives the next ask; or does neither."""
 
 
 @define(eq=False, repr=False)

@@ -32,21 +32,13 @@ from mcpmux.traffic.reading.histogram import Distribution
 
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
-UNITS: Mapping[str, Mapping[str, float]] = {
-    "seconds": {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0},
-    "rate": {"/s": 1.0, "/min": 1 / 60},
-    "share": {"%": 0.01},
-    "count": {"": 1.0},
+UNITS: Mapping[str, tuple[Mapping[str, float], Callable[[float], str]]] = {
+    "seconds": ({"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}, time_text),
+    "rate": ({"/s": 1.0, "/min": 1 / 60}, rate_text),
+    "share": ({"%": 0.01}, share_text),
+    "count": ({"": 1.0}, "{:,.0f}".format),
 }
-"""Kind of a value -> its units, and what they are worth."""
-
-TEXTS: Mapping[str, Callable[[float], str]] = {
-    "seconds": time_text,
-    "rate": rate_text,
-    "share": share_text,
-    "count": lambda value: f"{value:,.0f}",
-}
-"""Kind of a value -> how it is shown."""
+"""Kind of a value -> its units and what they are worth, and how it is shown."""
 
 KINDS = {"rate": ("rate",), "errors": ("share", "count"), "generator": ("share",)}
 """Measure -> kinds of its values; all others are seconds (of times) or counts."""
@@ -108,7 +100,7 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
 
     def text_of(self, value: float) -> str:
         """A value in the units of `limit`, for people."""
-        return TEXTS[self.kind](value)
+        return UNITS[self.kind][1](value)
 
 
 def parse_assertion(text: str) -> Assertion:
@@ -146,13 +138,13 @@ def parse_assertion(text: str) -> Assertion:
         raise BadAssertion(text, place, f"nothing called {measure!r} is measured; {guess}")
 
     kinds = KINDS.get(measure, ("seconds" if is_time else "count",))
-    kind = next((kind for kind in kinds if unit in UNITS[kind]), "")
+    kind = next((kind for kind in kinds if unit in UNITS[kind][0]), "")
     place = found.start("unit")
     refuse(found["value"] is None, place, f"a number has to follow the comparison, {EXAMPLES}")
-    wanted = " or ".join(name or "no unit" for kind in kinds for name in UNITS[kind])
+    wanted = " or ".join(name or "no unit" for kind in kinds for name in UNITS[kind][0])
     what = f"{unit!r} is no unit of {measure}" if unit else f"{measure} needs a unit"
     refuse(not kind, place, f"{what}: write {wanted}")
-    limit = float(found["value"]) * UNITS[kind][unit]
+    limit = float(found["value"]) * UNITS[kind][0][unit]
 
     assertion = Assertion(text=text, part=part, measure=measure, comparison=sign, limit=limit, kind=kind)
     # Nothing measured is below 0; a share of errors is not above 1.

@@ -46,10 +46,9 @@ sent, when it ended (on the clock of trio), outcome, bytes sent and received."""
 
 @define(eq=False, repr=False)
 class Work:
-    """What a run does until it is over, or `stop`ped. `ended`: when that was.
+    """What a run does until it has `ended` or is `stopped`, and why.
 
-    `stopped`: why it ended before its time. `unfinished`: requests that had no answer at the end. `late`:
-    requests that left late by the generator's own fault.
+    `unfinished`: requests without an answer by then; `late`: those that left late by the generator's fault.
     """
 
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)

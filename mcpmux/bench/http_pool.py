@@ -119,9 +119,9 @@ class HttpConnection:
             self._byte_stream.close()
 
     async def exchange(self, chain: Chain, encode: Callable[[Chain], bytes]) -> None:
-        """Send what a chain asks, encoded by `encode`, and what follows it; wait for the last answer.
+        """Send what a chain asks and what follows; wait for the last answer. Any error closes the connection.
 
-        Raises TransportError, RemoteProtocolError. These and cancelling it close the connection.
+        Raises TransportError, RemoteProtocolError.
         """
         self._chain, self._encode = chain, encode
         self.begun = self._over = False
@@ -234,10 +234,7 @@ class HttpPool:
         self._idle.append(await self.connector.open())
 
     async def exchange(self, chain: Chain) -> Fields:
-        """One request, or several of a chain: the answer to its last ask, unless another is pending.
-
-        Raises RpcError, TransportError, RemoteProtocolError.
-        """
+        """The answer to the last ask of a chain, unless another is pending. Raises McpmuxError."""
         while True:
             connection = self._take_idle() or await self.connector.open()
             try:

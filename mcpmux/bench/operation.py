@@ -141,10 +141,7 @@ def always(ask: Ask) -> Make:
 
 
 def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
-    """A function that makes the asks of an operation at a server that has these resources.
-
-    `exponent` of their popularity: 0 for all alike. Raises InvalidValue when there is nothing to ask.
-    """
+    """Makes the asks. `exponent` of the popularity of resources: 0 for all alike. Raises InvalidValue."""
     verb, name, template = operation.verb, operation.name, operation.arguments
 
     def draw_from(items: Sequence[T], about: str = "") -> Draw[T]:

@@ -103,10 +103,7 @@ _Spec = ctypes.c_long * 4
 
 @contextmanager
 def open_timer() -> Iterator[SleepUntil]:
-    """The most exact way to wait, for one task at a time. Only for where trio's clock is the real one.
-
-    That is a timer of the Linux kernel, where there is one: trio itself waits whole milliseconds.
-    """
+    """Exact waits of one task on the real clock, by a kernel timer: trio itself waits whole milliseconds."""
     library = ctypes.CDLL(None)
     create = getattr(library, "timerfd_create", None)
     descriptor = -1 if create is None else create(CLOCK_MONOTONIC, FLAGS)

@@ -143,8 +143,8 @@ class Search(Work):
             begun = started + probe.warm_up
             step = tally.begin_step(begun, f"{rate:g}/s", offered=rate)
             tally.count_from(begun)
-            timer = self._sleep_until
-            self.drive = drive = Drive(probe, self._sessions, self._mix, tally.record, random, timer)
+            drive = Drive(probe, self._sessions, self._mix, tally.record, random, self._sleep_until)
+            self.drive = drive
             used = self._cpu()
             await drive.run(started)
             busy = (self._cpu() - used) / max(trio.current_time() - started, 1e-9)

@@ -114,16 +114,11 @@ class Sums:
 
     def freeze(self, series: Series) -> OperationResult:
         """What is kept of an operation."""
+        counts = {name: getattr(self, name) for name in ("count", "sent_bytes", "received_bytes")}
         latency = self.latency.freeze()
-        return OperationResult(
-            count=self.count,
-            errors=dict(self.errors),
-            sent_bytes=self.sent_bytes,
-            received_bytes=self.received_bytes,
-            latency=latency,
-            service=latency if self.service is self.latency else self.service.freeze(),
-            series=series,
-        )
+        service = latency if self.service is self.latency else self.service.freeze()
+        errors = dict(self.errors)
+        return OperationResult(**counts, errors=errors, latency=latency, service=service, series=series)
 
 
 NOTHING = Sums()
@@ -131,10 +126,7 @@ NOTHING = Sums()
 
 @define
 class OpenStep:
-    """A step so far. `sums`: of the requests meant to be sent in it. It lasts until it has `ended`.
-
-    `held`: whether it held its load, once that is known, and `why` not.
-    """
+    """A step so far, which lasts until it has `ended`. `sums`: of the requests meant to be sent in it."""
 
     began: float
     name: str
@@ -151,38 +143,29 @@ class OpenStep:
 
     def freeze(self, ended: float) -> Step:
         """What is kept of it. `ended`: of the run."""
-        same = ("name", "offered", "arrived", "held", "why")
-        return Step(
-            seconds=max((ended if math.isinf(self.ended) else self.ended) - self.began, 0.0),
-            count=self.sums.count,
-            errors=dict(self.sums.errors),
-            latency=self.sums.latency.freeze(),
-            **{name: getattr(self, name) for name in same},
-        )
+        same = {name: getattr(self, name) for name in ("name", "offered", "arrived", "held", "why")}
+        seconds = max((ended if math.isinf(self.ended) else self.ended) - self.began, 0.0)
+        count, errors, latency = self.sums.count, dict(self.sums.errors), self.sums.latency.freeze()
+        return Step(seconds=seconds, count=count, errors=errors, latency=latency, **same)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """How far a run is. `elapsed`: seconds since load began; `warming`: whether the warm-up is still on.
+    """How far a run is. `seen`: requests that have ended, with those of the warm-up; `times`: see TIMES."""
 
-    `seen`: requests that have ended, with the warm-up; `count` and `errors`: those that count.
-    `times`: p50, p99, p99.9 and the most in seconds, of all that counts so far. `step`: the last one's name.
-    """
-
-    elapsed: float
+    elapsed: float  # seconds since load began
     warming: bool
     seen: int
-    count: int
+    count: int  # of those that count, as `errors` and `times` are
     errors: int
     in_flight: int
     times: Sequence[float | None]
-    step: str | None = None
+    step: str | None = None  # the name of the last one
 
 
 class Tally:
-    """Of one run against one target.
+    """Of one run against one target. `warm_up`: seconds left out from `started` on.
 
-    `started`: when load began; `warm_up`: seconds left out from then on; `longest`: seconds that the run
-    may last, which fixes how long the rows of its series are. What arrives later counts in the last row.
+    `longest`: seconds that it may last, which fixes the length of rows; what comes later is in the last one.
     """
 
     def __init__(self, started: float, warm_up: float = 0.0, longest: float = 3600.0) -> None:
@@ -217,9 +200,8 @@ class Tally:
         sent_bytes: int,
         received_bytes: int,
     ) -> None:
-        """Count a request that has ended. `intended`: when it should have been sent; equal to `sent` in a
-        closed loop. `outcome`: "ok", or what went wrong in a few words: "rpc -32602", "tool error",
-        "timeout", "connection lost", "wrong answer".
+        """Count a request that has ended and was meant to be sent at `intended`; `outcome`: OK or what went
+        wrong, in a few words such as "rpc -32602", "timeout" or "wrong answer".
         """
         self.seen += 1
         if intended < self._counted_from:

@@ -176,13 +176,8 @@ MEASURES = {
 
 def compare_reports(old: Report, new: Report, random: Random) -> list[Comparison]:
     """Every target that both have, by name; when each has but one, those two."""
-    before, after = by_name(old.results), by_name(new.results)
-    if len(before) == len(after) == 1:
-        (one,), (other,) = before.values(), after.values()
-        pairs = [(next(iter(after)), one, other)]
-    else:
-        pairs = [(name, before[name], runs) for name, runs in after.items() if name in before]
-    found = [compare_runs(name, one, other, random) for name, one, other in pairs]
+    before, after = _matched(old, new)
+    found = [compare_runs(name, before[name], runs, random) for name, runs in after.items() if name in before]
     if old.machine == new.machine:
         return found
     note = "the two were not measured on the same kind of machine"
@@ -201,8 +196,15 @@ def compare_targets(results: Iterable[Results], random: Random) -> list[Comparis
 
 def unmatched(old: Report, new: Report) -> list[str]:
     """Names of targets that only one of the two has, when targets are matched by name."""
+    before, after = _matched(old, new)
+    return sorted(before.keys() ^ after.keys())
+
+
+def _matched(old: Report, new: Report) -> tuple[dict[str, list[Results]], dict[str, list[Results]]]:
     before, after = by_name(old.results), by_name(new.results)
-    return [] if len(before) == len(after) == 1 else sorted(before.keys() ^ after.keys())
+    if len(before) == len(after) == 1:
+        before = dict(zip(after, before.values(), strict=True))
+    return before, after
 
 
 def compare_runs(name: str, old: Runs, new: Runs, random: Random, sides: Sides = OLD_NEW) -> Comparison:

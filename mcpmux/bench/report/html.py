@@ -262,13 +262,14 @@ def _grid(x: Scale, y: Scale) -> Iterator[Markup]:
 
 def _lines(x: Scale, y: Scale, lines: Lines, stairs: bool = False) -> tuple[list[Markup], Legend]:
     """Each in a colour of its own, the first on top, and broken where there is no value."""
+    legend = [(f"c{place % COLOURS}", name) for place, name in enumerate(lines)]
     marks = []
-    for place, points in reversed(list(enumerate(lines.values()))):
+    for (style, _), points in reversed(list(zip(legend, lines.values(), strict=True))):
         for has_value, piece in groupby(points, lambda point: point[1] is not None):
             if has_value:
                 ends = _thinned((x.at(one), y.at(other)) for one, other in piece if other is not None)
-                marks.append(_path(list(ends), _colour(place), stairs))
-    return marks, [(_colour(place), name) for place, name in enumerate(lines)]
+                marks.append(_path(list(ends), style, stairs))
+    return marks, legend
 
 
 def _path(points: Sequence[tuple[float, float]], style: str, stairs: bool) -> Markup:
@@ -287,11 +288,6 @@ def _thinned(places: Iterable[tuple[float, float]]) -> Iterator[tuple[float, flo
             extremes = min(points, key=itemgetter(1)), max(points, key=itemgetter(1))
             points = [points[0], *sorted(extremes, key=points.index), points[-1]]
         yield from points
-
-
-def _colour(place: int) -> str:
-    """The class of a line."""
-    return f"c{place % COLOURS}"
 
 
 def _text(text: str, anchor: str, x: float, y: float, style: str = "") -> Markup:
@@ -387,15 +383,14 @@ def _knee(steps: Sequence[Step]) -> Iterator[Markup]:
     x = _across("answers per second", even_ticks(max(step.rate for step in shown), 8, number_text))
     y = _latency_axis([latency for points in lines.values() for _, latency in points])
     marks, legend = _lines(x, y, lines)
-    for place, (name, points) in enumerate(lines.items()):
+    for (colour, name), points in zip(legend, lines.values(), strict=True):
         for step, (rate, latency) in zip(shown, points, strict=True):
             broken, why = (
                 (" broken", f", not held: {step.why or 'too slow'}") if step.held is False else ("", "")
             )
             text = f"{step.name}: {rate_text(rate)}, {name} {time_text(latency)}{why}"
             spot = {"cx": x.at(rate), "cy": y.at(latency), "r": 4.5}
-            style = f"{_colour(place)}{broken} dot"
-            marks.append(element("circle", element("title", text), class_=style, **spot))
+            marks.append(element("circle", element("title", text), class_=f"{colour}{broken} dot", **spot))
     held = [pair for pair in zip(shown, lines["p99"], strict=True) if pair[0].held is not False]
     for step, (rate, latency) in held[-1:]:
         left = x.at(rate)
