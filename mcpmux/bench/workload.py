@@ -129,7 +129,8 @@ _LOADS = {
 }
 """Method of a captured request -> what its operation is called, and how it is carried out."""
 
-_OF_A_SESSION = frozenset({m.INITIALIZE, m.DISCOVER, m.PING, m.SET_LEVEL, m.LISTEN})
+_NEVER_LOAD = dict.fromkeys((m.INITIALIZE, m.DISCOVER, m.PING, m.SET_LEVEL, m.LISTEN), OF_A_SESSION)
+_NEVER_LOAD[m.RESOURCES_UNSUBSCRIBE] = TAKEN_BACK
 _OF_ITS_TIME = (STATE, RESPONSES, TASK_ID, "task")
 
 
@@ -170,11 +171,10 @@ def load_of(dialogues: Iterable[Dialogue], *, with_tools: bool) -> CapturedLoad:
     order = array("I")
     left_out: Counter[str] = Counter()
     for turn in turns:
-        reason = _why_left_out(turn, with_tools=with_tools)
         key = _key_of(turn.method, turn.params)
         is_new = key not in numbers
-        if reason is None and (len(order) >= MOST_REQUESTS or (is_new and len(numbers) >= MOST_DIFFERENT)):
-            reason = TOO_MANY
+        too_many = len(order) >= MOST_REQUESTS or (is_new and len(numbers) >= MOST_DIFFERENT)
+        reason = _why_left_out(turn, with_tools=with_tools) or (TOO_MANY if too_many else None)
         if reason is not None:
             left_out[reason] += 1
             continue
@@ -189,11 +189,7 @@ def _key_of(method: str, params: Fields) -> object:
 
 
 def _why_left_out(turn: Captured, *, with_tools: bool) -> str | None:
-    if turn.method in _OF_A_SESSION:
-        return OF_A_SESSION
-    if turn.method == m.RESOURCES_UNSUBSCRIBE:
-        return TAKEN_BACK
-    reason = why_not(turn, with_tools=with_tools)
+    reason = _NEVER_LOAD.get(turn.method) or why_not(turn, with_tools=with_tools)
     if reason is not None:
         return reason
     if _LOADS.get(turn.method, ("", None))[1] is Kind.WALK:
