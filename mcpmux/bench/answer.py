@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from attrs import define, field
 
-from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.results import OK
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.envelope import decode_list, text_of
@@ -131,5 +131,5 @@ class Chain:
         if ask is None:
             return None
         self.ask = ask
-        self.pending = ask.kind is not Kind.ONCE
+        self.pending = ask.call.method in SEVERAL
         return None if self.pending else ask

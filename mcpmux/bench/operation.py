@@ -11,7 +11,6 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, TypeVar
@@ -45,25 +44,17 @@ EXPECTED = "expected one of: " + ", ".join(f"{verb} {rest}".strip() for verb, re
 NAMED = {"tool": m.TOOLS_CALL, "prompt": m.PROMPTS_GET}
 
 
-class Kind(Enum):
-    """How a call is carried out."""
-
-    ONCE = "once"
-    WALK = "walk"
-    """Every page of a list."""
-    SUBSCRIBE = "subscribe"
-    """To a URI, and unsubscribe again."""
-
-
-OF_URIS = {"read": (m.RESOURCES_READ, Kind.ONCE), "subscribe": (m.RESOURCES_SUBSCRIBE, Kind.SUBSCRIBE)}
+OF_URIS = {"read": m.RESOURCES_READ, "subscribe": m.RESOURCES_SUBSCRIBE}
 """Verbs about resources of the server's own list."""
+
+SEVERAL = frozenset({*m.LISTS, m.RESOURCES_SUBSCRIBE})
+"""What is asked for by several requests: every page of a list; a subscription, which is taken back."""
 
 
 class Ask(NamedTuple):
     """One request. `operation`: its name in the results; `subject`: the URI that is read, for `Checker`."""
 
     operation: str
-    kind: Kind
     call: Call
     subject: str | None = None
 
@@ -150,15 +141,13 @@ def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
         return draw_by(items, zipf(len(items), exponent))
 
     if verb in OF_URIS:
-        method, kind = OF_URIS[verb]
         glob = operation.subject
         found = [uri for uri in uris if matches(glob or "*", uri)]
-        asks = [Ask(name, kind, Call(method, {"uri": raw(uri)}, {}), uri) for uri in found]
+        asks = [Ask(name, Call(OF_URIS[verb], {"uri": raw(uri)}, {}), uri) for uri in found]
         draw = draw_from(asks, f" that matches {glob}" if glob else "")
         return lambda _number, random: draw(random)
     if template is None:
-        method, kind = (LISTS[operation.subject], Kind.WALK) if verb == "list" else (m.PING, Kind.ONCE)
-        return always(Ask(name, kind, Call(method, {}, {})))
+        return always(Ask(name, Call(LISTS[operation.subject] if verb == "list" else m.PING, {}, {})))
     draw_uri = draw_from(uris) if template.needs_uri else lambda _: ""
     return lambda number, random: _build(operation, template.fill(number, random, draw_uri))
 
@@ -172,7 +161,7 @@ def _build(operation: Operation, values: Fields) -> Ask:
     verb, subject = operation.verb, operation.subject
     if verb == "template":
         uri = expand(subject, values)
-        return Ask(operation.name, Kind.ONCE, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
+        return Ask(operation.name, Call(m.RESOURCES_READ, {"uri": raw(uri)}, {}), uri)
     if verb == "complete":
         kind, _, name = subject.partition(":")
         is_prompt = kind == "prompt"
@@ -180,7 +169,7 @@ def _build(operation: Operation, values: Fields) -> Ask:
         call = Call(m.COMPLETE, {"ref": raw(ref), "argument": raw(values)}, {})
     else:
         call = Call(NAMED[verb], {"name": raw(subject), "arguments": raw(values)}, {})
-    return Ask(operation.name, Kind.ONCE, call)
+    return Ask(operation.name, call)
 
 
 # Arguments that differ from request to request: JSON with placeholders in its texts.

@@ -18,7 +18,7 @@ from attrs import define, field
 
 from mcpmux.bench.answer import TOOL_ERROR, Answer, Chain, Follow, Judge, describe, size_of, words_of
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool, open_connector
-from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import OK
 from mcpmux.bench.tally import Tally
@@ -125,9 +125,9 @@ class Session:
                 return Answer(LOST, size_of(chain.ask.call.params), 0, self.last_words or LOST)
             await self._decided.wait()
         try:
-            if chain.ask.kind is Kind.ONCE:
+            if chain.ask.call.method not in SEVERAL:
                 return await self._perform_once(chain, connection)
-            if chain.ask.kind is Kind.WALK:
+            if chain.ask.call.method in m.LISTS:
                 return await _walk(chain.ask.call, connection)
             await self._subscribe(chain.ask.call.params)
             return Answer(OK, size_of(chain.ask.call.params), 0)

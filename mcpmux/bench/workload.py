@@ -23,7 +23,6 @@ from mcpmux.bench.operation import (
     NAMED,
     OF_URIS,
     Ask,
-    Kind,
     Make,
     Operation,
     always,
@@ -122,12 +121,11 @@ NO_LOAD = "of a method that is no load"
 TOO_MANY = "beyond the limit"
 
 _LOADS = {
-    **{method: (verb, kind) for verb, (method, kind) in OF_URIS.items()},
-    **{method: (f"list {name}", Kind.WALK) for name, method in LISTS.items()},
-    **{method: (verb, Kind.ONCE) for verb, method in NAMED.items()},
-    m.COMPLETE: ("complete", Kind.ONCE),
+    **{method: verb for verb, method in (*OF_URIS.items(), *NAMED.items())},
+    **{method: f"list {name}" for name, method in LISTS.items()},
+    m.COMPLETE: "complete",
 }
-"""Method of a captured request -> what its operation is called, and how it is carried out."""
+"""Method of a captured request -> what its operation is called."""
 
 _NEVER_LOAD = dict.fromkeys((m.INITIALIZE, m.DISCOVER, m.PING, m.SET_LEVEL, m.LISTEN), OF_A_SESSION)
 _NEVER_LOAD[m.RESOURCES_UNSUBSCRIBE] = TAKEN_BACK
@@ -192,7 +190,7 @@ def _why_left_out(turn: Captured, *, with_tools: bool) -> str | None:
     reason = _NEVER_LOAD.get(turn.method) or why_not(turn, with_tools=with_tools)
     if reason is not None:
         return reason
-    if _LOADS.get(turn.method, ("", None))[1] is Kind.WALK:
+    if turn.method in m.LISTS:
         return LATER_PAGE if "cursor" in turn.params else None
     if any(name in turn.params for name in _OF_ITS_TIME):
         return OF_ITS_TIME
@@ -200,8 +198,8 @@ def _why_left_out(turn: Captured, *, with_tools: bool) -> str | None:
 
 
 def _ask_of(turn: Captured) -> Ask:
-    operation, kind = _LOADS[turn.method]
+    operation = _LOADS[turn.method]
     if turn.method in NAMED.values():
         operation += f" {text_of(turn.params.get('name')) or '?'}"
     subject = text_of(turn.params.get("uri")) if turn.method == m.RESOURCES_READ else None
-    return Ask(operation, kind, Call(turn.method, turn.params, {}), subject)
+    return Ask(operation, Call(turn.method, turn.params, {}), subject)

@@ -8,7 +8,7 @@ import pytest
 
 from mcpmux.bench import answer
 from mcpmux.bench.answer import TOOL_ERROR, WANTS_INPUT, WRONG, Checker, describe, judge, size_of
-from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
@@ -22,7 +22,7 @@ def fields(**members: Any) -> Fields:
 
 
 def ask(uri: str | None = "a:1") -> Ask:
-    return Ask("read", Kind.ONCE, Call("resources/read", {}, {}), uri)
+    return Ask("read", Call("resources/read", {}, {}), uri)
 
 
 def text(words: str) -> Fields:

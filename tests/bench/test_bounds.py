@@ -16,7 +16,7 @@ import trio.testing
 from mcpmux.bench import answer
 from mcpmux.bench.answer import Checker
 from mcpmux.bench.drive import Drive
-from mcpmux.bench.operation import Ask, Kind, parse_arguments
+from mcpmux.bench.operation import Ask, parse_arguments
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.push import Deliveries
 from mcpmux.bench.schedule import Ramp, arrivals
@@ -67,7 +67,7 @@ def tally_of(count: int) -> Tally:
 def checker_of(count: int) -> Checker:
     checker = Checker("hash")
     for number in range(count):
-        ask = Ask("template", Kind.ONCE, Call("resources/read", {}, {}), f"memo:{number}")
+        ask = Ask("template", Call("resources/read", {}, {}), f"memo:{number}")
         checker.judge(ask, {"contents": raw([number])})
     return checker
 

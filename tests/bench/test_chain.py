@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mcpmux.bench.answer import Chain, judge
-from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.operation import Ask
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 
@@ -13,8 +13,8 @@ GOOD = {"contents": raw([])}
 FAILED = {"isError": raw(True)}
 
 
-def ask(name: str, kind: Kind = Kind.ONCE) -> Ask:
-    return Ask(name, kind, Call("tools/call", {"name": raw(name)}, {}))
+def ask(name: str, method: str = "tools/call") -> Ask:
+    return Ask(name, Call(method, {"name": raw(name)}, {}))
 
 
 def chain(*following: Ask) -> tuple[Chain, list[tuple[int, int]]]:
@@ -48,7 +48,7 @@ def test_a_bad_answer_is_left_to_who_waits() -> None:
 
 
 def test_what_is_no_single_request_is_pending() -> None:
-    one, counted = chain(ask("list", Kind.WALK))
+    one, counted = chain(ask("list", "tools/list"))
     assert one.advance(GOOD, 7) is None
     assert (one.ask.operation, one.pending, len(counted)) == ("list", True, 1)
 

@@ -13,7 +13,7 @@ import trio
 
 from mcpmux.bench.answer import Chain, judge
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool
-from mcpmux.bench.operation import Ask, Kind
+from mcpmux.bench.operation import Ask
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
@@ -94,7 +94,7 @@ def result(message: dict[str, Any], value: Any = None) -> bytes:
 
 
 def read(uri: str = "memo:1") -> Ask:
-    return Ask("read", Kind.ONCE, Call("resources/read", {"uri": raw(uri)}, {}), uri)
+    return Ask("read", Call("resources/read", {"uri": raw(uri)}, {}), uri)
 
 
 def alone(ask: Ask) -> Chain:
@@ -102,7 +102,7 @@ def alone(ask: Ask) -> Chain:
     return Chain(ask, lambda _ask, result: judge(result))
 
 
-CALL = Ask("tool t", Kind.ONCE, Call("tools/call", {"name": raw("t"), "arguments": raw({"a": 1})}, {}))
+CALL = Ask("tool t", Call("tools/call", {"name": raw("t"), "arguments": raw({"a": 1})}, {}))
 
 
 async def test_requests_are_those_of_a_client_of_the_newest_revision() -> None:
@@ -304,9 +304,7 @@ async def test_a_known_head_before_another_body_is_no_answer() -> None:
 
 
 async def test_a_large_request_leaves_in_the_middle_of_a_chain() -> None:
-    large = Ask(
-        "tool t", Kind.ONCE, Call("tools/call", {"name": raw("t"), "arguments": raw("x" * 9_000_000)}, {})
-    )
+    large = Ask("tool t", Call("tools/call", {"name": raw("t"), "arguments": raw("x" * 9_000_000)}, {}))
     async with pool_to(lambda message: http(result(message))) as (pool, server):
         await pool.exchange(alone(read()))
         chain, counted = following(read(), large, read())
