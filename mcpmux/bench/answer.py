@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from attrs import define, field
@@ -76,11 +77,10 @@ def judge(result: Fields) -> str:
 
 def words_of(result: Fields) -> str:
     """What a tool says of its failure: the first text in its content, or nothing."""
-    try:
+    with suppress(KeyError, ValueError):
         texts = (text_of(block.get("text")) for block in decode_list(result["content"]))
         return next((text for text in texts if text is not None), "")
-    except (KeyError, ValueError):
-        return ""
+    return ""
 
 
 @define(eq=False, repr=False)

@@ -187,7 +187,6 @@ def unknown_part(part: str, known: Iterable[str]) -> str:
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Of one condition and one target. `value`: what was measured, None when nothing was."""
 
-    assertion: Assertion
     held: bool
     value: float | None
     sentence: str
@@ -213,7 +212,7 @@ def judge(assertion: Assertion, results: Results) -> Judgement:
     percent = assertion.percent
     if value is not None and percent is not None and count * (100 - percent) < 100 and percent < 100:
         sentence += f" (of {count:,} only, so the slowest one decides)"
-    return Judgement(assertion=assertion, held=held, value=value, sentence=sentence)
+    return Judgement(held=held, value=value, sentence=sentence)
 
 
 def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> list[Judgement]:

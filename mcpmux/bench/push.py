@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from random import Random
 
 import trio
@@ -90,8 +90,7 @@ class Push(Work):
         plan, random, failures = self._plan, Random(self._plan.seed), 0
         assert plan.push is not None
         makers = cycle([(uri, bind(plan.push, (uri,), 0)) for uri in self._uris])
-        for number in range(1, (plan.count or CHANGES) + 1):
-            uri, make = next(makers)
+        for number, (uri, make) in enumerate(islice(makers, plan.count or CHANGES), 1):
             ask = make(number, random)
             began = trio.current_time()
             self.deliveries.change(uri, began)

@@ -27,7 +27,7 @@ from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportC
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.codes import HEADER_MISMATCH
-from mcpmux.protocol.envelope import Notification, decode_list, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
@@ -40,7 +40,6 @@ from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.wall import leaves_of
 
 LOST = "connection lost"
-NO_CAPABILITIES = raw({})
 OPENING_AT_ONCE = 16  # opening alone should not bring a server down
 REOPENINGS = 5  # in a row; a server that dies of every request is not started for ever
 STEADY_SECONDS = 5.0  # a session that held so long was no failed opening
@@ -284,7 +283,7 @@ async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -
     legacy = NEWEST_LEGACY if revision is None or revision == NEWEST else revision
     with trio.move_on_after(upstream.connect_timeout):
         try:
-            connection = await connect(channel, CLIENT_INFO, NO_CAPABILITIES, eras, legacy)
+            connection = await connect(channel, CLIENT_INFO, EMPTY_OBJECT, eras, legacy)
         except RpcError as error:
             raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
         spoken = connection.facts.revision

@@ -54,11 +54,11 @@ EMPTY: Row = (0, 0, None, None, None)
 class Sums:
     """Of some requests. Latencies and service times are one histogram until the first two that differ."""
 
-    __slots__ = ("count", "errors", "failed", "latency", "received_bytes", "sent_bytes", "service")
+    __slots__ = ("count", "errors", "latency", "received_bytes", "sent_bytes", "service")
 
     def __init__(self, parts: Iterable[Sums] = ()) -> None:
         """All `parts` together."""
-        self.count = self.failed = self.sent_bytes = self.received_bytes = 0
+        self.count = self.sent_bytes = self.received_bytes = 0
         self.errors: dict[str, int] = {}  # by kind
         self.latency = self.service = Histogram()
         for part in parts:
@@ -72,7 +72,6 @@ class Sums:
         self.sent_bytes += sent_bytes
         self.received_bytes += received_bytes
         if outcome != OK:
-            self.failed += 1
             self._add_kind(outcome)
             if outcome not in WAITED:
                 return
@@ -87,7 +86,6 @@ class Sums:
     def merge(self, other: Sums) -> None:
         """Count all that another one has counted."""
         self.count += other.count
-        self.failed += other.failed
         self.sent_bytes += other.sent_bytes
         self.received_bytes += other.received_bytes
         for kind, count in other.errors.items():
@@ -110,7 +108,7 @@ class Sums:
     def row(self) -> Row:
         """What a series keeps of them."""
         p50, p99, most = self.latency.percentiles((50, 99, 100))
-        return self.count, self.failed, p50, p99, most
+        return self.count, sum(self.errors.values()), p50, p99, most
 
     def freeze(self, series: Series) -> OperationResult:
         """What is kept of an operation."""
@@ -252,8 +250,8 @@ class Tally:
         """What a live view shows. Costs more than counting: for a few times a second."""
         whole = Sums((*self._wholes.values(), *self._closing.values(), *self._open.values()))
         elapsed, warming, times = now - self.started, now < self.begun, whole.latency.percentiles(TIMES)
-        step = self._steps[-1].name if self._steps else None
-        return Snapshot(elapsed, warming, self.seen, whole.count, whole.failed, in_flight, times, step)
+        step, errors = self._steps[-1].name if self._steps else None, sum(whole.errors.values())
+        return Snapshot(elapsed, warming, self.seen, whole.count, errors, in_flight, times, step)
 
     def results(self, about: About, ended: float, generator: Generator, **more: Any) -> Results:
         """Everything so far. The run lasts until `ended`, or its last answer; `more`: what else is known."""

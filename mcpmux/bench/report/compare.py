@@ -211,9 +211,8 @@ def compare_runs(name: str, old: Runs, new: Runs, random: Random, sides: Sides =
     """One target, or two that do the same work; each time with one run or more."""
     by_runs = min(len(old), len(new)) >= RUNS
     paired = by_runs and in_turns(old, new)
-    parts: list[str | None] = [None]
     common = [part for part in new[0].operations if all(part in run.operations for run in (*old, *new))]
-    parts += common if len(common) > 1 else []
+    parts: list[str | None] = [None, *(common if len(common) > 1 else ())]
     changes = []
     for part, measure in product(parts, MEASURES):
         values = [_values(measure, part, runs) for runs in (old, new)]
