@@ -85,7 +85,7 @@ def words_of(result: Fields) -> str:
 
 @define(eq=False, repr=False)
 class Checker:
-    """Compares answers with the first one of their subject, if among MOST_KNOWN: `length`, `hash` or not."""
+    """Compares answers with the first of their subject, of MOST_KNOWN at most; by length, by hash, or not."""
 
     _mode: str | None
     _known: dict[str, int | bytes] = field(factory=dict)

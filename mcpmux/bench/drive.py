@@ -46,7 +46,7 @@ sent, when it ended (on the clock of trio), outcome, bytes sent and received."""
 
 @define(eq=False, repr=False)
 class Work:
-    """What a run does until it has `ended` or is `stopped`, and why.
+    """What a run does until it has `ended`. `stopped`: why that was before its time.
 
     `unfinished`: requests without an answer by then; `late`: those that left late by the generator's fault.
     """
