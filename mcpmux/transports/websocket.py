@@ -20,7 +20,7 @@ other hears why, in a status and a sentence. The handshake is bounded in time (H
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -211,8 +211,6 @@ def open_websocket_stream(
 
 BODY_BYTES = 200  # of a refusal that are worth telling
 
-Headers = Sequence[tuple[str, str]]
-
 
 class HandshakeRefused(ConnectFailed):
     """The server answered the handshake with an HTTP status. `challenge`: its WWW-Authenticate."""
@@ -225,7 +223,7 @@ class HandshakeRefused(ConnectFailed):
 
 @asynccontextmanager
 async def open_websocket(
-    url: str, headers: Headers, tls: ClientTls, max_message_bytes: int, patience: float
+    url: str, headers: Fields, tls: ClientTls, max_message_bytes: int, patience: float
 ) -> AsyncIterator[WebSocketStream]:
     """A message stream to the server at `url`, ws:// or wss://; `patience`: seconds for the handshake.
 
@@ -251,7 +249,7 @@ async def open_websocket(
             await trio.aclose_forcefully(stream)
 
 
-async def _shake_hands(stream: PatientStream, host: str, target: str, headers: Headers) -> WSConnection:
+async def _shake_hands(stream: PatientStream, host: str, target: str, headers: Fields) -> WSConnection:
     """What goes on with the frames. Raises ConnectFailed."""
     nothing_there = f"no WebSocket at {host}{target.partition('?')[0]}"  # a query may hold secrets
     protocol = WSConnection(ConnectionType.CLIENT)
@@ -339,7 +337,7 @@ async def open_websocket_client(
     try:
         protocol = None
         with suppress(*BROKEN):
-            protocol = await _Handshake(stream).admit(door, busy, guard)
+            protocol = await _admit(stream, door, busy, guard)
         if protocol is None:
             yield None
         else:
@@ -349,65 +347,57 @@ async def open_websocket_client(
         await trio.aclose_forcefully(stream)
 
 
-class _Handshake:
-    def __init__(self, stream: PatientStream) -> None:
-        self._stream = stream
-        self._protocol = WSConnection(ConnectionType.SERVER)
-        self._early = b""  # what the client has sent behind its request
-
-    async def admit(self, door: Door, busy: Busy, guard: AdmitClient | None) -> WSConnection | None:
-        """What goes on with the frames; None for a client that does not get through, and was told why."""
-        request = None
-        with trio.move_on_after(HANDSHAKE_SECONDS):
-            request = await self._await_request()
-        if request is None:
-            return None
+async def _admit(
+    stream: PatientStream, door: Door, busy: Busy, guard: AdmitClient | None
+) -> WSConnection | None:
+    """What goes on with the frames; None for a client that does not get through, and was told why."""
+    protocol = WSConnection(ConnectionType.SERVER)
+    request: Request | None = None
+    refusal: Refusal | None = None
+    head = b""
+    with trio.move_on_after(HANDSHAKE_SECONDS):
+        while request is None and (data := await stream.receive_some(RECEIVE_BYTES)):
+            head += data
+            try:
+                protocol.receive_data(bytes(data))
+                request = next((event for event in protocol.events() if isinstance(event, Request)), None)
+            except RemoteProtocolError as error:
+                hint = error.event_hint
+                wrong = hint if isinstance(hint, RejectConnection) else RejectConnection()
+                fields = tuple((name.decode(), value.decode()) for name, value in wrong.headers)
+                refusal = wrong.status_code, str(error), fields
+                break
+            except UnicodeError:  # in a header that should be ASCII
+                refusal = 400, "the request's head makes no sense", ()
+                break
+    if request is not None:
         headers = _headers(request)
         refusal = door.refuses(request, headers)
         if refusal is None and (reason := busy()) is not None:
             refusal = 503, reason, ()
         if refusal is None and guard is not None:
             refusal = await guard(headers)
-        if refusal is not None:
-            await self._reject(*refusal)
-            return None
-        chosen = SUBPROTOCOL if request.subprotocols else None
-        await self._stream.send_all(self._protocol.send(AcceptConnection(chosen)))
-        self._protocol.receive_data(self._early)
-        return self._protocol
-
-    async def _await_request(self) -> Request | None:
-        """None when the client leaves, or makes no sense and was told so."""
-        head = b""
-        while data := await self._stream.receive_some(RECEIVE_BYTES):
-            head += data
-            try:
-                self._protocol.receive_data(bytes(data))
-            except RemoteProtocolError as error:
-                hint = error.event_hint
-                wrong = hint if isinstance(hint, RejectConnection) else RejectConnection()
-                fields = tuple((name.decode(), value.decode()) for name, value in wrong.headers)
-                await self._reject(wrong.status_code, str(error), fields)
-                return None
-            except UnicodeError:  # in a header that should be ASCII
-                await self._reject(400, "the request's head makes no sense", ())
-                return None
-            for event in self._protocol.events():
-                if isinstance(event, Request):
-                    self._early = head.partition(END_OF_HEAD)[2]
-                    return event
+        if refusal is None:
+            chosen = SUBPROTOCOL if request.subprotocols else None
+            await stream.send_all(protocol.send(AcceptConnection(chosen)))
+            protocol.receive_data(head.partition(END_OF_HEAD)[2])
+            return protocol
+    if refusal is None:
         log.debug("no websocket handshake")
-        return None
+    else:
+        await _reject(stream, *refusal)
+    return None
 
-    async def _reject(self, status: int, sentence: str, fields: Fields) -> None:
-        """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
-        log.debug("websocket refused", status=status, reason=sentence)
-        body = sentence.encode()
-        head = encode_response_head(status, (("Content-Type", "text/plain; charset=utf-8"), *fields))
-        answer = b"%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-        with trio.move_on_after(CLOSE_SECONDS):
-            await self._stream.send_all(answer)
-            await self._stream.send_eof()
-            for _ in range(LINGER_RECEIVES):
-                if not await self._stream.receive_some(RECEIVE_BYTES):
-                    return
+
+async def _reject(stream: PatientStream, status: int, sentence: str, fields: Fields) -> None:
+    """Answer, then receive a bounded rest: closing on unread bytes would reset the answer away."""
+    log.debug("websocket refused", status=status, reason=sentence)
+    body = sentence.encode()
+    head = encode_response_head(status, (("Content-Type", "text/plain; charset=utf-8"), *fields))
+    answer = b"%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+    with trio.move_on_after(CLOSE_SECONDS):
+        await stream.send_all(answer)
+        await stream.send_eof()
+        for _ in range(LINGER_RECEIVES):
+            if not await stream.receive_some(RECEIVE_BYTES):
+                return
