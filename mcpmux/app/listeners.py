@@ -40,7 +40,7 @@ from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.stdio import open_stdio_stream
-from mcpmux.transports.stream import in_tls, open_tcp_listeners, open_unix_listener, serve_streams
+from mcpmux.transports.stream import open_tcp_listeners, open_unix_listener, serve_streams
 from mcpmux.transports.tls import CurrentContext, TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
 
@@ -189,8 +189,7 @@ def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentCon
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
 
     async def serve(accepting: Accepting, *, task_status: trio.TaskStatus[None]) -> None:
-        plain = in_tls(accepting, tls)
-        await serve_streams(plain, clients.serve, serving.stopping, most, task_status=task_status)
+        await serve_streams(accepting, clients.serve, serving.stopping, most, tls, task_status)
 
     return serve
 

@@ -73,18 +73,15 @@ async def open_tcp(host: str, port: int, tls: ClientTls | None) -> Stream:
     stream = await open_socket(host, port)
     if context is None or tls is None:
         return stream
-    return await _wrap(stream, context, tls.server_name or host, f"{host}:{port}")
-
-
-async def _wrap(stream: Stream, context: ssl.SSLContext, server_name: str, peer: str) -> Stream:
-    wrapped = trio.SSLStream(stream, context, server_hostname=server_name, https_compatible=True)
+    name = tls.server_name or host
+    wrapped = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
     try:
         await wrapped.do_handshake()
     except (trio.BrokenResourceError, ssl.SSLError) as error:
         await trio.aclose_forcefully(stream)
         cause = error if isinstance(error, ssl.SSLError) else error.__cause__
         reason = explain_server(cause) if isinstance(cause, ssl.SSLError) else reason_of(error)
-        raise ConnectFailed(f"cannot connect to {peer}: TLS: {reason}") from error
+        raise ConnectFailed(f"cannot connect to {host}:{port}: TLS: {reason}") from error
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
@@ -133,52 +130,30 @@ def cannot_listen(host: str, port: int, error: OSError) -> TransportError:
     return TransportError(f"cannot listen on {host}:{port}: {reason_of(error)}{hint}")
 
 
-def in_tls(
-    listeners: Sequence[Listener[trio.SocketStream]], context: CurrentContext | None
-) -> list[Listener[Stream]]:
-    """Their connections inside TLS, when a context is given."""
-    if context is None:
-        return list(listeners)
-    return [_TlsListener(plain, context) for plain in listeners]
-
-
-@dataclass(eq=False)
-class _TlsListener(Listener[Stream]):
-    """As trio's, but with whatever context is the current one."""
-
-    _plain: Listener[trio.SocketStream]
-    _context: CurrentContext
-
-    async def accept(self) -> Stream:
-        """The next connection, before its handshake."""
-        stream = await self._plain.accept()
-        return trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
-
-    async def aclose(self) -> None:
-        """Accept nothing any more."""
-        await self._plain.aclose()
-
-
 async def serve_streams(
-    listeners: Sequence[Listener[Stream]],
+    listeners: Sequence[Listener[trio.SocketStream]],
     handle: Callable[[Stream, bool], Awaitable[None]],
     stopping: trio.Event,
     limit: int,
+    tls: CurrentContext | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then wait for those who are being served. Closes the listeners.
 
     At most `limit` streams are served at a time; `handle` hears True of one more, and should say so to it.
-    Cancelling is the hard stop.
+    With `tls` it gets streams before their handshake. Cancelling is the hard stop.
     """
     served = 0
 
-    async def serve_one(stream: Stream) -> None:
+    async def serve_one(plain: trio.SocketStream) -> None:
         nonlocal served
         if served >= limit + REFUSED_CONNECTIONS:
-            await trio.aclose_forcefully(stream)
+            await trio.aclose_forcefully(plain)
             return
         served += 1
+        stream: Stream = plain
+        if tls is not None:
+            stream = trio.SSLStream(plain, tls(), server_side=True, https_compatible=True)
         try:
             await handle(stream, served > limit)
         except* Exception as crash:  # the wall around one client

@@ -18,7 +18,6 @@ from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.transports.stream import (
     REFUSED_CONNECTIONS,
     PatientStream,
-    in_tls,
     open_tcp,
     open_tcp_listeners,
     open_unix,
@@ -53,11 +52,11 @@ async def echo(stream, _crowded: bool) -> None:
 
 
 @asynccontextmanager
-async def serving(listeners, handle, limit=10):
+async def serving(listeners, handle, limit=10, tls=None):
     stopping = trio.Event()
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_streams, listeners, handle, stopping, limit)
+            await nursery.start(serve_streams, listeners, handle, stopping, limit, tls)
             yield stopping
             nursery.cancel_scope.cancel()
 
@@ -80,7 +79,7 @@ async def test_tls_wraps_what_tcp_opens(tmp_path: Path):
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     context = server_context(ServerTls(certificate=str(tmp_path / "server.pem")))
     port, listeners = await open_tcp_listeners("127.0.0.1", 0)
-    async with serving(in_tls(listeners, lambda: context), echo):
+    async with serving(listeners, echo, tls=lambda: context):
         tls = ClientTls(ca=str(tmp_path / "ca.pem"), server_name="localhost")
         await check_echo(await open_tcp("127.0.0.1", port, tls))
         with pytest.raises(ConnectFailed, match=r"TLS: the server's certificate is not trusted.*`tls.ca`"):
