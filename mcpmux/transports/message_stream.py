@@ -20,6 +20,7 @@ from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized, encode_line
 
 QUEUE_BYTES = 256 * 1024  # waiting to be sent, after which senders wait: a few full kernel buffers
+FLUSH_SECONDS = 2.0  # for the last messages when closing; a peer that does not read loses them
 LAST_WORDS_SECONDS = 2.0  # a peer that stopped reading is gone; what it said before that is still taken
 
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -99,6 +100,15 @@ class SendQueue:
         """Send nothing more, now. What was being sent is cut off: the stream is of no use any more."""
         self._sending.cancel(reason="the connection is closed")
 
+    async def close(self) -> None:
+        """Send what is queued, within FLUSH_SECONDS, then stop."""
+        self.finish()
+        try:
+            with trio.move_on_after(FLUSH_SECONDS):
+                await self.done.wait()
+        finally:
+            self.stop()
+
     def reading(self) -> trio.CancelScope:
         """A scope to receive in. When sending breaks, it ends LAST_WORDS_SECONDS later."""
         self._reading = trio.CancelScope(deadline=self._read_deadline)
@@ -141,7 +151,6 @@ class SendQueue:
 
 
 RECEIVE_BYTES = 64 * 1024  # what a pipe holds; larger reads gain nothing
-FLUSH_SECONDS = 2.0  # for the last messages when closing; a peer that does not read loses them
 
 
 class MessageStream(Protocol):
@@ -217,21 +226,16 @@ class LineStream(MessageStream):
 
         Waits as long as the peer does not read: the caller owns the deadline.
         """
-        await self._flush()
+        self.queue.finish()
+        await self.queue.done.wait()
         with suppress(*BROKEN):
             await self._stream.send_eof()
 
     async def aclose(self) -> None:
         try:
-            with trio.move_on_after(FLUSH_SECONDS):
-                await self._flush()
+            await self.queue.close()
         finally:
-            self.queue.stop()
             await trio.aclose_forcefully(self._stream)
-
-    async def _flush(self) -> None:
-        self.queue.finish()
-        await self.queue.done.wait()
 
     async def _read_more(self) -> None:
         if self._receive_end is not None:

@@ -23,12 +23,12 @@ from subprocess import DEVNULL, PIPE
 import msgspec
 import structlog
 import trio
-from trio.abc import ReceiveStream
+from trio.abc import ReceiveStream, SendStream
 
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
 from mcpmux.transports import orphan_reaper
-from mcpmux.transports.message_stream import LineStream, open_line_stream
+from mcpmux.transports.message_stream import BROKEN, LineStream, sending
 
 log = structlog.get_logger()
 
@@ -37,6 +37,8 @@ AGAIN_SECONDS = 1.0  # between attempts to start it
 STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
 KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
 EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, whichever comes first
+
+Stdio = trio.StapledStream[SendStream, ReceiveStream]
 
 OnStderrLine = Callable[[str], None]
 """Takes one line of the child's standard error, without its newline. Never waits."""
@@ -85,8 +87,11 @@ class OrphanGuard:
         finally:
             self._groups.discard(group)
             self._say(b"-%d\n" % group)
-            if not self._groups:
-                await self._dismiss()
+            if not self._groups and (reaper := self._reaper) is not None:
+                self._reaper = None
+                with trio.move_on_after(FAREWELL_SECONDS, shield=True):
+                    await _input_of(reaper).aclose()
+                    await reaper.wait()
 
     async def _tell(self, group: int) -> trio.Process | None:
         """The reaper, which knows `group`; None when there can be none."""
@@ -116,13 +121,6 @@ class OrphanGuard:
         except OSError as error:
             log.debug("the reaper does not listen", reason=error.strerror)
 
-    async def _dismiss(self) -> None:
-        reaper, self._reaper = self._reaper, None
-        if reaper is not None:
-            with trio.move_on_after(FAREWELL_SECONDS, shield=True):
-                await _input_of(reaper).aclose()
-                await reaper.wait()
-
 
 def _input_of(process: trio.Process) -> trio.lowlevel.FdStream:
     stream = process.stdin
@@ -137,22 +135,19 @@ class StopLadder(msgspec.Struct, frozen=True):
     terminate_seconds: float
 
 
-class ChildProcess:
+class ChildProcess(LineStream):
     """A running child, and a message stream to it. Made by `open_process`.
 
     `pid` is also the id of its process group. `wait` gives its `returncode`, which is None while it runs, and
     the negative number of the signal that ended it.
     """
 
-    def __init__(self, process: trio.Process, lines: LineStream) -> None:
+    def __init__(self, process: trio.Process, stdio: Stdio, max_message_bytes: int) -> None:
+        super().__init__(stdio, max_message_bytes)
         self._process = process
+        self._output = stdio.receive_stream
         self.pid = process.pid
         self.wait = process.wait
-        self._lines = lines
-        self.send = lines.send
-        self.offer = lines.offer
-        self.receive_nowait = lines.receive_nowait
-        self.aclose = lines.aclose
 
     @property
     def returncode(self) -> int | None:
@@ -161,11 +156,39 @@ class ChildProcess:
     async def receive(self) -> bytes:
         """See MessageStream. The end is told in terms of the process."""
         try:
-            return await self._lines.receive()
+            return await super().receive()
         except TransportClosed as error:
             with trio.move_on_after(EXIT_SECONDS):
-                await self._process.wait()
+                await self.wait()
             raise TransportClosed(f"{error}: the process {_epitaph(self.returncode)}") from error
+
+    async def stop(self, ladder: StopLadder) -> None:
+        """Go down the ladder to its end, even when cancelled. Bounded by the sum of the steps.
+
+        The child's output is discarded meanwhile: it must not hang because it still wants to say something.
+        """
+        output_ended = trio.Event()
+
+        async def discard() -> None:
+            with suppress(*BROKEN):
+                while await self._output.receive_some():
+                    pass
+            output_ended.set()
+
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(discard)
+                with trio.move_on_after(ladder.close_seconds):
+                    await self.send_eof()
+                    await self.wait()
+                if orphan_reaper.signal_group(self.pid, signal.SIGTERM):
+                    with trio.move_on_after(ladder.terminate_seconds):
+                        await self.wait()
+                        await output_ended.wait()  # the grandchildren have let go of it too
+                    orphan_reaper.signal_group(self.pid, signal.SIGKILL)
+                with trio.move_on_after(KILL_SECONDS):
+                    await self.wait()
+                nursery.cancel_scope.cancel()
 
 
 def _epitaph(returncode: int | None) -> str:
@@ -174,21 +197,6 @@ def _epitaph(returncode: int | None) -> str:
     if returncode < 0:
         return f"was ended by signal {-returncode} ({signal.strsignal(-returncode)})"
     return f"exited with status {returncode}"
-
-
-async def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> trio.Process:
-    try:
-        return await trio.lowlevel.open_process(
-            command,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,
-            env={**os.environ, **env},
-            cwd=cwd,
-        )
-    except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
-        raise ConnectFailed(f"cannot start {command[0]!r}: {_advice(command[0], cwd, error)}") from error
 
 
 def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
@@ -204,35 +212,6 @@ def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
     if isinstance(error, PermissionError):
         return "it is not executable; check its permissions"
     return str(error.strerror)
-
-
-async def _stop(process: trio.Process, lines: LineStream, output: ReceiveStream, ladder: StopLadder) -> None:
-    """Go down the ladder to its end, even when cancelled. Bounded by the sum of the steps.
-
-    The child's output is discarded meanwhile: it must not hang because it still wants to say something.
-    """
-    output_ended = trio.Event()
-
-    async def discard() -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while await output.receive_some():
-                pass
-        output_ended.set()
-
-    with trio.CancelScope(shield=True):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(discard)
-            with trio.move_on_after(ladder.close_seconds):
-                await lines.send_eof()
-                await process.wait()
-            if orphan_reaper.signal_group(process.pid, signal.SIGTERM):
-                with trio.move_on_after(ladder.terminate_seconds):
-                    await process.wait()
-                    await output_ended.wait()  # the grandchildren have let go of it too
-                orphan_reaper.signal_group(process.pid, signal.SIGKILL)
-            with trio.move_on_after(KILL_SECONDS):
-                await process.wait()
-            nursery.cancel_scope.cancel()
 
 
 async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: trio.CancelScope) -> None:
@@ -274,22 +253,34 @@ async def open_process(
     early only ends its pipe. With a `guard` it is ended, too, when we are killed. Raises ConnectFailed when
     it cannot be started.
     """
-    process = await _spawn([command, *args], env, cwd)
+    try:
+        process = await trio.lowlevel.open_process(
+            [command, *args],
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,
+            env={**os.environ, **env},
+            cwd=cwd,
+        )
+    except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
+        raise ConnectFailed(f"cannot start {command!r}: {_advice(command, cwd, error)}") from error
     assert process.stdio is not None and process.stderr is not None  # they are pipes
     reading_errors = trio.CancelScope(shield=True)
     watching = trio.CancelScope(shield=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_pass_on_lines, process.stderr, on_stderr_line, reading_errors)
         try:
-            async with open_line_stream(process.stdio, max_message_bytes) as lines:
+            child = ChildProcess(process, process.stdio, max_message_bytes)
+            async with sending(child, child.queue):
                 try:
                     if guard is not None:
                         # Cancelled here, the shielded task could not be handed over and would never end.
                         with trio.CancelScope(shield=True):
                             await nursery.start(guard.watch, process.pid, watching, name="orphan guard")
-                    yield ChildProcess(process, lines)
+                    yield child
                 finally:
-                    await _stop(process, lines, process.stdio.receive_stream, stop)
+                    await child.stop(stop)
         finally:
             watching.cancel(reason="the child has ended")
             reading_errors.deadline = trio.current_time() + EXIT_SECONDS
