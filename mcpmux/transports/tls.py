@@ -37,9 +37,6 @@ HTTP_ALPN = ("http/1.1",)
 
 READ_SECONDS = 10.0  # for all files, when they are read again
 
-_CERTIFICATE_MARKS = (b"-----BEGIN CERTIFICATE-----", b"-----BEGIN TRUSTED CERTIFICATE-----")
-_KEY_MARKS = (b"PRIVATE KEY-----",)
-
 
 def server_context(tls: ServerTls) -> ssl.SSLContext:
     """For a listener. Raises ConfigError that names the key."""
@@ -76,7 +73,7 @@ def _harden(context: ssl.SSLContext, alpn: tuple[str, ...]) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, key: str, path: str) -> None:
-    _expect(key, path, _CERTIFICATE_MARKS, "certificate")
+    _expect(key, path, "certificate")
     try:
         context.load_verify_locations(cafile=path)
     except (ssl.SSLError, OSError) as error:
@@ -86,22 +83,23 @@ def _load_authorities(context: ssl.SSLContext, key: str, path: str) -> None:
 def _load_certificate(
     context: ssl.SSLContext, certificate: str, key: str | None, key_password: Secret | None
 ) -> None:
-    _expect("tls.certificate", certificate, _CERTIFICATE_MARKS, "certificate")
+    _expect("tls.certificate", certificate, "certificate")
     key_name, key_path = ("tls.certificate", certificate) if key is None else ("tls.key", key)
     hint = "" if key is not None else "; give the file of the key in `tls.key`"
-    _expect(key_name, key_path, _KEY_MARKS, "private key", hint)
+    _expect(key_name, key_path, "private key", hint)
+    password = "" if key_password is None else key_password.reveal()
     asked = False
 
     def passphrase() -> str:
         """Called for an encrypted key only; without it OpenSSL would ask on the terminal."""
         nonlocal asked
         asked = True
-        return key_password.reveal() if key_password is not None else ""
+        return password
 
     try:
         context.load_cert_chain(certificate, key, passphrase)
     except (ssl.SSLError, OSError, ValueError) as error:
-        if asked and (key_password is None or not key_password.reveal()):
+        if asked and not password:
             reason = "the private key is encrypted: give its passphrase in `tls.key_password`"
         elif asked:
             reason = "the passphrase in `tls.key_password` does not open the private key"
@@ -112,12 +110,12 @@ def _load_certificate(
         raise _unfit(key_name, key_path, reason) from None
 
 
-def _expect(key: str, path: str, marks: Collection[bytes], what: str, hint: str = "") -> None:
+def _expect(key: str, path: str, what: str, hint: str = "") -> None:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise _unfit(key, path, f"cannot read the file: {_words(error)}") from None
-    if not any(mark in data for mark in marks):
+    if f"{what.upper()}-----".encode() not in data:
         raise _unfit(key, path, f"no {what} in PEM format in it{hint}")
 
 
