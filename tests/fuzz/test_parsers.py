@@ -156,13 +156,11 @@ def response_in(pieces: list[bytes]) -> object:
     parser = ResponseParser(LIMIT, LIMIT)
     body = b""
     try:
-        for piece in pieces:
+        for piece in [*filter(None, pieces), b""]:
             if parser.complete:
                 break
             parser.feed(piece)
             body += parser.take_body()
-        if not parser.complete:
-            parser.feed_eof()
     except (RemoteProtocolError, TransportClosed) as error:
         return type(error)
     return parser.status, parser.headers, body

@@ -24,6 +24,7 @@ A response; interim ones (1xx) are skipped, trailers are ignored:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum, auto
 from functools import lru_cache
 from http import HTTPStatus
@@ -32,6 +33,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -245,7 +247,7 @@ def http_date(seconds: float) -> str:
     return strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(seconds))
 
 
-class HttpRequest:
+class HttpRequest(msgspec.Struct):
     """One complete request.
 
     `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
@@ -254,42 +256,35 @@ class HttpRequest:
     finds out who it is.
     """
 
-    __slots__ = (
-        "body",
-        "headers",
-        "holder",
-        "http_1_0",
-        "keep_alive",
-        "method",
-        "path",
-        "peer",
-        "principal",
-        "query",
-    )
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+    peer: str
+    http_1_0: bool
+    keep_alive: bool
+    holder: str = ""
+    principal: Principal = ANYONE
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: str,
-        headers: dict[str, str],
-        body: bytes,
-        peer: str,
-        http_1_0: bool,
-        keep_alive: bool,
-        holder: str = "",
-        principal: Principal = ANYONE,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self.headers = headers
-        self.body = body
-        self.peer = peer
-        self.http_1_0 = http_1_0
-        self.keep_alive = keep_alive
-        self.holder = holder
-        self.principal = principal
+    def __repr__(self) -> str:
+        return f"HttpRequest({self.method} {self.path})"  # what else it says may be secret
+
+
+_REMADE: Final = frozenset({"content-length", "transfer-encoding", "expect"})
+
+
+def encode_requests(requests: Iterable[HttpRequest]) -> bytes:
+    """Complete requests as a client would have sent them: framed by their length, repeated fields joined."""
+    encoded = b""
+    for request in requests:
+        target = f"{request.path}?{request.query}" if request.query else request.path
+        lines = [f"{request.method} {target} HTTP/{'1.0' if request.http_1_0 else '1.1'}"]
+        lines += [f"{name}: {value}" for name, value in request.headers.items() if name not in _REMADE]
+        if request.body or not _REMADE.isdisjoint(request.headers):
+            lines.append(f"content-length: {len(request.body)}")
+        encoded += "\r\n".join([*lines, "", ""]).encode("latin-1") + request.body
+    return encoded
 
 
 # Fields that mean something else to every reader when they come twice.
@@ -323,16 +318,88 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TLS_REFUSAL: Final = Refusal(400, "this port speaks plain HTTP, not TLS: use http://")
 
 
+class _MessageParser:
+    """What the parsers of requests and of responses have in common: the fields, and how much may come.
+
+    `name` and `malformed`: the message, and the beginning of what is said of one that is none.
+    """
+
+    def __init__(
+        self, name: str, malformed: str, head_limit: int, field_limit: int, singletons: frozenset[str]
+    ) -> None:
+        """`singletons`: fields that may not be repeated."""
+        self._name = name
+        self._malformed = malformed
+        self._head_limit = head_limit
+        self._field_limit = field_limit
+        self._singletons = singletons
+        self._in_head = False
+        self.headers: dict[str, str] = {}
+        self._repeats = 0
+        self._body: list[bytes | bytearray] = []
+        self.body_bytes = 0  # of the body so far
+        self.received_bytes = 0  # of the unfinished message, or a little less when it was pipelined
+        self._known: KnownHead | None = None  # of a message that came before
+        self._lessons = LESSONS + 1  # one more, as a connection's only message teaches nothing
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer must not pass for a header
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        if key in self.headers:
+            if key in self._singletons:
+                raise self._refused(400, f"{self._malformed}: {key} is repeated")
+            text = f"{self.headers[key]}, {text}"
+            self._repeats += 1
+            self._check_fields()
+        self.headers[key] = text
+
+    def _check_fields(self) -> None:
+        if len(self.headers) + self._repeats > self._field_limit:
+            raise self._refused(431, f"the {self._name} has more than {self._field_limit} header fields")
+
+    def _check_head_size(self, size: int) -> None:
+        """`size`: of the head without its fields, as they are read; or what has come of it."""
+        if not self._in_head:
+            size += sum(len(name) + len(value) + 4 for name, value in self.headers.items())
+        if size > self._head_limit:
+            raise self._refused(431, f"the {self._name}'s head is larger than {self._head_limit} bytes")
+
+    def _check_growth(self) -> None:
+        """Of a message that has begun and is not complete."""
+        if self._in_head:
+            self._check_fields()
+            self._check_head_size(self.received_bytes)
+        elif self.received_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
+            raise self._refused(400, f"{self._malformed}: chunks are mostly framing")
+
+    def _learns(self, data: bytes, is_fit: bool) -> bool:
+        """Whether the next message is compared with the one that `data` was, if it had its length."""
+        self._lessons -= 1
+        if self._lessons >= LESSONS or self._repeats or not is_fit:
+            return False
+        known = learn(data, self.headers)
+        if known is not None:
+            self._known = known
+        return known is not None
+
+    def _refused(self, status: int, sentence: str) -> Exception:
+        raise NotImplementedError
+
+
 class RequestRefused(Exception):
     """A decision on its way out of a parser callback; `feed` makes a `Refusal` of its arguments."""
 
 
-class RequestParser:
+class RequestParser(_MessageParser):
     """Feed it, answer `requests` in order, then look at `refusal`. The `on_…` are httptools' callbacks."""
 
     __deletable__ = ("_parser",)  # by `close`, where this is compiled
 
     def __init__(self, limits: HttpLimits, peer: str) -> None:
+        head_limit, field_limit = limits.head_bytes, limits.head_fields
+        super().__init__("request", "malformed request", head_limit, field_limit, SINGLETONS)
         self.phase = IDLE
         self.requests: list[HttpRequest] = []  # few; an empty deque is larger than all else here
         self.refusal: Refusal | None = None
@@ -340,17 +407,13 @@ class RequestParser:
         self.holder = ""  # of the client's certificate
         self._limits = limits
         self._peer = peer
-        self._wire_bytes = 0  # of the unfinished request, or a little less when it was pipelined
-        self.body_bytes = 0  # of the unfinished request
         self._request: HttpRequest | None = None  # whose head is complete and whose body is not
         self._chunked = _NOT  # or what of a chunked body comes next
         self._fed = b""  # what is fed now, behind `_tail`
         self._position = 0  # in it, up to which all is accounted for that has to be
         self._tail = b""  # of what was fed, for the end of a head, a trailer or a chunk's size
         self._body_withheld = False  # httptools takes an Upgrade for the end of the message
-        self._known: KnownHead | None = None  # of a request that came before
-        self._known_line = ("", "", "")  # its method, path and query
-        self._lessons = LESSONS + 1  # one more, as a connection's only request teaches nothing
+        self._known_line = ("", "", "")  # of a request that came before: its method, path and query
         self._parser = httptools.HttpRequestParser(self)
 
     def close(self) -> None:
@@ -363,7 +426,7 @@ class RequestParser:
             self.requests.append(request)
             return
         complete, phase = len(self.requests), self.phase
-        self._wire_bytes += len(data)
+        self.received_bytes += len(data)
         self._fed, self._position = self._tail + data, 0
         self._parse(data)
         if self.refusal is None:
@@ -372,11 +435,17 @@ class RequestParser:
         if self.refusal is not None:
             return
         if len(self.requests) > complete:
-            self._wire_bytes = 0
+            self.received_bytes = 0
             if self._lessons and phase is IDLE:
-                self._learn(data)
-        else:
-            self._check_growth()
+                last = self.requests[-1]
+                is_fit = last.method == "POST" and last.keep_alive and not last.http_1_0
+                if self._learns(data, is_fit):
+                    self._known_line = last.method, last.path, last.query
+        elif self.phase is not IDLE:
+            try:
+                self._check_growth()
+            except RequestRefused as refused:
+                self.refusal = Refusal(*refused.args)
 
     def read_whole(self, data: bytes) -> HttpRequest | None:
         """The one request that `data` is, when its head is known; None, and nothing is done, for all else."""
@@ -390,18 +459,6 @@ class RequestParser:
         method, path, query = self._known_line
         body = data[position:]
         return HttpRequest(method, path, query, headers, body, self._peer, False, True, self.holder)
-
-    def _learn(self, data: bytes) -> None:
-        """Have the next request compared with the one that `data` was, if it was one and had its length."""
-        request = self.requests[0]
-        self._lessons -= 1
-        if self._lessons >= LESSONS or self._repeats or request.method != "POST":
-            return
-        if request.http_1_0 or not request.keep_alive:
-            return
-        known = learn(data, request.headers)
-        if known is not None:
-            self._known, self._known_line = known, (request.method, request.path, request.query)
 
     def _parse(self, data: bytes) -> None:
         while data:
@@ -428,39 +485,28 @@ class RequestParser:
             if (blank := _EMPTY_LINES.match(self._fed, self._position)) is not None:
                 self._position = blank.end()
             self.phase = HEAD
+            self._in_head = True
             self._request = None
             self._target = b""
-            self._headers: dict[str, str] = {}
+            self.headers = {}
             self._repeats = 0
-            self._body: list[bytes | bytearray] = []
+            self._body = []
             self.body_bytes = 0
             self.wants_continue = False
 
     def on_url(self, part: bytes) -> None:
         self._target += part
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.phase is not HEAD:
-            return  # a trailer must not pass for a header
-        key = name.decode("latin-1").lower()
-        text = value.decode("latin-1").rstrip(" \t")
-        if key in self._headers:
-            if key in SINGLETONS:
-                raise RequestRefused(400, f"malformed request: {key} is repeated")
-            text = f"{self._headers[key]}, {text}"
-            self._repeats += 1
-            self._check_fields()
-        self._headers[key] = text
-
     def on_headers_complete(self) -> None:
         if self.phase is not HEAD:
             return
         self.phase = BODY
+        self._in_head = False
         self._position = self._fed.find(_HEAD_END, self._position) + len(_HEAD_END)
-        headers = self._headers
+        headers = self.headers
         self._check_fields()
-        if self._wire_bytes > self._limits.head_bytes:
-            self._check_head_size()
+        if self.received_bytes > self._head_limit:
+            self._check_head_size(len(self._target))
         version = self._parser.get_http_version()
         if version == "1.1":
             if "host" not in headers:
@@ -470,7 +516,12 @@ class RequestParser:
         elif "transfer-encoding" in headers:
             raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
         if "content-length" in headers or "transfer-encoding" in headers:
-            self._check_body_headers()
+            if int(headers.get("content-length", "0")) > self._limits.body_bytes:
+                raise self._body_too_large()
+            if "transfer-encoding" in headers:
+                _check_coding(headers["transfer-encoding"].lower())
+                self._chunked = _SIZE
+            self._body_withheld = self._parser.should_upgrade()
         if "expect" in headers:
             if headers["expect"].lower() != "100-continue":
                 raise RequestRefused(417, "the only expectation supported is 100-continue")
@@ -517,54 +568,24 @@ class RequestParser:
         target = self._target.decode("latin-1")
         if target[0] != "/" and target != "*":
             target, host = _origin_form(target)
-            if self._headers.setdefault("host", host).lower() != host.lower():
+            if self.headers.setdefault("host", host).lower() != host.lower():
                 raise RequestRefused(400, "malformed request: the target and Host name different hosts")
         path, _, query = target.partition("?")
         method, stays = self._parser.get_method().decode("latin-1"), self._parser.should_keep_alive()
         old = version == "1.0"
-        return HttpRequest(method, path, query, self._headers, b"", self._peer, old, stays, self.holder)
-
-    def _check_growth(self) -> None:
-        limit = self._limits.head_bytes
-        if self.phase is HEAD:
-            try:
-                self._check_fields()
-                if self._wire_bytes > limit:
-                    raise self._head_too_large()
-            except RequestRefused as refused:
-                self.refusal = Refusal(*refused.args)
-        elif self.phase is BODY and self._wire_bytes > 2 * limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
-            self.refusal = Refusal(400, "malformed request: chunks are mostly framing")
-
-    def _check_head_size(self) -> None:
-        size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers.items())
-        if size > self._limits.head_bytes:
-            raise self._head_too_large()
-
-    def _check_body_headers(self) -> None:
-        if int(self._headers.get("content-length", "0")) > self._limits.body_bytes:
-            raise self._body_too_large()
-        if "transfer-encoding" in self._headers:
-            _check_coding(self._headers["transfer-encoding"].lower())
-            self._chunked = _SIZE
-        self._body_withheld = self._parser.should_upgrade()
+        return HttpRequest(method, path, query, self.headers, b"", self._peer, old, stays, self.holder)
 
     def _body_head(self) -> bytes:
         """After an Upgrade: a head that makes httptools read the body which it left out."""
         if not self._body_withheld:
             return b""
         self._body_withheld = False
-        if "transfer-encoding" in self._headers:
+        if "transfer-encoding" in self.headers:
             return b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-        return b"POST / HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % self._headers["content-length"].encode()
+        return b"POST / HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % self.headers["content-length"].encode()
 
-    def _check_fields(self) -> None:
-        limit = self._limits.head_fields
-        if len(self._headers) + self._repeats > limit:
-            raise RequestRefused(431, f"the request has more than {limit} header fields")
-
-    def _head_too_large(self) -> RequestRefused:
-        return RequestRefused(431, f"the request's head is larger than {self._limits.head_bytes} bytes")
+    def _refused(self, status: int, sentence: str) -> Exception:
+        return RequestRefused(status, sentence)
 
     def _body_too_large(self) -> RequestRefused:
         return RequestRefused(413, f"the request's body is larger than {self._limits.body_bytes} bytes")
@@ -605,33 +626,34 @@ _LENGTH_FIELDS: Final = frozenset({"content-length", "transfer-encoding"})
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 
 
-class ResponseParser:
+class ResponseParser(_MessageParser):
     """Reads the responses of one connection. The `on_…` are httptools' callbacks."""
 
     def __init__(self, head_limit: int, field_limit: int = HEAD_FIELDS) -> None:
-        self._head_limit = head_limit
-        self._field_limit = field_limit
+        super().__init__("response", "malformed HTTP response", head_limit, field_limit, _LENGTH_FIELDS)
         self._parser = httptools.HttpResponseParser(self)
-        self._known: KnownHead | None = None  # of a response with `_known_status` that came before
-        self._known_status = 0
-        self._lessons = LESSONS + 1  # one more, as a connection's only response teaches nothing
+        self._known_status = 0  # of a response that came before
         self.begin()
 
     def begin(self) -> None:
         """A request is about to be sent: forget the response before."""
         self.status = 0  # until the head is in
-        self.headers: dict[str, str] = {}
+        self._in_head = True
+        self.headers = {}
         self.complete = False
         self.keep_alive = False
         self.received_bytes = 0
         self._repeats = 0
-        self._body: list[bytes | bytearray] = []
-        self.body_bytes = 0  # of the body so far
+        self._body = []
+        self.body_bytes = 0
         self.length = 0  # of the body, where the head says it
         self._ends_with_stream = False
 
     def feed(self, data: bytes) -> None:
-        """Take what was received. Raises RemoteProtocolError."""
+        """Take what was received, b"" at its end. Raises RemoteProtocolError, TransportClosed."""
+        if not data:
+            self.feed_eof()
+            return
         first = not self.received_bytes
         if first and self._known is not None and self._take_known(self._known, data):
             return
@@ -642,13 +664,15 @@ class ResponseParser:
             if not self.complete:
                 if self.received_bytes == len(data) and data[:2] in _TLS_RECORDS:
                     raise RemoteProtocolError("the server speaks TLS there: use https://") from error
-                raise RemoteProtocolError(f"malformed HTTP response: {_reason(error)}") from error
+                raise RemoteProtocolError(f"{self._malformed}: {_reason(error)}") from error
             self.keep_alive = False  # bytes that nobody asked for: never read another response from here
         if not self.complete:
-            if not self.status or self.received_bytes > 2 * self._head_limit:
+            if self._in_head or self.received_bytes > 2 * self._head_limit:
                 self._check_growth()
         elif first and self._lessons and self.keep_alive:
-            self._learn(data)
+            is_first = data.startswith(b"%d " % self.status, 9)  # else an interim response came before it
+            if self._learns(data, is_first and not has_no_body(self.status)):
+                self._known_status = self.status
 
     def _take_known(self, known: KnownHead, data: bytes) -> bool:
         """Take one whole response, when its head is the known one. False when `data` is for the parser."""
@@ -666,17 +690,6 @@ class ResponseParser:
         if body:
             self._body.append(body)
         return True
-
-    def _learn(self, data: bytes) -> None:
-        """Have the next response compared with the one that `data` was, if it had its length."""
-        self._lessons -= 1
-        if self._lessons >= LESSONS or self._repeats or has_no_body(self.status):
-            return
-        if not data.startswith(b"%d " % self.status, 9):
-            return  # an interim response came before it
-        known = learn(data, self.headers)
-        if known is not None:
-            self._known, self._known_status = known, self.status
 
     def feed_eof(self) -> None:
         """The server ended the stream. Raises TransportClosed when that cuts the response short."""
@@ -718,19 +731,6 @@ class ResponseParser:
             raise RemoteProtocolError("more bytes than the response has")
         self.headers = {}
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.status:
-            return  # a trailer must not pass for a header
-        key = name.decode("latin-1").lower()
-        text = value.decode("latin-1").rstrip(" \t")
-        if key in self.headers:
-            if key in _LENGTH_FIELDS:
-                raise RemoteProtocolError(f"malformed HTTP response: {key} is repeated")
-            text = f"{self.headers[key]}, {text}"
-            self._repeats += 1
-            self._check_fields()
-        self.headers[key] = text
-
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
@@ -738,8 +738,9 @@ class ResponseParser:
         headers = self.headers
         if len(headers) + self._repeats > self._field_limit:
             self._check_fields()
+        self._in_head = False
         if self.received_bytes > self._head_limit:
-            self._check_head_size()
+            self._check_head_size(0)
         if "transfer-encoding" in headers:
             if headers["transfer-encoding"].lower() != "chunked":
                 raise RemoteProtocolError("its transfer coding is not chunked")
@@ -760,22 +761,8 @@ class ResponseParser:
             self.complete = True
             self.keep_alive = self._parser.should_keep_alive()
 
-    def _check_fields(self) -> None:
-        if len(self.headers) + self._repeats > self._field_limit:
-            raise RemoteProtocolError(f"the response has more than {self._field_limit} header fields")
-
-    def _check_head_size(self) -> None:
-        size = sum(len(name) + len(value) + 4 for name, value in self.headers.items())
-        if size > self._head_limit:
-            raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
-
-    def _check_growth(self) -> None:
-        if not self.status:
-            self._check_fields()
-            if self.received_bytes > self._head_limit:
-                raise RemoteProtocolError(f"the response's head is larger than {self._head_limit} bytes")
-        elif self.received_bytes > 2 * self._head_limit + FRAMING_PER_BODY_BYTE * self.body_bytes:
-            raise RemoteProtocolError("malformed HTTP response: chunks are mostly framing")
+    def _refused(self, status: int, sentence: str) -> Exception:
+        return RemoteProtocolError(sentence)
 
 
 def _reason(error: Exception) -> str:
