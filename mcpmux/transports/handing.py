@@ -19,7 +19,8 @@ import structlog
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.byte_stream import PlainStream, reason_of
+from mcpmux.transports.tls import ByteStream
 
 NOTE_BYTES = 64 * 1024  # what was received of a connection may be so long; see `serve_http`
 _DATAGRAM_BYTES = NOTE_BYTES + 4096
@@ -137,13 +138,9 @@ class HandedListener(trio.abc.Listener[trio.SocketStream]):
         return True
 
     async def accept(self) -> trio.SocketStream:
-        try:
-            return await self._out.receive()
-        except trio.EndOfChannel:
-            raise trio.ClosedResourceError("the listener is closed") from None
+        return await self._out.receive()
 
     async def aclose(self) -> None:
-        self._in.close()
         self._out.close()
         await trio.lowlevel.checkpoint()
 
@@ -158,9 +155,51 @@ class Handing(NamedTuple):
     arrivals: trio.MemoryReceiveChannel[tuple[trio.SocketStream, Note]]
     send: Callable[[Note, int], Awaitable[None]]
 
-    async def pass_on(self, worker: int, sock: socket.socket, data: bytes, peer: str, holder: str) -> None:
+    async def pass_on(
+        self, worker: int, byte_stream: ByteStream, data: bytes, peer: str, holder: str
+    ) -> None:
         """Have `worker`, 0 for any other, go on with a connection. Raises TransportClosed.
 
-        `data` has NOTE_BYTES at most.
+        A plain connection goes there itself, and the stream stays the caller's. For TLS, and for `data` that
+        is too long for a note, it gets one end of a socket pair, and this carries bytes between the other end
+        and the client until either is at its end.
         """
-        await self.send(Note(self.listener, worker, data, peer, holder, open=True), sock.fileno())
+        if isinstance(byte_stream, PlainStream) and len(data) <= NOTE_BYTES:
+            note = Note(self.listener, worker, data, peer, holder, open=True)
+            await self.send(note, byte_stream.descriptor)
+            return
+        ours, theirs = socket.socketpair()
+        with theirs:
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+            try:
+                await self.send(Note(self.listener, worker, b"", peer, holder, open=True), theirs.fileno())
+            except BaseException:
+                stream.socket.close()
+                raise
+        await _carry(byte_stream, PlainStream(stream), data)
+
+
+async def _carry(client: ByteStream, other: PlainStream, data: bytes) -> None:
+    """Bytes both ways, `data` first, until the other process or the client has closed."""
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def to_other() -> None:
+                part = data
+                try:
+                    while part:
+                        await other.send(part)
+                        part = await client.receive()
+                    other.send_eof()
+                except TransportClosed:
+                    nursery.cancel_scope.cancel(reason="one side is closed")
+
+            nursery.start_soon(to_other)
+            try:
+                while part := await other.receive():
+                    await client.send(part)
+            except TransportClosed:
+                pass
+            nursery.cancel_scope.cancel(reason="the other process has closed")
+    finally:
+        other.close()

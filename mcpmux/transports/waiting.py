@@ -20,16 +20,14 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Final, Protocol
 
 import structlog
 import trio
-from trio.lowlevel import Abort
 
-from mcpmux.errors import Overdue, TransportClosed
-from mcpmux.transports.byte_stream import PlainStream
+from mcpmux.errors import Overdue
 
 log = structlog.get_logger()
 
@@ -124,76 +122,6 @@ class ReadinessPoller:
         self._epoll.close()
 
 
-class Registration:
-    """One byte stream with a poller: what comes is taken where it is received, while its task sleeps.
-
-        asleep --bytes that `take` takes--> asleep
-               --other bytes, the end, an error--> awake, with them
-
-    Nothing is received while the task is awake, so a peer that sends too fast is held up. Nothing received is
-    lost when the task is cancelled. `take(data)` says whether that is done with, and must not raise. `close`
-    this before the stream.
-    """
-
-    __slots__ = ("_byte_stream", "_poller", "_take", "_task", "_watched", "data")
-
-    def __init__(
-        self, poller: ReadinessPoller, byte_stream: PlainStream, take: Callable[[bytes], bool]
-    ) -> None:
-        self._poller = poller
-        self._byte_stream = byte_stream
-        self._take = take
-        self._task: trio.lowlevel.Task | None = None  # asleep
-        self.data = b""  # received, and not seen by the task yet
-        self._watched = False
-
-    async def receive(self) -> bytes:
-        """What has come and was not taken, b"" at the end of the stream or when it broke."""
-        if self._byte_stream.early or not self._is_watched():
-            with suppress(TransportClosed):
-                return await self._byte_stream.receive()
-            return b""
-        self._task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._leave)
-        data, self.data = self.data, b""
-        return data
-
-    def _is_watched(self) -> bool:
-        if not self._watched:
-            try:
-                self._poller.watch(self._byte_stream.descriptor, self._hear)
-            except OSError:  # the system watches too much already: the task watches by itself
-                return False
-            self._watched = True
-        return True
-
-    def _leave(self, _raise_cancel: object) -> Abort:
-        self._task = None
-        return Abort.SUCCEEDED
-
-    def _hear(self) -> None:
-        if self._task is None:  # it is looked at when the task sleeps again
-            self.close()
-            return
-        try:
-            data = self._byte_stream.receive_nowait()
-        except TransportClosed:
-            data = b""
-        if data is None or (data and self._take(data)):
-            return
-        task, self._task = self._task, None
-        if task is not None:  # else what `take` did has cancelled it, or woken it
-            self.data = data
-            self._poller.give_way()
-            trio.lowlevel.reschedule(task)
-
-    def close(self) -> None:
-        """Nothing is received until the task sleeps again. To be called before the stream is closed."""
-        if self._watched:
-            self._watched = False
-            self._poller.forget(self._byte_stream.descriptor)
-
-
 SWEEP_SECONDS = 0.1  # how late a deadline may be kept
 
 
@@ -264,34 +192,29 @@ class Timed(Protocol):
 
 
 class DeadlineSweeper:
-    """Everything that has a deadline at the moment. `run` must run while there is any."""
+    """Everything that has a deadline at the moment: what is `watched`. `run` must run while there is any."""
 
-    __slots__ = ("_rest", "_resting", "_watched", "forget")
+    __slots__ = ("_rest", "_resting", "forget", "watched")
 
     def __init__(self) -> None:
-        self._watched: set[Timed] = set()
-        self.forget = self._watched.discard  # called for what is over, or has no deadline any more
+        self.watched: set[Timed] = set()
+        self.forget = self.watched.discard  # called for what is over, or has no deadline any more
         self._rest = trio.lowlevel.ParkingLot()
         self._resting = False
 
     def __repr__(self) -> str:
-        return f"<DeadlineSweeper of {len(self._watched)}>"
-
-    @property
-    def watched(self) -> list[Timed]:
-        """What is watched now."""
-        return list(self._watched)
+        return f"<DeadlineSweeper of {len(self.watched)}>"
 
     def watch(self, timed: Timed) -> None:
         """Cut it off once its `until` has passed."""
-        self._watched.add(timed)
+        self.watched.add(timed)
         if self._resting:
             self._rest.unpark()
 
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            if not self._watched:
+            if not self.watched:
                 self._resting = True
                 await self._rest.park()
                 self._resting = False
@@ -300,5 +223,5 @@ class DeadlineSweeper:
 
     def _sweep(self) -> None:  # not in `run`, which would keep the last one
         now = trio.current_time()
-        for timed in [timed for timed in self._watched if timed.until <= now]:
+        for timed in [timed for timed in self.watched if timed.until <= now]:
             timed.cut_off()

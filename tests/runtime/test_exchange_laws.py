@@ -249,7 +249,7 @@ def check_nothing_is_held(world: World) -> None:
     assert (upstream.in_flight, upstream.limiter.running, upstream.limiter.waiting) == (0, 0, 0)
     assert upstream.connection is not None
     channel = upstream.connection.channel
-    assert channel.deadlines.watched == []
+    assert channel.deadlines.watched == set()
     # A question of our own after its health may be on its way.
     assert [pending for pending in channel.pending_requests if pending.call.method in ASKED] == []
     assert not channel.parked

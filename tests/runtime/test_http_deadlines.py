@@ -132,7 +132,7 @@ class World:
     async def nothing_is_left(self) -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert len(self.channel.pending_requests) == 0
-        assert self.channel.deadlines.watched == []
+        assert self.channel.deadlines.watched == set()
         assert self.pool._running == 0
 
 
@@ -283,7 +283,7 @@ async def test_a_connection_is_used_again_after_exchanges_that_were_in_time(auto
     async with served_by(patient, way) as world:
         for _ in range(3):
             assert await world.ask(Deadline(30, 0, 60)) == {"ok": raw(True)}
-            assert world.channel.deadlines.watched == []
+            assert world.channel.deadlines.watched == set()
             await trio.sleep(300)
         assert len(asked) == 3
         assert len(set(map(id, asked))) == 1

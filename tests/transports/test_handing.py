@@ -18,8 +18,7 @@ from mcpmux.transports.handing import (
     Note,
     connection_channel_pair,
 )
-from mcpmux.transports.http.hand_over import encode_requests, hand_over
-from mcpmux.transports.http.message import HttpLimits, HttpRequest, RequestParser
+from mcpmux.transports.http.message import HttpLimits, HttpRequest, RequestParser, encode_requests
 
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
 
@@ -185,7 +184,7 @@ async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
         async with trio.open_nursery() as nursery:
 
             async def give() -> None:
-                await hand_over(handing, 2, byte_stream, data, "peer", "holder")
+                await handing.pass_on(2, byte_stream, data, "peer", "holder")
                 byte_stream.close()
 
             nursery.start_soon(give)

@@ -128,7 +128,7 @@ async def test_nobody_waits_where_no_other_response_can_follow(watched, begun):
 
     async with watched(script, answers(SHORT)) as pool:
         await read_all_but_the_end(pool)
-        assert pool.deadlines.watched == []
+        assert pool.deadlines.watched == set()
         assert await read(pool) == b"ok"
 
 
@@ -140,7 +140,7 @@ async def test_stream_that_ends_while_nobody_looks_is_found_in_time(watched):
         stream.let.set()
         await stream.said.wait()
         connection.cut_off()
-        assert pool.deadlines.watched == []
+        assert pool.deadlines.watched == set()
         assert await read(pool) == b"ok"
 
 
@@ -150,7 +150,7 @@ async def test_stream_that_does_not_end_in_time_is_closed(watched):
         await read_all_but_the_end(pool)
         [connection] = pool.deadlines.watched
         connection.cut_off()
-        assert pool.deadlines.watched == []
+        assert pool.deadlines.watched == set()
         stream.let.set()
         await stream.closed.wait()
         assert await read(pool) == b"ok"
@@ -174,7 +174,7 @@ async def test_what_becomes_of_a_stream_is_heard_without_looking(rest):
         assert len(pool.deadlines.watched) == 1
         let.set()
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert pool.deadlines.watched == []
+        assert pool.deadlines.watched == set()
         assert len(pool._idle) == (rest == END)
 
 
@@ -185,7 +185,7 @@ async def test_streams_that_end_count_as_connections(watched):
         assert await read(pool) == b"ok"
         first.let.set()
         await first.closed.wait()
-        assert pool.deadlines.watched == []
+        assert pool.deadlines.watched == set()
 
 
 async def test_streams_that_end_are_as_few_as_idle_connections(watched):

@@ -14,9 +14,11 @@ import trio.testing
 from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
+from mcpmux.transports.http.server_connection import ServerConnection
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.polling import open_readiness_poller
-from mcpmux.transports.waiting import ReadinessPoller, Registration, available
+from mcpmux.transports.waiting import ReadinessPoller, available
+from tests.http_request import requested
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_inline import Answer, serving_inline
 from tests.transports.test_http_server import TEXT, receive_all, receive_until
@@ -45,14 +47,14 @@ class Clerk:
         self.answers = []
         self.awoken = 0
         self.waiting = False
-        receive = Registration.receive
+        receive = ServerConnection._receive
 
-        async def count(attention):
-            data = await receive(attention)
+        async def count(connection):
+            data = await receive(connection)
             self.awoken += 1
             return data
 
-        monkeypatch.setattr(Registration, "receive", count)
+        monkeypatch.setattr(ServerConnection, "_receive", count)
 
     async def handle(self, request, reply):
         if request.body == b"crash":
@@ -192,21 +194,20 @@ async def test_a_request_is_not_posted_when_the_system_watches_too_much_already(
     async with pooled(is_gone, is_gone) as pool:
         monkeypatch.setattr(ReadinessPoller, "watch", watch)
         assert pool.post("POST", "/", (), b"", idempotent=True, hear=list) is None
-        async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+        async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
             assert await response.read() == b"ok"
 
 
 @pytest.mark.interpreted
 async def test_a_stop_between_receiving_a_request_and_its_task_loses_nothing(clerk, monkeypatch):
-    hear = Registration._hear
+    hear = ServerConnection._hear
 
-    def hear_and_stop(attention):
-        hear(attention)
-        connection = attention._take.__self__
+    def hear_and_stop(connection):
+        hear(connection)
         connection._state.draining = True
         connection.sweep()
 
-    monkeypatch.setattr(Registration, "_hear", hear_and_stop)
+    monkeypatch.setattr(ServerConnection, "_hear", hear_and_stop)
     async with serving_inline(clerk.handle) as server, await server.connect() as stream:
         await stream.send_all(post(body=b"later"))
         assert (await receive_all(stream)).endswith(b"<later>")
@@ -292,7 +293,7 @@ async def pooled(*scripts, **limits):
         origin = HttpOrigin(False, "127.0.0.1", listener.socket.getsockname()[1])
         with HttpPool(origin, limits=PoolLimits(**limits), poller=poller) as pool:
             nursery.start_soon(pool.deadlines.run)
-            async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+            async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
                 await response.read()
             yield pool
             assert pool._running == 0
@@ -344,7 +345,7 @@ async def test_posted_and_sent_requests_take_turns_on_a_connection():
     async with pooled(sends(SHORT)) as pool:
         for _ in range(3):
             assert await Ear(pool).outcome() == b"ok"
-            async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+            async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
                 assert await response.read() == b"ok"
         assert len(pool._idle) == 1
 
@@ -388,7 +389,7 @@ async def test_a_stream_that_has_said_too_little_is_heard_of_again():
             ear.sent.take_nowait().finish()
             assert (pool._running, len(pool._ending)) == (0, 1)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            assert pool.deadlines.watched == []  # its end has come
+            assert pool.deadlines.watched == set()  # its end has come
 
 
 async def test_a_stream_that_breaks_off_is_read_up_to_there():
@@ -464,7 +465,7 @@ async def test_a_request_that_is_abandoned_closes_its_connection_and_is_not_hear
         with trio.fail_after(PATIENCE):
             await left.wait()
         assert ear.calls == 0
-        assert (pool._idle, pool._running, pool.deadlines.watched) == ([], 0, [])
+        assert (pool._idle, pool._running, pool.deadlines.watched) == ([], 0, set())
 
 
 async def test_without_an_idle_connection_or_a_turn_nothing_is_posted():
@@ -485,10 +486,10 @@ async def test_a_request_that_found_no_idle_connection_opens_one_for_the_next_on
         assert not posts(pool)
         assert await ear.outcome() == b"0123456789"
         assert len(pool._idle) == 1
-        async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+        async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
             await response.read()
         assert len(pool._idle) == 2
-        async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+        async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
             await response.read()
         assert len(pool._idle) == 2
 
@@ -502,7 +503,7 @@ async def test_many_at_once_get_their_own_answers():
     async with pooled(*[script] * 20) as pool, trio.open_nursery() as nursery:
 
         async def warm():
-            async with pool.request("POST", "/", (), b"", idempotent=True) as response:
+            async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
                 await barrier()
                 await response.read()
 

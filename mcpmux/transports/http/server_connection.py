@@ -37,7 +37,6 @@ import trio
 from mcpmux.errors import LocalProtocolError, TransportClosed
 from mcpmux.transports.byte_stream import Part, PlainStream, address_of
 from mcpmux.transports.handing import Handing, Note
-from mcpmux.transports.http.hand_over import encode_requests, give_back, hand_over
 from mcpmux.transports.http.message import (
     BODY,
     BODY_RATE,
@@ -51,28 +50,26 @@ from mcpmux.transports.http.message import (
     Refusal,
     RequestParser,
     encode_chunk,
+    encode_requests,
     encode_response_head,
     has_no_body,
 )
 from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.tls import ByteStream, CurrentContext, NotTls, accept_tls, holder_of, linger
-from mcpmux.transports.waiting import ReadinessPoller, Registration
+from mcpmux.transports.waiting import ReadinessPoller
 from mcpmux.transports.wall import walled
 
 
-class ServerState:
+class ServerState(msgspec.Struct):
     """What all connections of a server share and look up instead of asking the clock each time.
 
     `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines;
     `date_field`: b"Date: …\\r\\n".
     """
 
-    __slots__ = ("date_field", "draining", "now")
-
-    def __init__(self, now: float, date_field: bytes, draining: bool = False) -> None:
-        self.now = now
-        self.date_field = date_field
-        self.draining = draining
+    now: float
+    date_field: bytes
+    draining: bool = False
 
 
 class Stage(Enum):
@@ -251,9 +248,10 @@ class ServerConnection:
     """
 
     def __init__(self, shared: Shared, stream: trio.SocketStream, note: Note | None) -> None:
-        self.peer = note.peer if note is not None else address_of(stream)
-        self.byte_stream: ByteStream = PlainStream(stream, note.data if note is not None else b"")
-        self._handshaking = shared.tls is not None and note is None
+        note = note or Note(0, peer=address_of(stream))
+        self.peer = note.peer
+        self.byte_stream: ByteStream = PlainStream(stream, note.data)
+        self._handshaking = shared.tls is not None and not note.open
         self.refusal: Refusal | None = None
         self.deadline = shared.state.now + shared.limits.head_seconds
         self._rested = shared.state.now  # since when it has no request, if it has none
@@ -262,8 +260,7 @@ class ServerConnection:
         self._state = shared.state
         self._limits = shared.limits
         self._parser = RequestParser(shared.limits, self.peer)
-        if note is not None:
-            self._parser.holder = note.holder
+        self._parser.holder = note.holder
         self._reply: HttpReply | None = None
         self._rest: memoryview | None = None  # of what was sent without waiting, and did not go at once
         self._scope = trio.CancelScope()
@@ -272,7 +269,9 @@ class ServerConnection:
         self._is_cut = False  # half an answer was sent, so that it cannot
         self._handling: Inline | None = None  # the handler of the request that is being answered
         self._wanted = False  # the handler needs the task, whose wait was cancelled for it
-        self._registration: Registration | None = None
+        self._task: trio.lowlevel.Task | None = None  # asleep until something is received for it
+        self._received = b""  # and not seen by the task yet
+        self._watched = False  # by the poller
         self._has_begun = False  # the handler was given a request while the task slept, and needs it
 
     async def run(self) -> None:
@@ -287,8 +286,9 @@ class ServerConnection:
             self._reply = None
             self.deadline = math.inf
             await self._refuse(self.refusal)
-        elif self._unused:
-            await give_back(self._shared.handing, self.byte_stream, self.peer, self._parser.holder)
+        elif self._unused and self._shared.handing is not None and isinstance(self.byte_stream, PlainStream):
+            with suppress(TransportClosed):  # others go on: a client that is about to ask shall not notice
+                await self._shared.handing.pass_on(0, self.byte_stream, b"", self.peer, self._parser.holder)
 
     async def _live(self) -> None:
         with self._scope:
@@ -311,11 +311,10 @@ class ServerConnection:
 
     def close(self) -> None:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
-        if self._registration is not None:
-            self._registration.close()
+        self._forget()
         self.byte_stream.close()
         self._parser.close()
-        self._reply = self._rest = self._handling = self._registration = None
+        self._reply = self._rest = self._handling = None
 
     async def _secure(self, context: ssl.SSLContext) -> bool:
         """Put TLS on the stream. False when that is the end of the connection."""
@@ -346,8 +345,7 @@ class ServerConnection:
 
     def _has_come(self) -> bool:
         """Whether there is something of a request, which its task has not seen yet."""
-        seen = self._registration is None or not self._registration.data
-        return not seen or self.byte_stream.is_readable()
+        return bool(self._received) or self.byte_stream.is_readable()
 
     @property
     def resting_since(self) -> float | None:
@@ -402,8 +400,12 @@ class ServerConnection:
         reply = self._reply
         assert reply is not None
         await handling.attend()
-        if not reply.finished:
-            await self._finish(reply)
+        if reply.passed_to is not None:
+            await self._pass_on(reply, reply.passed_to)
+        elif reply.stage is NEW:
+            raise LocalProtocolError("the handler returned without an answer")
+        elif reply.stage is OPEN:
+            await reply.finish()
         self._handling = self._reply = None
         if not reply.request.keep_alive:
             self._called_off = False
@@ -486,34 +488,59 @@ class ServerConnection:
             if not data:
                 return
 
-    def _take(self, data: bytes) -> bool:
-        """Received while the task sleeps: whether it may sleep on."""
-        if self._handling is not None or (request := self._parser.read_whole(data)) is None:
-            return False
-        if self._begin(request):
-            return True
-        self._has_begun = True
-        return False
-
     async def _receive(self) -> bytes:
         """What has come that was not taken; b"" is the end, or the handler `_has_begun` meanwhile."""
-        if self._registration is None:
-            poller, byte_stream = self._shared.poller, self.byte_stream
-            if poller is None or not isinstance(byte_stream, PlainStream):
-                try:
-                    return await byte_stream.receive()
-                except TransportClosed:
-                    return b""
-            self._registration = Registration(poller, byte_stream, self._take)
-        return await self._registration.receive()
+        if not (self._watched or self._be_watched()):
+            with suppress(TransportClosed):
+                return await self.byte_stream.receive()
+            return b""
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._leave)
+        data, self._received = self._received, b""
+        return data
 
-    async def _finish(self, reply: HttpReply) -> None:
-        if reply.passed_to is not None:
-            await self._pass_on(reply, reply.passed_to)
+    def _be_watched(self) -> bool:
+        """False when the task has to watch by itself, as when the system watches too much already."""
+        poller, byte_stream = self._shared.poller, self.byte_stream
+        if poller is not None and isinstance(byte_stream, PlainStream) and not byte_stream.early:
+            with suppress(OSError):
+                poller.watch(byte_stream.descriptor, self._hear)
+                self._watched = True
+        return self._watched
+
+    def _leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _hear(self) -> None:
+        """There is something to receive: give it to the handler, or to the task.
+
+        Nothing is received while the task is awake, so a peer that sends too fast is held up.
+        """
+        if self._task is None:  # it is looked at when the task sleeps again
+            self._forget()
             return
-        if not reply.started:
-            raise LocalProtocolError("the handler returned without an answer")
-        await reply.finish()
+        try:
+            data = self.byte_stream.receive_nowait()
+        except TransportClosed:
+            data = b""
+        if data is None:
+            return
+        if data and self._handling is None and (request := self._parser.read_whole(data)) is not None:
+            if self._begin(request):
+                return
+            self._has_begun = True
+        task, self._task = self._task, None
+        if task is not None:  # else what the handler did has cancelled it, or woken it
+            self._received = data
+            if self._shared.poller is not None:
+                self._shared.poller.give_way()
+            trio.lowlevel.reschedule(task)
+
+    def _forget(self) -> None:
+        if self._watched and self._shared.poller is not None and isinstance(self.byte_stream, PlainStream):
+            self._watched = False
+            self._shared.poller.forget(self.byte_stream.descriptor)
 
     async def _pass_on(self, reply: HttpReply, worker: int) -> None:
         reply.request.keep_alive = False  # for us it ends here
@@ -523,7 +550,7 @@ class ServerConnection:
             return
         data = encode_requests((reply.request, *parser.requests))
         try:
-            await hand_over(handing, worker, self.byte_stream, data, self.peer, parser.holder)
+            await handing.pass_on(worker, self.byte_stream, data, self.peer, parser.holder)
         except TransportClosed as error:
             self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
 
