@@ -13,6 +13,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import SseDecoder
+from tests.http_request import requested
 from tests.runtime.scripted import MODERN, Json
 from tests.runtime.scripted_http import HttpFace
 
@@ -66,7 +67,9 @@ class HttpPipe:
 
     def _request(self, method: str, headers: dict[str, str], data: bytes) -> Any:
         fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        return self._pool.request(method, "/mcp", tuple((fields | headers).items()), data, idempotent=False)
+        return requested(
+            self._pool, method, "/mcp", tuple((fields | headers).items()), data, idempotent=False
+        )
 
     async def _exchange(self, message: Json, data: bytes) -> None:
         headers = self._headers

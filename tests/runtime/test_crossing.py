@@ -29,6 +29,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder
+from tests.http_request import requested
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import (
     CAPABILITIES,
@@ -233,7 +234,9 @@ class HttpCaller(Caller):
     def _post(self, message: Json, headers: Json) -> Any:
         fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         data = json.dumps(message).encode()
-        return self._pool.request("POST", "/mcp", tuple((fields | headers).items()), data, idempotent=False)
+        return requested(
+            self._pool, "POST", "/mcp", tuple((fields | headers).items()), data, idempotent=False
+        )
 
     async def cancel(self, key: str) -> None:
         """As the era has it: by closing the stream, or by saying so."""

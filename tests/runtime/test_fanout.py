@@ -22,6 +22,7 @@ from mcpmux.runtime.client_outbox import DETAIL_LIMIT
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.sse import SseDecoder
+from tests.http_request import requested
 from tests.memory_pipe import CAPACITY
 from tests.runtime.fanout_server import CLIENTS, URIS
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedClient
@@ -164,7 +165,7 @@ class HttpListener:
     def _request(self, verb: str, body: Json | None, headers: Json) -> Any:
         fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         data = json.dumps({"jsonrpc": "2.0", **body}).encode() if body else b""
-        return self._pool.request(verb, "/mcp", tuple((fields | headers).items()), data, idempotent=False)
+        return requested(self._pool, verb, "/mcp", tuple((fields | headers).items()), data, idempotent=False)
 
     async def _ask(self, body: Json, headers: Json) -> Json:
         async with self._request("POST", body, headers) as response:

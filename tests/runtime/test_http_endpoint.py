@@ -20,6 +20,7 @@ from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder
+from tests.http_request import requested
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedServer
 from tests.runtime.test_flows import docs
@@ -75,7 +76,7 @@ class HttpClient:
         fields |= headers or {}
         wanted = tuple((name, value) for name, value in fields.items() if value is not None)
         with trio.fail_after(60):
-            async with self._pool.request(method, "/mcp", wanted, data, idempotent=False) as response:
+            async with requested(self._pool, method, "/mcp", wanted, data, idempotent=False) as response:
                 content = await response.read()
         if response.headers.get("content-type") == "text/event-stream":
             events = SseDecoder(1 << 20).feed(content)
@@ -91,7 +92,7 @@ class HttpClient:
             "Accept": "application/json, text/event-stream",
         } | headers
         data = json.dumps(body).encode() if body else b""
-        request = self._pool.request(method, "/mcp", tuple(fields.items()), data, idempotent=False)
+        request = requested(self._pool, method, "/mcp", tuple(fields.items()), data, idempotent=False)
         with trio.fail_after(60):
             async with request as response:
                 yield Stream(response)

@@ -22,6 +22,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from tests.auth.made import Clock, Issuing, bearer, claims, make_gate, sign
+from tests.http_request import requested
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json, RpcFailure, ScriptedServer
 from tests.runtime.task_server import EXTENSION, TaskServer
@@ -56,7 +57,9 @@ class Guarded:
 
     async def get(self, path: str, who: Json, method: str = "GET") -> tuple[int, Json, bytes]:
         with trio.fail_after(30):
-            async with self.pool.request(method, path, tuple(who.items()), b"", idempotent=True) as response:
+            async with requested(
+                self.pool, method, path, tuple(who.items()), b"", idempotent=True
+            ) as response:
                 return response.status, dict(response.headers), await response.read()
 
 
@@ -202,14 +205,14 @@ async def test_a_resumable_stream_is_bound_to_its_principal():
 async def test_a_stream_of_http_sse_is_bound_to_its_principal():
     async with (
         open_guarded() as mux,
-        mux.pool.request("GET", "/sse", tuple(ANN.items()), b"", idempotent=False) as stream,
+        requested(mux.pool, "GET", "/sse", tuple(ANN.items()), b"", idempotent=False) as stream,
     ):
         data = await stream.receive_some()
         address = data.split(b"data: ")[1].split()[0].decode()
         body = json.dumps(request("ping")).encode()
         for who, status in ((BEN, 404), ({}, 401), (ANN, 202)):
             fields = (("Content-Type", "application/json"), *who.items())
-            async with mux.pool.request("POST", address, fields, body, idempotent=False) as response:
+            async with requested(mux.pool, "POST", address, fields, body, idempotent=False) as response:
                 assert response.status == status
                 await response.read()
 

@@ -26,6 +26,7 @@ from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_streams import open_sse_client_stream
+from tests.http_request import requested
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
@@ -76,7 +77,7 @@ class Site:
 
     async def send(self, method: str, target: str, body: bytes = b"", headers: Any = JSON) -> tuple[int, Any]:
         with self.pool() as pool:
-            async with pool.request(method, target, headers, body, idempotent=False) as response:
+            async with requested(pool, method, target, headers, body, idempotent=False) as response:
                 data = await response.read()
         return response.status, json.loads(data) if data else None
 
@@ -84,7 +85,7 @@ class Site:
     async def stream(self) -> AsyncIterator[tuple[str, Any]]:
         """A stream that is open, read up to its first event: the address in that, and the response."""
         with self.pool() as pool:
-            request = pool.request("GET", "/sse", (), b"", idempotent=False)
+            request = requested(pool, "GET", "/sse", (), b"", idempotent=False)
             async with request as response:
                 assert response.headers["content-type"] == "text/event-stream"
                 first = await response.receive_some()

@@ -13,6 +13,7 @@ from mcpmux.traffic.telemetry.prometheus import Family, metrics_route, mux_gauge
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.tls import TlsContexts
+from tests.http_request import requested
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.admin_world import Traffic
@@ -40,11 +41,11 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
         port = int(announced[0].rstrip("/").rpartition(":")[2])
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool, trio.fail_after(60):
             token = (("Authorization", f"Bearer {TOKEN}"),)
-            async with pool.request("GET", "/metrics", token, b"", idempotent=True) as response:
+            async with requested(pool, "GET", "/metrics", token, b"", idempotent=True) as response:
                 assert response.status == 200
                 assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
                 found = parse(await response.read())
-            async with pool.request("GET", "/metrics", (), b"", idempotent=True) as response:
+            async with requested(pool, "GET", "/metrics", (), b"", idempotent=True) as response:
                 assert response.status == 401
                 assert b"mcpmux_" not in await response.read()
         assert found["mcpmux_exchanges_total"]["ping", "ok", "(none)"] == 1

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, TransportClosed
+from tests.http_request import requested
 from tests.transports.test_http_client import scripted
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -77,7 +78,7 @@ def says(response: bytes, *, then_closes: bool):
 
 
 async def read(pool) -> bytes:
-    async with pool.request("GET", "/", (), b"", idempotent=False) as response:
+    async with requested(pool, "GET", "/", (), b"", idempotent=False) as response:
         return await response.read()
 
 

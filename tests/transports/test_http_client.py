@@ -18,6 +18,7 @@ from mcpmux.errors import (
 )
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
+from tests.http_request import requested
 
 OK = b"HTTP/1.1 200 OK\r\n"
 SHORT = OK + b"Content-Length: 2\r\n\r\nok"
@@ -91,7 +92,7 @@ async def closes_at_once(connection):
 
 
 def get(pool, *, idempotent=True):
-    return pool.request("GET", "/", (), b"", idempotent=idempotent)
+    return requested(pool, "GET", "/", (), b"", idempotent=idempotent)
 
 
 async def read(pool, *, idempotent=True):
@@ -115,7 +116,7 @@ async def test_request_on_the_wire(method, body, rest):
         await connection.send(SHORT)
 
     async with scripted(script) as pool:
-        async with pool.request(method, "/a?b", [("A", "b")], body, idempotent=False) as response:
+        async with requested(pool, method, "/a?b", [("A", "b")], body, idempotent=False) as response:
             assert (response.status, await response.read()) == (200, b"ok")
         host = pool.origin.authority
         head = f"{method} /a?b HTTP/1.1\r\nHost: {host}\r\nAccept-Encoding: identity\r\nA: b\r\n"
@@ -266,7 +267,7 @@ async def test_answer_of_a_server_that_did_not_read_the_request_is_still_read():
         await connection.send(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")
 
     async with scripted(script) as pool:
-        request = pool.request("POST", "/", (), b"a" * 8_000_000, idempotent=False)
+        request = requested(pool, "POST", "/", (), b"a" * 8_000_000, idempotent=False)
         async with request as response:
             assert (response.status, await response.read()) == (413, b"no")
 
@@ -389,6 +390,11 @@ def unauthenticated(purpose):
     return context
 
 
+def over_tls(origin):
+    context = unauthenticated(ssl.PROTOCOL_TLS_CLIENT)
+    return Route(origin, lambda: context)
+
+
 async def test_requests_inside_tls_reuse_their_connection():
     async def script(connection):
         stream = trio.SSLStream(connection.stream, unauthenticated(ssl.PROTOCOL_TLS_SERVER), server_side=True)
@@ -396,8 +402,7 @@ async def test_requests_inside_tls_reuse_their_connection():
 
     async with scripted(script) as plain:
         origin = HttpOrigin(True, "127.0.0.1", plain.origin.port)
-        route = Route(origin, unauthenticated(ssl.PROTOCOL_TLS_CLIENT))
-        with HttpPool(origin, route=route) as pool:
+        with HttpPool(origin, route=over_tls(origin)) as pool:
             assert await read(pool, idempotent=False) == b"ok"
             assert await read(pool, idempotent=False) == b"a"
 
@@ -408,7 +413,8 @@ async def test_server_without_tls_is_told_in_a_sentence():
         await connection.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with scripted(script) as plain:
-        pool = HttpPool(HttpOrigin(True, "127.0.0.1", plain.origin.port))
+        origin = HttpOrigin(True, "127.0.0.1", plain.origin.port)
+        pool = HttpPool(origin, route=over_tls(origin))
         with pytest.raises(ConnectFailed, match=r"^cannot connect to 127.0.0.1:\d+: TLS: "):
             await read(pool)
 
@@ -423,7 +429,8 @@ async def test_cancelling_the_tls_handshake_closes_the_connection():
         closed.set()
 
     async with scripted(script) as plain:
-        pool = HttpPool(HttpOrigin(True, "127.0.0.1", plain.origin.port))
+        origin = HttpOrigin(True, "127.0.0.1", plain.origin.port)
+        pool = HttpPool(origin, route=over_tls(origin))
         with trio.CancelScope() as scope:
             await read(pool)
         await closed.wait()

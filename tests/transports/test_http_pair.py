@@ -11,6 +11,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder, encode_event
+from tests.http_request import requested
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 
@@ -50,7 +51,7 @@ async def echo_in_pieces(request, reply):
 async def test_large_bodies_travel_both_ways(handler):
     async with pair(handler) as pool:
         for _ in range(2):
-            async with pool.request("POST", "/", (), LARGE, idempotent=False) as response:
+            async with requested(pool, "POST", "/", (), LARGE, idempotent=False) as response:
                 assert await response.read() == LARGE
 
 
@@ -58,7 +59,7 @@ async def test_many_requests_at_once_get_their_own_answers():
     async def ask(pool, number):
         for turn in range(5):
             body = f"{number} {turn}".encode()
-            async with pool.request("POST", "/", (), body, idempotent=False) as response:
+            async with requested(pool, "POST", "/", (), body, idempotent=False) as response:
                 assert await response.read() == body
 
     async with pair(echo) as pool, trio.open_nursery() as nursery:
@@ -74,7 +75,7 @@ async def test_events_arrive_one_by_one():
         await heard.wait()
         await reply.finish(encode_event(b"2"))
 
-    async with pair(tell) as pool, pool.request("GET", "/", (), b"", idempotent=True) as response:
+    async with pair(tell) as pool, requested(pool, "GET", "/", (), b"", idempotent=True) as response:
         decoder = SseDecoder(1000)
         seen = []
         async for chunk in response:
@@ -94,6 +95,6 @@ async def test_leaving_the_response_cancels_the_handler():
             cancelled.set()
 
     async with pair(wait) as pool:
-        async with pool.request("GET", "/", (), b"", idempotent=True) as response:
+        async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
             assert await response.receive_some() == b"begun"
         await cancelled.wait()

@@ -21,6 +21,7 @@ from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
 from mcpmux.transports.tls import client_context, server_context
+from tests.http_request import requested
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -89,11 +90,12 @@ def server_tls(certificates, name="server", **more):
 def pool_to(port, certificates, host="127.0.0.1", **tls):
     settings = ClientTls(**{"ca": certificates.ca, **tls})
     origin = HttpOrigin(True, host, port)
-    return HttpPool(origin, route=Route(origin, client_context(settings), settings.server_name))
+    context = client_context(settings)
+    return HttpPool(origin, route=Route(origin, lambda: context, settings.server_name))
 
 
 async def ask(pool, body=b"hello"):
-    async with pool.request("POST", "/", (), body, idempotent=False) as response:
+    async with requested(pool, "POST", "/", (), body, idempotent=False) as response:
         return await response.read()
 
 
@@ -230,7 +232,7 @@ async def test_old_version_is_refused_in_both_directions(certificates):
 async def test_plain_request_to_a_tls_port_is_told_so(certificates):
     async with serving(server_tls(certificates)) as port:
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
-            async with pool.request("POST", "/", (), LARGE, idempotent=False) as response:
+            async with requested(pool, "POST", "/", (), LARGE, idempotent=False) as response:
                 assert response.status == 400
                 assert await response.read() == b"400 this is a TLS port: use https://"
 
@@ -332,7 +334,7 @@ async def test_too_many_connections_are_told_inside_tls(certificates):
         with pool_to(port, certificates) as pool:
             nursery.start_soon(ask, pool)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            async with pool.request("POST", "/", (), b"", idempotent=False) as response:
+            async with requested(pool, "POST", "/", (), b"", idempotent=False) as response:
                 assert (response.status, await response.read()) == (503, b"503 too many connections")
             nursery.cancel_scope.cancel()
 
@@ -349,7 +351,7 @@ async def test_leaving_the_response_cancels_the_handler(certificates):
 
     async with serving(server_tls(certificates), wait) as port:
         with pool_to(port, certificates) as pool:
-            async with pool.request("GET", "/", (), b"", idempotent=True) as response:
+            async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
                 assert await response.receive_some() == b"begun"
             await cancelled.wait()
 
@@ -364,7 +366,7 @@ async def test_pieces_of_a_stream_arrive_one_by_one(certificates):
 
     async with serving(server_tls(certificates), tell) as port:
         with pool_to(port, certificates) as pool:
-            async with pool.request("GET", "/", (), b"", idempotent=True) as response:
+            async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
                 assert await response.receive_some() == b"1"
                 heard.set()
                 assert await response.receive_some() == b"2"
@@ -408,7 +410,7 @@ async def test_answer_that_breaks_off_is_noticed(certificates):
 
     async with serving(server_tls(certificates), handler) as port:
         with pool_to(port, certificates) as pool, capture_logs():
-            async with pool.request("GET", "/", (), b"", idempotent=True) as response:
+            async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
                 assert await response.receive_some() == b"begun"
                 with pytest.raises(TransportClosed, match="in the middle of its answer"):
                     await response.receive_some()

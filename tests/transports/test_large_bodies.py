@@ -11,12 +11,13 @@ from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.transports.byte_stream import PlainStream
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.client_connection import ROOM_BYTES
-from mcpmux.transports.http.route import HttpOrigin, Route
+from mcpmux.transports.http.route import HttpOrigin
 from tests.transports.test_http_client import (
     OK,
     SHORT,
     Connection,
     answers,
+    over_tls,
     read,
     scripted,
     unauthenticated,
@@ -114,7 +115,7 @@ async def test_a_large_body_is_whole_inside_tls():
 
     async with scripted(script) as plain:
         origin = HttpOrigin(True, "127.0.0.1", plain.origin.port)
-        with HttpPool(origin, route=Route(origin, unauthenticated(ssl.PROTOCOL_TLS_CLIENT))) as pool:
+        with HttpPool(origin, route=over_tls(origin)) as pool:
             assert await read(pool) == LARGE
             assert await read(pool) == b"ok"
 

@@ -15,6 +15,7 @@ from mcpmux.transports.http import route as http_route
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, Proxy, Route, choose_proxy, is_loopback, parse_proxy
 from mcpmux.transports.tls import client_context
+from tests.http_request import requested
 from tests.transports.forward_proxy import open_proxy
 from tests.transports.test_https import echo, scripted, server_tls, serving
 
@@ -118,7 +119,7 @@ def test_other_hosts_are_no_loopback(host):
 
 
 async def ask(pool, body=b"hello", target="/a?b=c"):
-    async with pool.request("POST", target, (), body, idempotent=False) as response:
+    async with requested(pool, "POST", target, (), body, idempotent=False) as response:
         return await response.read()
 
 
@@ -128,10 +129,10 @@ def proxy_at(port, userinfo="", scheme="http"):
 
 @asynccontextmanager
 async def through(origin, port, userinfo="", certificates=None):
-    context = client_context(ClientTls(ca=certificates.ca)) if certificates else None
+    tls = partial(client_context, ClientTls(ca=certificates.ca)) if certificates else None
     with (
         trio.fail_after(60),
-        HttpPool(origin, route=Route(origin, context, None, proxy_at(port, userinfo))) as pool,
+        HttpPool(origin, route=Route(origin, tls, None, proxy_at(port, userinfo))) as pool,
     ):
         yield pool
 
@@ -181,7 +182,7 @@ async def test_tunnel_does_not_excuse_a_server_from_proving_itself(certificates)
 async def test_proxy_may_itself_be_inside_tls(certificates, secure):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.server, certificates.server_key)
-    trusting = client_context(ClientTls(ca=certificates.ca))
+    trusting = partial(client_context, ClientTls(ca=certificates.ca))
     origin = HttpOrigin(secure, "localhost", 4444)
     async with (
         serving(server_tls(certificates) if secure else None) as port,
@@ -213,7 +214,7 @@ async def test_streams_arrive_piece_by_piece_and_leaving_them_is_noticed(certifi
         open_proxy(places={"localhost": port}) as proxy,
         through(origin, proxy.port, "", certificates if secure else None) as pool,
     ):
-        async with pool.request("GET", "/", (), b"", idempotent=True) as response:
+        async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
             assert await response.receive_some() == b"1"
             heard.set()
             assert await response.receive_some() == b"2"

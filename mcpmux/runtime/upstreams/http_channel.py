@@ -69,7 +69,7 @@ from mcpmux.runtime.upstreams.http_peer import (
     nonsense,
     retry_seconds,
 )
-from mcpmux.transports.http.client import HttpResponse, SentRequest, was_unsent
+from mcpmux.transports.http.client import HttpResponse, was_unsent
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.waiting import Deadline
 
@@ -207,7 +207,7 @@ class HttpChannel(Channel):
             pending.is_silent = False  # as it may have broken off
             come = None if peer.batches else sent.take_nowait()
             if isinstance(come, HttpResponse):
-                answer = self._take_event(pending, sent, come)
+                answer = self._take_event(pending, come)
             elif come:
                 pending.whole = come  # for a task that reads on, if it is no answer
                 if peer.watched:
@@ -229,9 +229,7 @@ class HttpChannel(Channel):
         elif not pending.is_silent:
             self._carry(pending)
 
-    def _take_event(
-        self, pending: PendingHttpRequest, sent: SentRequest, response: HttpResponse
-    ) -> Reply | ErrorReply | None:
+    def _take_event(self, pending: PendingHttpRequest, response: HttpResponse) -> Reply | ErrorReply | None:
         """The answer, when it is the only event of a stream so far; a stream without any is heard on."""
         peer, decoder = self._peer, pending.decoder
         if decoder is None:
@@ -242,7 +240,7 @@ class HttpChannel(Channel):
         pending.begun = begun = [event.data for event in decoder.feed(chunk) if event.data]
         if not begun and not response.is_whole:
             pending.is_silent = True
-            sent.hear_more(partial(self._take, pending))
+            response.hear_more(partial(self._take, pending))
         if len(begun) != 1:
             return None
         answer = answer_in(begun[0], pending)

@@ -59,7 +59,6 @@ from mcpmux.transports.http.client import (
     JSON_TYPE,
     HttpPool,
     HttpResponse,
-    SentRequest,
     not_sent_yet,
 )
 from mcpmux.transports.http.route import MOVES, describe_move, target_after
@@ -114,7 +113,7 @@ class PendingHttpRequest(PendingRequest):
     events that were read of it at once; `is_silent`: it has said nothing so far, and goes on.
     """
 
-    sent: SentRequest | None = None
+    sent: HttpResponse | None = None
     carrier: trio.CancelScope | None = None
     context: Context | None = None
     unsent: bool = False
@@ -289,7 +288,7 @@ class HttpPeer:
         common, more = self._headers(call)
         return self._target, common + more
 
-    def post(self, call: Call, request_id: int, hear: Callable[[], None]) -> SentRequest | None:
+    def post(self, call: Call, request_id: int, hear: Callable[[], None]) -> HttpResponse | None:
         """POST a call without waiting; None, and nothing is done, when that cannot be, as with a token."""
         if self._credential is not None or self._pool.poller is None:
             return None
@@ -305,7 +304,7 @@ class HttpPeer:
             self._watch.tap.message_passed(self._watch.leg, "out", body)
         return sent
 
-    async def ask(self, call: Call, body: bytes, sent: SentRequest | None = None) -> HttpResponse:
+    async def ask(self, call: Call, body: bytes, sent: HttpResponse | None = None) -> HttpResponse:
         """POST a call that was encoded as `body`; releasing the response early is how HTTP says "cancelled".
 
         `sent`: the call was posted already. Raises ConnectFailed and other TransportErrors.
@@ -331,7 +330,7 @@ class HttpPeer:
         *,
         idempotent: bool,
         more: Headers = (),
-        sent: SentRequest | None = None,
+        sent: HttpResponse | None = None,
     ) -> HttpResponse:
         """A response, to be released, with a token and wherever redirects lead. Raises the same as `ask`."""
         for hop in _HOPS:
@@ -425,8 +424,8 @@ class HttpPeer:
             headers += self._credential.header_now()
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
             try:
-                async with self._pool.request("DELETE", self._target, headers, b"", idempotent=True):
-                    pass
+                response = await self._pool.send("DELETE", self._target, headers, b"", idempotent=True)
+                response.release()
             except TransportError as error:
                 log.debug("the session could not be ended", reason=str(error))
 

@@ -8,9 +8,8 @@ gives a request a deadline runs `deadlines` besides; no other task works behind 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final, Self
 
 import trio
@@ -20,21 +19,62 @@ from mcpmux.errors import ConnectFailed, LocalProtocolError, MessageTooLarge, Tr
 from mcpmux.transports.byte_stream import RECEIVE_BYTES
 from mcpmux.transports.http.client_connection import HttpConnection
 from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
-from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route, direct_route
+from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route
 from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
 
 
 class HttpResponse:
-    """A response whose head is in. To be read by one task, and released by it in the end."""
+    """A response whose head is in. To be read by one task, and released by it in the end.
 
-    __slots__ = ("_connection", "_pool", "headers", "status")
+    Of a request that was posted it is still to come: `take_nowait`, `wait` or `release` must follow.
+    """
 
-    def __init__(self, connection: HttpConnection, pool: HttpPool) -> None:
-        parser = connection.parser
-        self.status = parser.status
-        self.headers = parser.headers
+    __slots__ = ("_connection", "_pool", "_repeatable", "headers", "status")
+
+    def __init__(self, connection: HttpConnection, pool: HttpPool, repeatable: bytes = b"") -> None:
+        """`repeatable`: the request, if it was posted and may be sent once more."""
+        self.status = connection.parser.status
+        self.headers = connection.parser.headers
         self._connection: HttpConnection | None = connection
         self._pool = pool
+        self._repeatable = repeatable
+
+    def take_nowait(self) -> bytes | Self | None:
+        """What has come of a response of status 200: its whole body, or an event stream that has begun.
+
+        A stream is to be finished or left to `wait`. None for anything else.
+        """
+        connection = self._connection
+        if connection is None or connection.failure is not None or connection.parser.status != 200:
+            return None
+        parser = connection.parser
+        self.status, self.headers = 200, parser.headers
+        kind = parser.headers.get("content-type", JSON_TYPE)
+        if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() == EVENT_STREAM:
+            return self
+        return parser.take_body() if parser.complete else None
+
+    def hear_more(self, hear: Callable[[], None]) -> None:
+        """What was to `take` is not enough: `hear`, which calls this, is called again when there is more."""
+        assert self._connection is not None
+        self._connection.hear = hear
+
+    async def wait(self) -> HttpResponse:
+        """This response, its head being in. Raises as `HttpPool.send` does."""
+        pool, connection = self._pool, self._connection
+        assert connection is not None
+        try:
+            try:
+                await connection.wait_for_head()
+            except TransportClosed:
+                if connection.parser.received_bytes or not self._repeatable:
+                    raise
+                self._connection = connection = await pool._exchange_anew(self._repeatable, b"")
+        except BaseException:
+            pool._end_turn()
+            raise
+        self.status, self.headers = connection.parser.status, connection.parser.headers
+        return self
 
     @property
     def is_whole(self) -> bool:
@@ -67,7 +107,7 @@ class HttpResponse:
         while not parser.complete and parser.body_bytes + parser.missing <= limit:
             if parser.missing > RECEIVE_BYTES:
                 return await self._connection.receive_rest()
-            await self._connection.receive()
+            parser.feed(await self._connection.byte_stream.receive())
         if parser.body_bytes + parser.missing > limit:
             raise MessageTooLarge(f"the response's body is larger than {limit} bytes")
         return parser.take_body()
@@ -77,11 +117,9 @@ class HttpResponse:
         if self._connection is None:
             raise LocalProtocolError("the response was released")
         parser = self._connection.parser
-        while True:
-            data = parser.take_body()
-            if data or parser.complete:
-                return data
-            await self._connection.receive()
+        while not (data := parser.take_body()) and not parser.complete:
+            parser.feed(await self._connection.byte_stream.receive())
+        return data
 
     def __aiter__(self) -> Self:
         return self
@@ -95,15 +133,13 @@ class HttpResponse:
     def finish(self) -> None:
         """Done with it: all that matters was read, so that its end may come by itself. As `release` else."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if connection.parser.complete:
+        if connection is not None and connection.parser.complete:
             self._pool.put_back(connection)
-        else:
+        elif connection is not None:
             self._pool.put_back_ending(connection)
 
     def release(self) -> None:
-        """Done with it: an unfinished response is cut off. May be called again."""
+        """Done with it: the connection is kept if all of it has come, else cut off. May be called again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.put_back(connection)
@@ -144,17 +180,17 @@ class HttpPool:
         route: Route | None = None,
         poller: ReadinessPoller | None = None,
     ) -> None:
-        """`route` leads to `origin`; without one it is direct, and verified with the system's authorities.
+        """`route` leads to `origin`; without one it is direct, which is for http.
 
         `poller`: receives for what is posted; it runs as long as the pool is used. Without one, and over TLS
         or a proxy, nothing can be posted.
         """
         self.origin = origin
         self.limits = limits or PoolLimits()
-        self.route = route = route or direct_route(origin)
+        self.route = route = route or Route(origin)
         self._own_fields: Fields = (("Host", origin.authority), ("Accept-Encoding", "identity"))
         self._prefix = ""  # of a target
-        self._asked_proxy = route.asked_proxy
+        self._asked_proxy = None if origin.secure else route.proxy  # in absolute form, RFC 9112 section 3.2.2
         if self._asked_proxy is not None:
             self._own_fields += self._asked_proxy.fields
             self._prefix = f"http://{origin.authority}"
@@ -169,7 +205,7 @@ class HttpPool:
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._too_few = 0  # requests that found no connection idle, and wait for a task to be sent
         self._closed = False
-        self._clock = _find_clock  # what every request looks at, without a detour once it is known
+        self._clock = trio.lowlevel.current_clock().current_time  # which every request looks at
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
@@ -238,7 +274,7 @@ class HttpPool:
         idempotent: bool,
         more: Fields = (),
         hear: Callable[[], None],
-    ) -> SentRequest | None:
+    ) -> HttpResponse | None:
         """Send a request as `send` does, but without waiting for anything.
 
         None, and nothing is sent, when that cannot be: it takes an idle connection that is received for, and
@@ -261,7 +297,7 @@ class HttpPool:
         if connection is None or not connection.post(request, poller, hear):
             return None
         self._running += 1
-        return SentRequest(connection, self, request, idempotent=idempotent)
+        return HttpResponse(connection, self, request if idempotent else b"")
 
     def _encode_head(self, method: str, target: str, headers: Fields, length: int, more: Fields) -> bytes:
         asked = self._asked
@@ -322,11 +358,7 @@ class HttpPool:
         if not idle and self._ending and self.poller is None:  # else each has said so
             for connection in list(self._ending):
                 connection.hear_end()
-        if not idle:
-            return None
-        if self._clock is _find_clock:
-            self._clock = trio.lowlevel.current_clock().current_time
-        now = self._clock()
+        now = self._clock() if idle else 0.0
         while idle:
             connection = idle.pop()
             seconds = now - connection.idle_since
@@ -374,81 +406,3 @@ class HttpPool:
         connection = next(iter(self._ending))
         del self._ending[connection]
         connection.close()
-
-    def request(
-        self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes, *, idempotent: bool
-    ) -> HttpExchange:
-        """The same as a context: its value is the response, which is released when it is left."""
-        return HttpExchange(partial(self.send, method, target, tuple(headers), body, idempotent=idempotent))
-
-
-def _find_clock() -> float:
-    """Of a pool that has not asked yet which clock there is."""
-    return trio.current_time()
-
-
-class SentRequest:
-    """A request that was posted to a pool. `take_nowait`, `wait` or `release` must follow."""
-
-    __slots__ = ("_connection", "_idempotent", "_pool", "_request")
-
-    def __init__(
-        self, connection: HttpConnection, pool: HttpPool, request: bytes, *, idempotent: bool
-    ) -> None:
-        self._connection = connection
-        self._pool = pool
-        self._request = request
-        self._idempotent = idempotent
-
-    def take_nowait(self) -> bytes | HttpResponse | None:
-        """What has come of a response of status 200: its whole body, or an event stream that has begun.
-
-        A stream is to be finished or left to `wait`. None for anything else.
-        """
-        connection = self._connection
-        parser = connection.parser
-        if connection.failure is not None or parser.status != 200:
-            return None
-        kind = parser.headers.get("content-type", JSON_TYPE)
-        if kind != JSON_TYPE and kind.partition(";")[0].strip().lower() == EVENT_STREAM:
-            return HttpResponse(connection, self._pool)
-        return parser.take_body() if parser.complete else None
-
-    def release(self) -> None:
-        """Done with the response: its connection is kept if all of it is there, else closed."""
-        self._pool.put_back(self._connection)
-
-    def hear_more(self, hear: Callable[[], None]) -> None:
-        """What was to `take` is not enough: `hear`, which calls this, is called again when there is more."""
-        self._connection.hear_more(hear)
-
-    async def wait(self) -> HttpResponse:
-        """The response, its head being in. Raises as `HttpPool.send` does."""
-        pool, connection = self._pool, self._connection
-        try:
-            try:
-                await connection.wait_for_head()
-            except TransportClosed:
-                if connection.parser.received_bytes or not self._idempotent:
-                    raise
-                connection = await pool._exchange_anew(self._request, b"")
-        except BaseException:
-            pool._end_turn()
-            raise
-        return HttpResponse(connection, pool)
-
-
-class HttpExchange:
-    """One request and its response, as a context. Made by `HttpPool.request`."""
-
-    __slots__ = ("_response", "_send")
-
-    def __init__(self, send: Callable[[], Awaitable[HttpResponse]]) -> None:
-        self._send = send
-
-    async def __aenter__(self) -> HttpResponse:
-        self._response = await self._send()
-        return self._response
-
-    async def __aexit__(self, *_: object) -> None:
-        self._response.release()

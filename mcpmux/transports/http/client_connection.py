@@ -26,8 +26,8 @@ class HttpConnection:
     `until`: when the end of a response is not waited for any longer, in trio's time.
 
     An exchange has a task, or it is `post`ed: then a poller receives what comes, and `hear` is called once
-    the response is there, or there is something else to see to: a failure, a stream, a large body; and again
-    with `hear_more`.
+    the response is there, or there is something else to see to: a failure, a stream, a large body. Set by it,
+    and by nobody later, it is called again when there is more.
     """
 
     def __init__(self, byte_stream: ByteStream, deadlines: DeadlineSweeper, limits: PoolLimits) -> None:
@@ -37,9 +37,8 @@ class HttpConnection:
         self.until = math.inf
         self._deadlines = deadlines
         self._over: Over | None = None  # nothing but the end of the response matters, and who is told of it
-        self._broke_off = False  # the server has left in the middle of a response that was posted for
         self._poller: ReadinessPoller | None = None  # that watches the stream
-        self._hear: Callable[[], None] | None = None
+        self.hear: Callable[[], None] | None = None
         self.failure: McpmuxError | None = None  # of an exchange that was posted
 
     async def exchange(self, head: bytes, body: bytes) -> None:
@@ -60,21 +59,8 @@ class HttpConnection:
                     await byte_stream.send(body)
             except TransportClosed:
                 pass  # a server may refuse before it has read all: go on to its answer
-        except BaseException:
-            self.close()
-            raise
-        await self.receive_head()
-
-    async def receive_head(self) -> None:
-        """Receive until the response's head is in. On any error, close the stream and raise as `exchange`."""
-        parser = self.parser
-        try:
-            while not parser.status:
-                data = await self.byte_stream.receive()
-                if data:
-                    parser.feed(data)
-                else:
-                    parser.feed_eof()
+            while not self.parser.status:
+                self.parser.feed(await byte_stream.receive())
         except BaseException:
             self.close()
             raise
@@ -90,14 +76,13 @@ class HttpConnection:
             return False
         self.parser.begin()
         self.failure = None
-        self._broke_off = False
         try:
             if byte_stream.send_nowait(request) < len(request):
                 self.close()
                 return False
         except TransportClosed:
             pass  # a server may refuse before it has read all: its answer is to be read, or its end
-        self._hear = hear
+        self.hear = hear
         return True
 
     def _be_watched(self, poller: ReadinessPoller) -> bool:
@@ -111,30 +96,29 @@ class HttpConnection:
         return True
 
     async def wait_for_head(self) -> None:
-        """Go on with what was posted until the response's head is in. Closes and raises as `receive_head`."""
+        """Go on with what was posted until the response's head is in. Closes and raises as `exchange`."""
+        parser, failure = self.parser, self.failure
         self.take_over()
-        if self.failure is not None:
-            if self._broke_off:
-                return  # which whoever reads on meets again, after what has come before it
+        try:
+            if failure is not None and not (parser.status and isinstance(failure, TransportClosed)):
+                raise failure
+            while not parser.status:  # or whoever reads on meets a failure again, after what has come before
+                parser.feed(await self.byte_stream.receive())
+        except BaseException:
             self.close()
-            raise self.failure
-        await self.receive_head()
+            raise
 
     def take_over(self) -> None:
         """From now on tasks receive here, until something is posted again."""
-        self._hear = None
+        self.hear = None
         if self._poller is not None:
             assert isinstance(self.byte_stream, PlainStream)
             self._poller.forget(self.byte_stream.descriptor)
             self._poller = None
 
-    def hear_more(self, hear: Callable[[], None]) -> None:
-        """To be called by what `hear` calls, and by nobody later: there has to be more first."""
-        self._hear = hear
-
     def _receive(self) -> None:
         """There is something for an exchange that was posted, or the end of its stream or connection."""
-        if self._hear is None:
+        if self.hear is None:
             if self._over is not None:
                 self.hear_end()
             else:
@@ -143,36 +127,25 @@ class HttpConnection:
         parser = self.parser
         try:
             data = self.byte_stream.receive_nowait()
-            if data:
+            if data is not None:
                 parser.feed(data)
-            elif data is not None:
-                parser.feed_eof()
         except McpmuxError as error:
             self.failure = error
-            self._broke_off = parser.status != 0 and isinstance(error, TransportClosed)
         if (
             self.failure is None
             and not parser.complete
             and (not parser.status or 0 < parser.length - parser.body_bytes <= RECEIVE_BYTES)
         ):
             return  # else it is a stream, or a large body
-        hear, self._hear = self._hear, None
+        hear, self.hear = self.hear, None
         try:
             hear()
         except Exception:  # whose descriptor is not watched any more
             self.take_over()
             raise
 
-    async def receive(self) -> None:
-        """Feed the parser once. Raises TransportClosed, RemoteProtocolError."""
-        data = await self.byte_stream.receive()
-        if data:
-            self.parser.feed(data)
-        else:
-            self.parser.feed_eof()
-
     async def receive_rest(self) -> bytearray:
-        """All of a body whose length is known, received where it stays. Raises as `receive`.
+        """All of a body whose length is known, received where it stays. Raises as `exchange`.
 
         A server that promises much gets memory for no more than twice what it has sent, or ROOM_BYTES.
         """
@@ -223,11 +196,9 @@ class HttpConnection:
             return True
         with suppress(McpmuxError):  # after which nothing comes either
             data = self.byte_stream.receive_nowait()
-            if data:
+            if data is not None:
                 parser.feed(data)
                 parser.take_body()
-            elif data is not None:
-                parser.feed_eof()
             if not parser.complete:
                 return False
         self._tell_over()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,11 +20,11 @@ from urllib.parse import unquote, urljoin, urlsplit
 import msgspec
 import trio
 
-from mcpmux.config import ClientTls, Secret, display_url
+from mcpmux.config import Secret, display_url
 from mcpmux.errors import ConfigError, ConnectFailed, TransportClosed
 from mcpmux.transports.byte_stream import connect
 from mcpmux.transports.http.message import HEAD_FIELDS, is_target
-from mcpmux.transports.tls import ByteStream, CurrentContext, client_context, connect_tls
+from mcpmux.transports.tls import ByteStream, CurrentContext, connect_tls
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -257,51 +256,36 @@ TUNNEL_SECONDS = 30.0  # for a proxy to connect us; it may have to try several a
 class Route(msgspec.Struct, frozen=True):
     """How an origin is reached. `tls` is for a secure origin, `proxy_tls` for a secure proxy.
 
-    Either may be what tells the context of now, as it is read again. `server_name`: what the origin's
-    certificate must be for, when that is not its host.
+    `server_name`: what the origin's certificate must be for, when that is not its host.
     """
 
     origin: HttpOrigin
-    tls: ssl.SSLContext | CurrentContext | None = None
+    tls: CurrentContext | None = None
     server_name: str | None = None
     proxy: Proxy | None = None
-    proxy_tls: ssl.SSLContext | CurrentContext | None = None
-
-    @property
-    def asked_proxy(self) -> Proxy | None:
-        """The proxy, if requests are made of it, in absolute form (RFC 9112, section 3.2.2)."""
-        return None if self.origin.secure else self.proxy
+    proxy_tls: CurrentContext | None = None
 
     async def open(self) -> ByteStream:
         """A stream on which requests can be made. Raises ConnectFailed; cancelling it leaves no socket."""
         if self.proxy is not None:
-            byte_stream = await _open_proxy(self.proxy, _current(self.proxy_tls))
+            byte_stream = await _open_proxy(self.proxy, self.proxy_tls)
             if self.origin.secure:
                 await _tunnel(byte_stream, self.proxy, self.origin)
         else:
             byte_stream = await connect(self.origin.host, self.origin.port)
-        context = _current(self.tls)
-        if context is None:
+        if self.tls is None:
+            assert not self.origin.secure
             return byte_stream
         peer = f"{self.origin.host}:{self.origin.port}"
-        return await connect_tls(byte_stream, context, peer, self.server_name or self.origin.host)
+        return await connect_tls(byte_stream, self.tls(), peer, self.server_name or self.origin.host)
 
 
-def _current(tls: ssl.SSLContext | CurrentContext | None) -> ssl.SSLContext | None:
-    return tls if tls is None or isinstance(tls, ssl.SSLContext) else tls()
-
-
-def direct_route(origin: HttpOrigin) -> Route:
-    """The route without a proxy, verified with the system's authorities. Reads files if it is secure."""
-    return Route(origin, client_context(ClientTls()) if origin.secure else None)
-
-
-async def _open_proxy(proxy: Proxy, context: ssl.SSLContext | None) -> ByteStream:
+async def _open_proxy(proxy: Proxy, tls: CurrentContext | None) -> ByteStream:
     try:
         byte_stream = await connect(proxy.origin.host, proxy.origin.port)
-        if context is None:
+        if tls is None:
             return byte_stream
-        return await connect_tls(byte_stream, context, proxy.origin.authority, proxy.origin.host)
+        return await connect_tls(byte_stream, tls(), proxy.origin.authority, proxy.origin.host)
     except ConnectFailed as error:
         raise ConnectFailed(f"the proxy {proxy} cannot be used: {error}") from error
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
@@ -25,11 +25,11 @@ import structlog
 import trio
 
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportClosed, TransportError
-from mcpmux.transports.http.client import HttpPool, HttpResponse
+from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.http.server_connection import HttpReply
-from mcpmux.transports.message_stream import MessageStream, SendQueue, sending
+from mcpmux.transports.message_stream import FLUSH_SECONDS, MessageStream, SendQueue, sending
 from mcpmux.transports.sse import SseDecoder, SseEvent, encode_event
 
 log = structlog.get_logger()
@@ -37,8 +37,6 @@ log = structlog.get_logger()
 ACCEPT_SECONDS = 1.0  # how long `send` waits for the answer to its POST
 POST_SECONDS = 600.0  # for the answer after that; then the connection is of more use to others
 POSTS_AT_ONCE = 128  # half of the connections to one server; the next `send` waits
-# For POSTs and messages under way when the stream is closed; a client that does not read loses them.
-FLUSH_SECONDS = 2.0
 ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
 ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
 SHOWN_BYTES = 100  # of a bad address in an error
@@ -169,8 +167,8 @@ class SseClientStream(MessageStream):
 
     async def _deliver(self, post: _Post) -> None:
         headers = self._headers if self._shown is None else (*self._headers, *await self._shown())
-        request = self._pool.request("POST", self._target, headers, post.message, idempotent=False)
-        async with request as response:
+        response = await self._pool.send("POST", self._target, headers, post.message, idempotent=False)
+        try:
             if 200 <= response.status < 300:
                 post.answered.set()
                 try:  # nobody wants to know it, but the connection can be used again then
@@ -190,26 +188,8 @@ class SseClientStream(MessageStream):
             text = " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
             refusal = f"the message was refused with HTTP status {response.status}"
             raise TransportError(f"{refusal}: {text}" if text else refusal)
-
-
-def _check_stream(response: HttpResponse) -> None:
-    what, headers = "no event stream there: GET was answered with", response.headers
-    if response.status != 200:
-        challenge = headers.get("www-authenticate", "")
-        raise NoEventStream(f"{what} HTTP status {response.status}", response.status, challenge)
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "text/event-stream":
-        raise NoEventStream(f"{what} Content-Type {kind or 'none'!r}")
-
-
-async def _endpoint_in(events: EventStream) -> bytes:
-    try:
-        first = await events.next()
-    except TransportClosed as error:
-        raise NoEventStream(f"no `endpoint` event came: {error}") from None
-    if first.event != "endpoint" or first.oversized:
-        raise NoEventStream("its event stream does not begin with an `endpoint` event")
-    return first.data
+        finally:
+            response.release()
 
 
 def resolve_endpoint(url: str, reference: bytes) -> str:
@@ -245,16 +225,31 @@ async def open_sse_client_stream(
     Raises NoEventStream, another RemoteProtocolError for an `endpoint` that cannot be used, TransportError.
     Leaving waits a moment for POSTs under way, then closes the stream, which ends the session.
     """
-    wanted = (*headers, ("Accept", "text/event-stream"), ("Cache-Control", "no-store"))
-    async with AsyncExitStack() as stack:
+    wanted = (*headers, ("Accept", EVENT_STREAM), ("Cache-Control", "no-store"))
+    with ExitStack() as stack:
         with trio.move_on_after(patience) as waiting:
             if shown is not None:
                 wanted += await shown()
-            request = pool.request("GET", target_of(url), wanted, b"", idempotent=True)
-            response = await stack.enter_async_context(request)
-            _check_stream(response)
+            response = await pool.send("GET", target_of(url), wanted, b"", idempotent=True)
+            stack.callback(response.release)
+            what, kind = (
+                "no event stream there: GET was answered with",
+                response.headers.get("content-type", ""),
+            )
+            if response.status != 200:
+                challenge = response.headers.get("www-authenticate", "")
+                raise NoEventStream(f"{what} HTTP status {response.status}", response.status, challenge)
+            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != EVENT_STREAM:
+                raise NoEventStream(f"{what} Content-Type {kind or 'none'!r}")
             events = EventStream(response, SseDecoder(max_message_bytes, skips=True))
-            target = target_of(resolve_endpoint(url, await _endpoint_in(events)))
+            try:
+                first = await events.next()
+            except TransportClosed as error:
+                raise NoEventStream(f"no `endpoint` event came: {error}") from None
+            if first.event != "endpoint" or first.oversized:
+                raise NoEventStream("its event stream does not begin with an `endpoint` event")
+            target = target_of(resolve_endpoint(url, first.data))
         if waiting.cancelled_caught:
             raise NoEventStream(f"GET brought no event stream with an `endpoint` event within {patience:g} s")
         async with trio.open_nursery() as nursery:
@@ -269,7 +264,7 @@ async def open_sse_client_stream(
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream
 CLOSED = "the client's event stream has ended"
 STREAM_HEADERS: Fields = (
-    ("Content-Type", "text/event-stream"),
+    ("Content-Type", EVENT_STREAM),
     ("Cache-Control", "no-store"),
     ("X-Accel-Buffering", "no"),
 )
@@ -302,14 +297,9 @@ class SseServerStream(MessageStream):
             raise TransportClosed(CLOSED) from None
 
     async def aclose(self) -> None:
-        self._queue.finish()
         self._inbox.close()
         self._posted.close()
-        try:
-            with trio.move_on_after(FLUSH_SECONDS):
-                await self._queue.done.wait()
-        finally:
-            self._queue.stop()
+        await self._queue.close()
 
 
 @asynccontextmanager
