@@ -9,7 +9,7 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
-from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.message import HttpLimits, HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply, ServerState
 
 EVENT = Event("notifications/message", {"data": raw("on its way")})
@@ -18,7 +18,7 @@ EVENT = Event("notifications/message", {"data": raw("on its way")})
 class Peer:
     def __init__(self) -> None:
         request = HttpRequest("POST", "/mcp", "", {}, b"", "", http_1_0=True, keep_alive=False)
-        self.reply = HttpReply(request, self, ServerState(0.0, b""))
+        self.reply = HttpReply(request, self, ServerState(None, None, HttpLimits(), 0.0, b""))
         self.received = b""
 
     async def send(self, data: bytes) -> None:

@@ -26,7 +26,6 @@ from mcpmux.transports.http.server_connection import (
     Refuse,
     ServerConnection,
     ServerState,
-    Shared,
 )
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.tls import CurrentContext
@@ -61,9 +60,10 @@ async def serve_http(
     `poller` runs as long as this does, and spares the connections' tasks what they need not see.
     Cancelling is the hard stop: all connections are closed at once.
     """
-    state = ServerState(trio.current_time(), _date_field())
     handler = handler if inline else partial(_handle_in_task, handler)
-    server = _Server(Shared(handler, refuse, limits or HttpLimits(), state, tls, handing, poller))
+    now, date = trio.current_time(), _date_field()
+    state = ServerState(handler, refuse, limits or HttpLimits(), now, date, tls, handing, poller)
+    server = _Server(state)
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
@@ -75,15 +75,14 @@ async def serve_http(
                 accepting.start_soon(server.resume_forever, handing, connections, name="handed over")
             task_status.started()
             await stopping.wait()
-            server.state.draining = True
+            state.draining = True
             accepting.cancel_scope.cancel()
         background.cancel_scope.cancel()
 
 
 class _Server:
-    def __init__(self, shared: Shared) -> None:
-        self.shared = shared
-        self.state = shared.state
+    def __init__(self, state: ServerState) -> None:
+        self.state = state
         self.connections: set[ServerConnection] = set()
         self._room = Room()
         self._refused: dict[ServerConnection, trio.CancelScope] = {}
@@ -117,11 +116,8 @@ class _Server:
                 connections.start_soon(self.serve_stream, stream, note)
 
     async def serve_stream(self, stream: trio.SocketStream, note: Note | None = None) -> None:
-        """The life of one connection, or the rest of it when there is a note.
-
-        No error leaves it, and the socket is closed after it.
-        """
-        connection = ServerConnection(self.shared, stream, note)
+        """The life of one connection, or the rest of it when there is a note. No error leaves it."""
+        connection = ServerConnection(self.state, stream, note)
         self.connections.add(connection)
         host = connection.peer.rpartition(":")[0]
         has_room = self._has_room(host)
@@ -138,7 +134,7 @@ class _Server:
 
     def _has_room(self, host: str) -> bool:
         """Whether there is a place, perhaps because another connection has just lost it."""
-        if self._room.taken < self.shared.limits.connections:
+        if self._room.taken < self.state.limits.connections:
             return True
         resting = self._room.make(host, self.state.now)
         if resting is not None:

@@ -60,18 +60,6 @@ from mcpmux.transports.waiting import ReadinessPoller
 from mcpmux.transports.wall import walled
 
 
-class ServerState(msgspec.Struct):
-    """What all connections of a server share and look up instead of asking the clock each time.
-
-    `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines;
-    `date_field`: b"Date: …\\r\\n".
-    """
-
-    now: float
-    date_field: bytes
-    draining: bool = False
-
-
 class Stage(Enum):
     """How far a response is, see above."""
 
@@ -220,16 +208,22 @@ LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending befor
 LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
 
 
-class Shared(msgspec.Struct):
-    """What all connections of a server have in common; see `serve_http`."""
+class ServerState(msgspec.Struct):
+    """What all connections of a server have in common; see `serve_http`.
+
+    `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines. `date_field`:
+    b"Date: …\\r\\n".
+    """
 
     handler: Handler
     refuse: Refuse
     limits: HttpLimits
-    state: ServerState
+    now: float
+    date_field: bytes
     tls: CurrentContext | None = None
     handing: Handing | None = None
     poller: ReadinessPoller | None = None
+    draining: bool = False
 
 
 CALLED_OFF: Final = 202  # the status of an answer that is none, to a request that was taken back
@@ -247,19 +241,18 @@ class ServerConnection:
     being made, if any. `refusal` is set by whoever ends the connection with an error for the client.
     """
 
-    def __init__(self, shared: Shared, stream: trio.SocketStream, note: Note | None) -> None:
+    def __init__(self, state: ServerState, stream: trio.SocketStream, note: Note | None) -> None:
         note = note or Note(0, peer=address_of(stream))
         self.peer = note.peer
         self.byte_stream: ByteStream = PlainStream(stream, note.data)
-        self._handshaking = shared.tls is not None and not note.open
+        self._handshaking = state.tls is not None and not note.open
         self.refusal: Refusal | None = None
-        self.deadline = shared.state.now + shared.limits.head_seconds
-        self._rested = shared.state.now  # since when it has no request, if it has none
+        self.deadline = state.now + state.limits.head_seconds
+        self._rested = state.now  # since when it has no request, if it has none
         self._body_began = 0.0  # when the head of the request was in whose body comes now
-        self._shared = shared
-        self._state = shared.state
-        self._limits = shared.limits
-        self._parser = RequestParser(shared.limits, self.peer)
+        self._state = state
+        self._limits = state.limits
+        self._parser = RequestParser(state.limits, self.peer)
         self._parser.holder = note.holder
         self._reply: HttpReply | None = None
         self._rest: memoryview | None = None  # of what was sent without waiting, and did not go at once
@@ -286,13 +279,13 @@ class ServerConnection:
             self._reply = None
             self.deadline = math.inf
             await self._refuse(self.refusal)
-        elif self._unused and self._shared.handing is not None and isinstance(self.byte_stream, PlainStream):
+        elif self._unused and self._state.handing is not None and isinstance(self.byte_stream, PlainStream):
             with suppress(TransportClosed):  # others go on: a client that is about to ask shall not notice
-                await self._shared.handing.pass_on(0, self.byte_stream, b"", self.peer, self._parser.holder)
+                await self._state.handing.pass_on(0, self.byte_stream, b"", self.peer, self._parser.holder)
 
     async def _live(self) -> None:
         with self._scope:
-            tls = self._shared.tls
+            tls = self._state.tls
             if self._handshaking and tls is not None and not await self._secure(tls()):
                 return
             if self.refusal is None:
@@ -302,7 +295,7 @@ class ServerConnection:
 
     async def _refuse(self, refusal: Refusal) -> None:
         """Answer, and give the client time to read that."""
-        fields, body = self._shared.refuse(refusal.status, refusal.sentence)
+        fields, body = self._state.refuse(refusal.status, refusal.sentence)
         head = encode_response_head(refusal.status, fields) + self._state.date_field
         framing = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
@@ -368,7 +361,7 @@ class ServerConnection:
         self._reply = reply = HttpReply(request, self, self._state)
         context = self._context.copy()
         try:
-            work = context.run(self._shared.handler, request, reply)
+            work = context.run(self._state.handler, request, reply)
         except Exception as crash:
             work = _crash(crash)
         self._handling = handling = Inline(work, context, self._handled)
@@ -392,8 +385,8 @@ class ServerConnection:
             return
         self._wanted = True
         self._scope.cancel(reason="the handler needs the task")
-        if self._shared.poller is not None:
-            self._shared.poller.give_way()
+        if self._state.poller is not None:
+            self._state.poller.give_way()
 
     async def _settle(self, handling: Inline) -> bool:
         """Attend to the handler until it is over; whether the connection goes on after it."""
@@ -501,7 +494,7 @@ class ServerConnection:
 
     def _be_watched(self) -> bool:
         """False when the task has to watch by itself, as when the system watches too much already."""
-        poller, byte_stream = self._shared.poller, self.byte_stream
+        poller, byte_stream = self._state.poller, self.byte_stream
         if poller is not None and isinstance(byte_stream, PlainStream) and not byte_stream.early:
             with suppress(OSError):
                 poller.watch(byte_stream.descriptor, self._hear)
@@ -533,18 +526,18 @@ class ServerConnection:
         task, self._task = self._task, None
         if task is not None:  # else what the handler did has cancelled it, or woken it
             self._received = data
-            if self._shared.poller is not None:
-                self._shared.poller.give_way()
+            if self._state.poller is not None:
+                self._state.poller.give_way()
             trio.lowlevel.reschedule(task)
 
     def _forget(self) -> None:
-        if self._watched and self._shared.poller is not None and isinstance(self.byte_stream, PlainStream):
+        if self._watched and self._state.poller is not None and isinstance(self.byte_stream, PlainStream):
             self._watched = False
-            self._shared.poller.forget(self.byte_stream.descriptor)
+            self._state.poller.forget(self.byte_stream.descriptor)
 
     async def _pass_on(self, reply: HttpReply, worker: int) -> None:
         reply.request.keep_alive = False  # for us it ends here
-        parser, handing = self._parser, self._shared.handing
+        parser, handing = self._parser, self._state.handing
         if parser.phase is not IDLE or parser.refusal is not None or handing is None:
             self.refusal = Refusal(503, "send this request again, by itself: another process has its session")
             return
