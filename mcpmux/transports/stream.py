@@ -164,12 +164,7 @@ async def serve_streams(
             await trio.aclose_forcefully(stream)
 
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
-
-        async def accept(task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED) -> None:
-            await trio.serve_listeners(
-                serve_one, list(listeners), handler_nursery=connections, task_status=task_status
-            )
-
+        accept = partial(trio.serve_listeners, serve_one, list(listeners), handler_nursery=connections)
         await accepting.start(accept, name="stream listeners")
         task_status.started()
         await stopping.wait()

@@ -21,7 +21,7 @@ other hears why, in a status and a sentence. The handshake is bounded in time (H
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -64,7 +64,7 @@ LOST = "the connection was lost"
 
 
 class WebSocketStream(MessageStream):
-    """A message stream over an open WebSocket. Made by `open_websocket_stream`.
+    """A message stream over `stream`, where the handshake of `protocol` is done. `stream` stays the caller's.
 
     `close_code` is what it is closed with when this side closes it. `send` and `receive` are checkpoints only
     when they have to wait. Frames are left to `receive`, which gives other tasks their turn.
@@ -198,17 +198,6 @@ class WebSocketStream(MessageStream):
                         return
 
 
-def open_websocket_stream(
-    protocol: WSConnection, stream: PatientStream, max_message_bytes: int
-) -> AbstractAsyncContextManager[WebSocketStream]:
-    """A message stream over `stream`, where the handshake of `protocol` is done. At the end it says goodbye.
-
-    The stream stays the caller's to close. Cancelling drops what is queued; the goodbye is still said.
-    """
-    messages = WebSocketStream(protocol, stream, max_message_bytes)
-    return sending(messages, messages.queue)
-
-
 BODY_BYTES = 200  # of a refusal that are worth telling
 
 
@@ -242,7 +231,8 @@ async def open_websocket(
             raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not within {patience:g} s")
         if protocol is None:
             raise ConnectFailed(f"no WebSocket at {where}: no answer within {patience:g} s")
-        async with open_websocket_stream(protocol, stream, max_message_bytes) as messages:
+        messages = WebSocketStream(protocol, stream, max_message_bytes)
+        async with sending(messages, messages.queue):
             yield messages
     finally:
         if stream is not None:
@@ -330,10 +320,7 @@ def _headers(request: Request) -> dict[str, str]:
 async def open_websocket_client(
     stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: AdmitClient | None = None
 ) -> AsyncIterator[WebSocketStream | None]:
-    """The message stream to a client that got through the door, None when there is none. Closes `stream`.
-
-    `guard` is asked last.
-    """
+    """The messages of a client that got through the door, and by `guard`; else None. Closes `stream`."""
     try:
         protocol = None
         with suppress(*BROKEN):
@@ -341,7 +328,8 @@ async def open_websocket_client(
         if protocol is None:
             yield None
         else:
-            async with open_websocket_stream(protocol, stream, max_message_bytes) as messages:
+            messages = WebSocketStream(protocol, stream, max_message_bytes)
+            async with sending(messages, messages.queue):
                 yield messages
     finally:
         await trio.aclose_forcefully(stream)

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from trio.testing import memory_stream_pair
 
 from mcpmux.errors import TransportClosed
+from mcpmux.transports.message_stream import sending
 from mcpmux.transports.stream import PatientStream
-from mcpmux.transports.websocket import _shake_hands, open_websocket_stream
+from mcpmux.transports.websocket import WebSocketStream, _shake_hands
 from tests.transports.raw_websocket import BINARY, CLOSE, MASK, PING, PONG, TEXT, RawClient
 from tests.transports.test_frame_writer import frames_in
 from tests.transports.test_websocket_server import LIMIT, Echo, connect, open_client
@@ -308,7 +309,8 @@ async def be_client(data: bytes, cuts: Sequence[int]) -> tuple[list[bytes], str,
         nursery.start_soon(serve, trio.TASK_STATUS_IGNORED)
         stream = PatientStream(ours)
         protocol = await _shake_hands(stream, "server", "/mcp", ())
-        async with open_websocket_stream(protocol, stream, LIMIT) as pipe:
+        pipe = WebSocketStream(protocol, stream, LIMIT)
+        async with sending(pipe, pipe.queue):
             with suppress(TransportClosed):
                 while True:
                     received.append(await pipe.receive())
