@@ -50,10 +50,7 @@ class PlainStream:
     __slots__ = ("_widened", "descriptor", "early", "socket")
 
     def __init__(self, stream: trio.SocketStream, early: bytes = b"") -> None:
-        """Take the socket out of `stream`, with the options trio set (TCP_NODELAY).
-
-        `early`: what another process has received of it already.
-        """
+        """Take the socket out of `stream`. `early`: what another process has received of it already."""
         taken = stream.socket
         self.socket = socket.socket(taken.family, taken.type, taken.proto, fileno=taken.detach())
         self.socket.setblocking(False)
@@ -187,8 +184,7 @@ async def connect(host: str, port: int) -> PlainStream:
 async def open_socket(host: str, port: int) -> trio.SocketStream:
     """The same as trio has it; the kernel finds out when the peer of a quiet one is not there any more.
 
-    Raises ConnectFailed with a sentence that names the address and the reason. Cancelling it leaves no socket
-    behind.
+    Raises ConnectFailed, which names address and reason. Cancelling it leaves no socket behind.
     """
     try:
         stream = await trio.open_tcp_stream(host, port)

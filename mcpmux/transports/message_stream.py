@@ -185,10 +185,7 @@ Messages = TypeVar("Messages", bound=MessageStream)
 
 
 class LineStream(MessageStream):
-    """A message stream over a byte stream. Made by `open_line_stream`.
-
-    `send` and `receive` are checkpoints only when they have to wait.
-    """
+    """A message stream over a byte stream. `send` and `receive` are checkpoints only when they wait."""
 
     def __init__(self, stream: HalfCloseableStream, max_message_bytes: int) -> None:
         self._stream = stream

@@ -215,10 +215,7 @@ def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
 
 
 async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: trio.CancelScope) -> None:
-    """Hand every line of the stream to `on_line` until it ends or `scope` is cancelled; closes it.
-
-    Bytes that are not UTF-8 are replaced.
-    """
+    """Hand lines to `on_line` until the stream ends or `scope` is cancelled. Closes the stream."""
 
     def hand_on(lines: list[Line]) -> None:
         for line in lines:

@@ -243,10 +243,9 @@ class TlsContexts:
         self._served: list[_Served] = []
 
     async def open(self, where: str, tls: ServerTls | ClientTls) -> CurrentContext:
-        """What connections of a listener, or to an upstream, are secured with.
+        """What connections of a listener, or to an upstream, are secured with. Raises ConfigError.
 
-        The same for upstreams with the same settings: a store of authorities is large. Raises ConfigError for
-        files that are of no use.
+        The same for upstreams with the same settings: a store of authorities is large.
         """
         known = (each for each in self._served if isinstance(tls, ClientTls) and each.tls == tls)
         if (served := next(known, None)) is not None:
@@ -525,10 +524,7 @@ ByteStream = PlainStream | TlsStream
 
 
 async def linger(byte_stream: ByteStream, receives: int) -> None:
-    """Say that nothing more comes, and receive a bounded rest: closing on it would reset what was sent.
-
-    Raises TransportClosed.
-    """
+    """Receive a bounded rest, as closing on it would reset what was sent. Raises TransportClosed."""
     byte_stream.send_eof()
     for _ in range(receives):
         if not await byte_stream.receive():

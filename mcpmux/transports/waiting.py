@@ -126,10 +126,7 @@ SWEEP_SECONDS = 0.1  # how late a deadline may be kept
 
 
 class Deadline:
-    """`seconds` from now, less those already `waited`. Progress renews it, up to `maximum` seconds in all.
-
-    `at`: in trio's time.
-    """
+    """`seconds` from now, less those `waited`; `at` in trio's time. Progress renews it, up to `maximum`."""
 
     __slots__ = ("_latest", "_maximum", "_scope", "at", "seconds")
 

@@ -229,11 +229,9 @@ class HttpPool:
     ) -> HttpResponse:
         """A response whose head is in, to be released. `target` is path and query as they are sent.
 
-        `more` headers are for what is different each time, `headers` for what is the same again and again.
-
-        Raises ConnectFailed, TransportClosed (no answer came; an `idempotent` request that met a dying
-        connection was repeated before), RemoteProtocolError, or TransportError when too many requests wait
-        already.
+        `headers` are the same again and again, `more` are different each time. Raises ConnectFailed,
+        TransportClosed (no answer came; an `idempotent` request that met a dying connection was repeated
+        before), RemoteProtocolError, or TransportError when too many requests wait already.
         """
         head = self._encode_head(method, target, headers, len(body), more)
         if self._closed:
@@ -279,10 +277,8 @@ class HttpPool:
 
         None, and nothing is sent, when that cannot be: it takes an idle connection that is received for, and
         a small request. What is not sent here is expected in `send`, which then opens a connection for those
-        that come after it.
-
-        `hear` is called once when there is something to `take`, or to `wait` for: one of both must follow,
-        unless it is to `hear_more`.
+        that come after it. `hear` is called once when there is something to `take`, or to `wait` for: one of
+        both must follow, unless it is to `hear_more`.
         """
         poller = self.poller
         if poller is None or self._running >= self.limits.connections:
@@ -338,10 +334,9 @@ class HttpPool:
             self._running -= 1
 
     def _opens_another(self) -> bool:
-        """Whether to open a connection even if one is idle by now.
+        """Whether to open a connection even if one is idle by now, so that there are as many as are needed.
 
-        As many as are needed at once: one that found none idle was sent in a task, and those after it would
-        be, too, as long as the connections that there are come back before the task has its turn.
+        Else all requests would be sent in tasks, if connections come back before a task has its turn.
         """
         if not self._too_few:
             return False

@@ -42,9 +42,9 @@ class HttpConnection:
         self.failure: McpmuxError | None = None  # of an exchange that was posted
 
     async def exchange(self, head: bytes, body: bytes) -> None:
-        """Send a request and receive until the response's head is in. Closes the stream on any error.
+        """Send a request and receive the response's head. Raises TransportClosed, RemoteProtocolError.
 
-        Raises TransportClosed, RemoteProtocolError.
+        On any error the stream is closed.
         """
         byte_stream = self.byte_stream
         if len(body) <= JOIN_BYTES:
@@ -180,8 +180,7 @@ class HttpConnection:
     def end_by(self, until: float, over: Over, poller: ReadinessPoller | None) -> None:
         """Wait for nothing but the end of the response: `over` is called when it has come, or does not come.
 
-        Then the response is complete, or the connection of no use. Without a `poller` only `hear_end`, or
-        its time, finds that out.
+        Then the response is complete, or the connection of no use. Without a `poller`, `hear_end` has to ask.
         """
         self._over = over
         self.until = until
