@@ -16,7 +16,7 @@ import re
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -315,32 +315,25 @@ class NotTls(RemoteProtocolError):
     """What a client sent to a TLS port is something else. Nothing was answered."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class TlsStream:
     """A TLS stream over `byte_stream`, which it owns. `handshake` comes first. `peer` names the other end."""
 
-    _below: ByteStream
-    context: InitVar[ssl.SSLContext]
-    _peer: str
-    _: KW_ONLY
-    server_side: InitVar[bool] = False
-    server_name: InitVar[str | None] = None
-    _incoming: ssl.MemoryBIO = field(default_factory=ssl.MemoryBIO, init=False)
-    _outgoing: ssl.MemoryBIO = field(default_factory=ssl.MemoryBIO, init=False)
-    _tls: ssl.SSLObject = field(init=False)
-    _explain: Callable[[ssl.SSLError], str] = field(init=False)
-    _proven: bool = field(init=False)  # TLS 1.3: a server may refuse us after the handshake, until it answers
-    _early: bytes = b""  # decrypted before anybody asked for it
-    _unsent: bytes | memoryview = b""  # encrypted, and not taken by the stream below yet
-    _owed: int = 0  # how many bytes of the caller's data `_unsent` stands for
-    _ended: bool = False  # nothing more comes
-    _broken: TransportClosed | ConnectFailed | None = None  # why it has ended
-    _receiving: bool = False  # somebody waits in `receive`, to whom all that comes belongs
-
-    def __post_init__(self, context: ssl.SSLContext, server_side: bool, server_name: str | None) -> None:
-        self._explain = explain_client if server_side else explain_server
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
-        self._proven = server_side
+    def __init__(
+        self, byte_stream: ByteStream, context: ssl.SSLContext, peer: str, server_name: str | None = None
+    ) -> None:
+        """`server_name`: whom the peer has to prove to be; None when that is a client."""
+        self._below = byte_stream
+        self._peer = peer
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._proven = is_server = server_name is None  # TLS 1.3: a server may refuse us until it answers
+        self._explain = explain_client if is_server else explain_server
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, is_server, server_name)
+        self._early = b""  # decrypted before anybody asked for it
+        self._unsent: bytes | memoryview = b""  # encrypted, and not taken by the stream below yet
+        self._owed = 0  # how many bytes of the caller's data `_unsent` stands for
+        self._ended = False  # nothing more comes
+        self._broken: TransportClosed | ConnectFailed | None = None  # why it has ended
+        self._receiving = False  # somebody waits in `receive`, to whom all that comes belongs
 
     async def handshake(self, begun: bytes = b"") -> None:
         """Agree on keys; `begun` is what was received already.
@@ -540,7 +533,7 @@ async def connect_tls(
     """
     name = server_name.partition("%")[0].rstrip(".")  # no zone of an address, no root of a name
     try:
-        tls = TlsStream(byte_stream, context, peer, server_name=name)
+        tls = TlsStream(byte_stream, context, peer, name)
         with trio.move_on_after(HANDSHAKE_SECONDS):
             await tls.handshake()
             return tls
@@ -566,7 +559,7 @@ async def accept_tls(byte_stream: ByteStream, context: ssl.SSLContext, peer: str
         raise TransportClosed("the client left before the handshake")
     if begun[0] != HANDSHAKE_RECORD:
         raise NotTls("this is a TLS port: use https://")
-    tls = TlsStream(byte_stream, context, peer, server_side=True)
+    tls = TlsStream(byte_stream, context, peer)
     try:
         await tls.handshake(begun)
     except ssl.SSLError as error:

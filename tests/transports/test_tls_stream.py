@@ -93,7 +93,7 @@ async def tls_over(certificates, below, version=ssl.TLSVersion.TLSv1_3):
         "server",
         server_name="localhost",
     )
-    server = TlsStream(below[1], serving, "client", server_side=True)
+    server = TlsStream(below[1], serving, "client")
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.handshake)
