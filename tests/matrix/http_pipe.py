@@ -96,7 +96,7 @@ class HttpPipe:
                 await self._came.send(data)
             return
         decoder = SseDecoder(1 << 20)
-        async for chunk in response:
+        while chunk := await response.receive_some():
             for event in decoder.feed(chunk):
                 if event.data:
                     await self._came.send(event.data)

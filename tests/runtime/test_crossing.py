@@ -226,7 +226,7 @@ class HttpCaller(Caller):
                 if response.headers["content-type"] == "application/json":
                     self.hear(json.loads(await response.read()), key)
                     return
-                async for chunk in response:
+                while chunk := await response.receive_some():
                     for event in decoder.feed(chunk):
                         if event.data:
                             self.hear(json.loads(event.data), key)

@@ -195,7 +195,7 @@ class HttpListener:
         stream = await (self.open_listen() if revision == MODERN else self.open_session())
         decoder = SseDecoder(1 << 20)
         async with stream as response:
-            async for chunk in response:
+            while chunk := await response.receive_some():
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 self.take(decoder, chunk)

@@ -78,7 +78,7 @@ async def test_events_arrive_one_by_one():
     async with pair(tell) as pool, requested(pool, "GET", "/", (), b"", idempotent=True) as response:
         decoder = SseDecoder(1000)
         seen = []
-        async for chunk in response:
+        while chunk := await response.receive_some():
             seen += [event.data for event in decoder.feed(chunk)]
             heard.set()
         assert seen == [b"1", b"2"]

@@ -475,7 +475,7 @@ class HttpChannel(Channel):
                     if missed and not decoder.last_event_id:
                         self._hear(Notification(m.MISSED))
                     decoder = decoder.continued()
-                    async for chunk in response:
+                    while chunk := await response.receive_some():
                         for event in decoder.feed(chunk):
                             await self._take_up_to(peer.messages_of(event.data, status), None)
                 finally:

@@ -121,15 +121,6 @@ class HttpResponse:
             parser.feed(await self._connection.byte_stream.receive())
         return data
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        data = await self.receive_some()
-        if not data:
-            raise StopAsyncIteration
-        return data
-
     def finish(self) -> None:
         """Done with it: all that matters was read, so that its end may come by itself. As `release` else."""
         connection, self._connection = self._connection, None
