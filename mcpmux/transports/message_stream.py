@@ -1,8 +1,7 @@
 """Whole messages over a duplex byte stream, one line each: our stdio, a child's stdio, a TCP or Unix socket.
 
 Promises: a message is written whole or, when the stream fails, not at all; a cancelled `send` has queued
-the whole message or nothing; a slow reader makes `send` wait, in bounded memory. Refuses to know who the
-peer is and what a message says.
+the whole message or nothing; a slow reader makes `send` wait, in bounded memory.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """A child process that speaks over its standard input and output.
 
 Promises: the child runs in a session of its own, with all of our environment and the given overrides on
-top, as host applications start their servers; its standard error is always drained; when the block is
-left the child and everything in its process group is gone, within bounded time, cancelled or not. Refuses
-to know what is said.
+top, as host applications start their servers; its standard error is always drained; when the block is left
+the child and everything in its process group is gone, within bounded time, cancelled or not.
 
-The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we
-ourselves are killed with SIGKILL, the child sees the end of its input, and the reaper goes on down (see
-`OrphanGuard`).
+The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we are
+killed ourselves, the child sees the end of its input, and the reaper goes on down (see `OrphanGuard`).
 """
 
 from __future__ import annotations

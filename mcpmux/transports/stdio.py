@@ -3,9 +3,8 @@
 Promises: nothing but messages gets into the channel, because file descriptor 1 points at standard error
 while that is open, and whatever prints, prints there; both descriptors are afterwards as they were.
 
-Pipes and sockets are awaited. Regular files, terminals and devices are served by threads: some of them
-cannot be awaited, and a terminal must stay in blocking mode, which it shares with standard error and with
-the shell.
+Pipes and sockets are awaited. Regular files, terminals and devices are served by threads: some cannot be
+awaited, and a terminal must stay in blocking mode, which it shares with standard error and the shell.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Waits that many share: for something to read on any connection, and for the deadline of any exchange.
 
 Promises of the poller: each watched descriptor is told of by a plain call as long as there is something to
-read; what was forgotten is not told of any more; one call that fails stops nothing but its own descriptor;
-other tasks have their turn soon, however much there is to tell. Refuses to know what is received. Linux only
-(epoll); see `available`.
+read, and not once it was forgotten; a call that fails stops nothing but its own descriptor; other tasks have
+their turn soon. Linux only (epoll); see `available`.
 
 Why: a wait of trio's own costs several times what receiving does, and under load dozens are ready at once.
 Where few are, what was sent is often answered sooner than a process falls asleep and is woken. So it lingers
 for a moment before it waits, as long as that pays; where it does not it is tried again now and then.
 
-A cancel scope for each exchange would cost more than the exchange, too. So a sweeper looks a few times a
-second at everything that has a deadline, and cuts off what is late: within SWEEP_SECONDS, again and again
-until it is forgotten. Nothing runs while nothing is watched.
+A cancel scope for each exchange would cost more than the exchange, too. So a sweeper cuts off what is late,
+within SWEEP_SECONDS and again and again until it is forgotten. Nothing runs while nothing is watched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """An HTTP/1.1 server: requests in, one handler call each, responses out in order.
 
-Per connection there is one task, per request none. What would need a timer or a watcher per request is done
-for all connections by one sweeper: deadlines, and noticing that a client left while its request is being
-handled.
+Per connection there is one task, per request none. One sweeper looks after all connections: after deadlines,
+and after clients that leave while their requests are being handled.
 """
 
 from __future__ import annotations

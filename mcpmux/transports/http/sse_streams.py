@@ -29,7 +29,7 @@ from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.http.server_connection import HttpReply
-from mcpmux.transports.message_stream import FLUSH_SECONDS, MessageStream, SendQueue, sending
+from mcpmux.transports.message_stream import BROKEN, FLUSH_SECONDS, MessageStream, SendQueue, sending
 from mcpmux.transports.sse import SseDecoder, SseEvent, encode_event
 
 log = structlog.get_logger()
@@ -232,10 +232,7 @@ async def open_sse_client_stream(
                 wanted += await shown()
             response = await pool.send("GET", target_of(url), wanted, b"", idempotent=True)
             stack.callback(response.release)
-            what, kind = (
-                "no event stream there: GET was answered with",
-                response.headers.get("content-type", ""),
-            )
+            what = "no event stream there: GET was answered with"
             if response.status != 200:
                 challenge = response.headers.get("www-authenticate", "")
                 raise NoEventStream(f"{what} HTTP status {response.status}", response.status, challenge)
@@ -282,7 +279,7 @@ class SseServerStream(MessageStream):
         """A message that the client has POSTed; waits until it is received. Raises TransportClosed."""
         try:
             await self._posted.send(message)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
+        except BROKEN:
             raise TransportClosed(CLOSED) from None
 
     async def send(self, message: bytes) -> None:
