@@ -262,6 +262,7 @@ class ServerConnection:
         self._is_cut = False  # half an answer was sent, so that it cannot
         self._handling: Inline | None = None  # the handler of the request that is being answered
         self._wanted = False  # the handler needs the task, whose wait was cancelled for it
+        self._poller = None if self._handshaking else state.poller  # TLS is received by the task itself
         self._task: trio.lowlevel.Task | None = None  # asleep until something is received for it
         self._received = b""  # and not seen by the task yet
         self._watched = False  # by the poller
@@ -483,19 +484,20 @@ class ServerConnection:
 
     async def _receive(self) -> bytes:
         """What has come that was not taken; b"" is the end, or the handler `_has_begun` meanwhile."""
-        if not (self._watched or self._be_watched()):
-            with suppress(TransportClosed):
+        if self._poller is None or not (self._watched or self._be_watched(self._poller)):
+            try:
                 return await self.byte_stream.receive()
-            return b""
+            except TransportClosed:
+                return b""
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._leave)
         data, self._received = self._received, b""
         return data
 
-    def _be_watched(self) -> bool:
+    def _be_watched(self, poller: ReadinessPoller) -> bool:
         """False when the task has to watch by itself, as when the system watches too much already."""
-        poller, byte_stream = self._state.poller, self.byte_stream
-        if poller is not None and isinstance(byte_stream, PlainStream) and not byte_stream.early:
+        byte_stream = self.byte_stream
+        if isinstance(byte_stream, PlainStream) and not byte_stream.early:
             with suppress(OSError):
                 poller.watch(byte_stream.descriptor, self._hear)
                 self._watched = True
@@ -526,14 +528,14 @@ class ServerConnection:
         task, self._task = self._task, None
         if task is not None:  # else what the handler did has cancelled it, or woken it
             self._received = data
-            if self._state.poller is not None:
-                self._state.poller.give_way()
+            if self._poller is not None:
+                self._poller.give_way()
             trio.lowlevel.reschedule(task)
 
     def _forget(self) -> None:
-        if self._watched and self._state.poller is not None and isinstance(self.byte_stream, PlainStream):
+        if self._watched and self._poller is not None and isinstance(self.byte_stream, PlainStream):
             self._watched = False
-            self._state.poller.forget(self.byte_stream.descriptor)
+            self._poller.forget(self.byte_stream.descriptor)
 
     async def _pass_on(self, reply: HttpReply, worker: int) -> None:
         reply.request.keep_alive = False  # for us it ends here
