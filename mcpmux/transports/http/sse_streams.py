@@ -147,20 +147,19 @@ class SseClientStream(MessageStream):
     async def _post(self, post: _Post) -> None:
         try:
             with trio.move_on_after(POST_SECONDS) as patience:
-                try:
-                    await self._deliver(post)
-                except ConnectFailed as error:
-                    self._events.finish(str(error))
-                    post.error = TransportClosed(str(error))
-                except TransportError as error:
-                    post.error = error
-                except RemoteProtocolError as error:
-                    post.error = TransportError(str(error))
+                await self._deliver(post)
             if patience.cancelled_caught and not post.answered.is_set():
-                post.error = TransportError(f"a POST was not answered within {POST_SECONDS:g} s")
+                raise TransportError(f"a POST was not answered within {POST_SECONDS:g} s")
+        except ConnectFailed as error:
+            self._events.finish(str(error))
+            post.error = TransportClosed(str(error))
+        except TransportError as error:
+            post.error = error
+        except RemoteProtocolError as error:
+            post.error = TransportError(str(error))
+        finally:
             if post.error is not None and post.left:
                 log.warning("a message that was sent is refused late", reason=str(post.error))
-        finally:
             post.answered.set()
             self._under_way.discard(post)
             self._slots.release()
