@@ -69,7 +69,9 @@ def report(*results: Results) -> Report:
 
 
 def pushes(losses: int = 3) -> FanOut:
-    delays = Histogram(0.001 + place * 1e-5 for place in range(997))
+    delays = Histogram()
+    for place in range(997):
+        delays.record(0.001 + place * 1e-5)
     return FanOut(
         subscribers=100,
         resources=10,
