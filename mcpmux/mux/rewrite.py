@@ -4,19 +4,15 @@ Outward (`expose_*`): what an upstream says, as clients see it. Inward (`resolve
 the upstream knows it. Both work on shallowly decoded members, so whatever is not in the table keeps its
 bytes. A transparent upstream's messages never come here.
 
+The Shapes below are the table, for items of lists, results, notifications, questions and tasks. Besides:
+
 | place | change |
 | --- | --- |
-| `resources[].uri`, `contents[].uri`, `uri` of read and of resource notifications | URI |
-| `resourceTemplates[].uriTemplate`, completion `ref.uri` | URI template |
-| `resource_link` and `resource` blocks in tool results, prompt messages, sampling messages | URI |
-| `tools[]._meta.ui.resourceUri` and `_meta["ui/resourceUri"]` | URI |
-| tool and prompt names in lists, calls, gets, completion refs | name |
+| `uri`, `ref.uri` (a template, too), `name` and `taskId` of requests | back to the upstream's own |
 | tool-call arguments that are wholly an exposed URI of the upstream being called | back to its own URI |
+| related task in `_meta` of answers | back to the upstream's own task id |
 | `logger` of log messages | `upstream` or `upstream/logger` |
 | `data.uri` of errors | URI |
-| `taskId` of requests about a task, of their results, and of `notifications/tasks/status` | task id |
-| `tasks[].taskId` of `tasks/list`, `task.taskId` of a result that made a task | task id |
-| related task in `_meta` of results, notifications, questions and their answers | task id |
 | `_meta` of results | names us as the server, see `Signature` |
 
 Source: `basic/utilities/tasks`, 2025-11-25, and the Tasks extension (SEP-2663) for task ids; "_meta" in the
@@ -28,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -78,6 +74,14 @@ from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 #
 # Source: RFC 3986 section 3.1 (`+` is legal in a scheme), RFC 6570 (expressions stay intact).
 
+TextChange = Callable[[str], str]
+
+Changes = Mapping[str, TextChange]
+"""How texts of each kind change: URI, NAME and TASK."""
+
+URI: Final = "uri"
+NAME: Final = "name"
+
 NAME_LIMIT: Final = 64
 """Characters; hosts refuse longer tool names (and model APIs do)."""
 
@@ -98,6 +102,7 @@ class Space:
         self.upstream = upstream
         self.prefix = prefix
         self._reserved = reserved
+        self.changes: Changes = {URI: self.expose_uri, NAME: self.expose_name, TASK: self.expose_task}
 
     @property
     def transparent(self) -> bool:
@@ -229,18 +234,13 @@ def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> int
 SIGNED: Final = 256  # values of `_meta` whose signed form is kept: servers repeat them
 SIGNED_BYTES: Final = 1024  # of one; a longer one is signed anew each time
 
-TextChange = Callable[[str], str]
+Shape = Mapping[str, Any]
+"""What changes in an object: texts of a kind, values by a function, or what is in objects by their Shape."""
+
+EACH: Final = "*"
+"""In a Shape, in place of a name: each member, whatever it is called."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1: what every URI begins with
-
-NAMED_BY: Final = {
-    m.RESOURCES_LIST: "uri",
-    m.TEMPLATES_LIST: "uriTemplate",
-    m.TOOLS_LIST: "name",
-    m.PROMPTS_LIST: "name",
-    m.TASKS_LIST: TASK_ID,
-}
-"""Which member of an item is its name, in each list."""
 
 _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
 """Types of content blocks, as they are mostly written, in which nothing is exposed."""
@@ -248,145 +248,171 @@ _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
 DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
 
 
+# How it is changed: in place, and anything of another kind than is expected stays as it is.
+
+
+def _changed_text(value: Raw, change: TextChange) -> Raw:
+    """The string `value` changed; the very same value when it is no string or stays as it is."""
+    text = text_of(value)
+    if text is None:
+        return value
+    changed = change(text)
+    return raw(changed) if changed != text else value
+
+
+def _changed(value: Raw, change: Callable[[Fields], object]) -> Raw:
+    """`value` with `change` applied to the object, or to each in the array of objects, that it is."""
+    try:
+        if first_byte(value) == b"[":
+            large = is_large(value)
+            members = read_objects(value) if large else decode_list(value)
+        else:
+            large, members = False, [decode_fields(value)]
+    except ValueError:
+        return value
+    for member in members:
+        change(member)
+    if first_byte(value) != b"[":
+        return raw(members[0])
+    return raw_list(members) if large else raw(members)
+
+
+def _rewrite(fields: Fields, shape: Shape, changes: Changes) -> Fields:
+    for key, change in shape.items():
+        for name in list(fields) if key == EACH else (key,):
+            value = fields.get(name)
+            if value is None:
+                continue
+            if isinstance(change, str):
+                fields[name] = _changed_text(value, changes[change])
+            elif isinstance(change, Mapping):
+                fields[name] = _changed(value, partial(_rewrite, shape=change, changes=changes))
+            else:
+                fields[name] = change(value, changes)
+    return fields
+
+
+def _content(value: Raw, changes: Changes, depth: int = DEPTH_LIMIT) -> Raw:
+    """One block, or (sampling, 2025-11-25 and later) an array of blocks."""
+    return _changed(value, partial(_change_block, changes=changes, depth=depth)) if depth else value
+
+
+def _change_block(block: Fields, changes: Changes, depth: int = DEPTH_LIMIT) -> None:
+    kind = text_of(block.get("type"))
+    if kind == "tool_result" and "content" in block:
+        block["content"] = _content(block["content"], changes, depth - 1)
+    else:
+        _rewrite(block, _BLOCKS.get(kind, {}), changes)
+
+
+def _question(value: Raw, changes: Changes) -> Raw:
+    shape = {"params": _QUESTIONS.get(text_of(members_of(value).get("method")), _RELATED)}
+    return _changed(value, partial(_rewrite, shape=shape, changes=changes))
+
+
+_BLOCKS: Final[dict[str | None, Shape]] = {
+    "resource_link": {"uri": URI},
+    "resource": {"resource": {"uri": URI}},
+}
+_RELATED: Final[Shape] = {META: {RELATED_TASK: {TASK_ID: TASK}}}
+_TASK: Final[Shape] = {TASK_ID: TASK, **_RELATED}
+_CONTENT: Final[Shape] = {"content": _content}
+
+_ITEMS: Final[dict[str, Shape]] = {
+    m.RESOURCES_LIST: {"uri": URI},
+    m.TEMPLATES_LIST: {"uriTemplate": URI},
+    m.TOOLS_LIST: {"name": NAME, META: {"ui/resourceUri": URI, "ui": {"resourceUri": URI}}},
+    m.PROMPTS_LIST: {"name": NAME},
+    m.TASKS_LIST: _TASK,
+}
+_RESULTS: Final[dict[str, Shape]] = {
+    # Of a tool call that is done: what it came to is inside.
+    **{method: {"result": _CONTENT} for method in m.ABOUT_TASKS},
+    **dict.fromkeys((m.TOOLS_CALL, m.TASKS_RESULT), _CONTENT),
+    m.RESOURCES_READ: {"contents": {"uri": URI}},
+    m.PROMPTS_GET: {"messages": _CONTENT},
+}
+_HOT: Final = {m.RESOURCES_READ: "contents", m.TOOLS_CALL: "content", m.TASKS_RESULT: "content"}
+_EVENTS: Final[dict[str, Shape]] = {m.RESOURCE_UPDATED: {"uri": URI, **_RELATED}}
+_QUESTIONS: Final[dict[str | None, Shape]] = {m.CREATE_MESSAGE: {"messages": _CONTENT, **_RELATED}}
+_MADE: Final[Shape] = {TASK: {TASK_ID: TASK}, **_TASK}
+
+NAMED_BY: Final = {method: next(iter(shape)) for method, shape in _ITEMS.items()}
+"""Which member of an item is its name, in each list."""
+
+
 # Outward. Whatever is given is changed in place.
 
 
 def expose_item(method: str, item: Fields, space: Space) -> Fields:
     """One item of the list that `method` asks for, as clients see it."""
-    if method == m.TASKS_LIST:
-        return expose_task(item, space)
-    key = NAMED_BY[method]
-    _change(item, key, space.expose_name if key == "name" else space.expose_uri)
-    if method == m.TOOLS_LIST:
-        _change_within(item, META, lambda meta: _expose_ui(meta, space))
-    return item
+    return _rewrite(item, _ITEMS[method], space.changes)
 
 
 def expose_result(method: str, result: Fields, space: Space) -> Fields:
     """The result of a routed request, as clients see it."""
-    if method == m.RESOURCES_READ:
-        _expose_contents(result, space)
-    elif method in (m.TOOLS_CALL, m.TASKS_RESULT):
-        _expose_blocks(result, space)
-    elif method == m.PROMPTS_GET:
-        _change_each(result, "messages", lambda message: _expose_content(message, space))
-    elif method in m.ABOUT_TASKS:  # of a tool call that is done: what it came to is inside
-        _change_within(result, "result", lambda inner: expose_result(m.TOOLS_CALL, inner, space))
+    key = _HOT.get(method)
+    if (key is None or not _expose_quickly(result, key, space)) and method in _RESULTS:
+        _rewrite(result, _RESULTS[method], space.changes)
     if method in m.ABOUT_TASKS and (method != m.TOOLS_CALL or made_task(result) is not None):
-        _change_within(result, TASK, lambda task: _change(task, TASK_ID, space.expose_task))
-        expose_task(result, space)
+        _rewrite(result, _MADE, space.changes)
     if "inputRequests" in result:
-        _change_members(result, "inputRequests", lambda request: _expose_request(request, space))
+        _rewrite(result, {"inputRequests": {EACH: _question}}, space.changes)
     return result
+
+
+def _expose_quickly(result: Fields, key: str, space: Space) -> bool:
+    """As `_rewrite` does it, in fewer steps: this is the hot path. False for what is large, or no list."""
+    value = result.get(key)
+    if value is None or len(value) > LARGE_BYTES:
+        return False
+    try:
+        members: list[dict[str, Any]] = list_decoder.decode(value)
+    except UNREADABLE:
+        return False
+    changed = False
+    for member in members:
+        if key == "contents":
+            uri = text_of(member.get("uri"))
+            if uri is not None:
+                member["uri"], changed = space.expose_uri(uri), True
+        elif (kind := member.get("type")) is None or bytes(kind) not in _PLAIN_BLOCKS:
+            _change_block(member, space.changes)
+            changed = True
+    if changed:
+        result[key] = Raw(encode(members))
+    return True
 
 
 def expose_error(error: RpcError, space: Space) -> RpcError:
     """An upstream's error with `data.uri` as clients see it."""
-    if not isinstance(error.data, Raw):
-        return error
-    data = members_of(error.data)
+    data = members_of(error.data) if isinstance(error.data, Raw) else {}
     if "uri" not in data:
         return error
-    _change(data, "uri", space.expose_uri)
-    return RpcError(error.code, error.message, raw(data))
+    return RpcError(error.code, error.message, raw(_rewrite(data, {"uri": URI}, space.changes)))
 
 
 def expose_event(method: str, params: Fields, space: Space) -> Fields:
     """A notification's parameters as clients see them."""
-    if method == m.RESOURCE_UPDATED:
-        _change(params, "uri", space.expose_uri)
-    elif method == m.LOG_MESSAGE:
+    if method == m.LOG_MESSAGE:
         logger = text_of(params.get("logger"))
         params["logger"] = raw(f"{space.upstream}/{logger}" if logger else space.upstream)
-    return expose_related(params, space)
+    return _rewrite(params, _EVENTS.get(method, _RELATED), space.changes)
 
 
 def expose_question(method: str | None, params: Fields, space: Space) -> Fields:
     """What an upstream asks a client, as clients see it."""
-    if method == m.CREATE_MESSAGE:
-        _change_each(params, "messages", lambda message: _expose_content(message, space))
-    return expose_related(params, space)
+    return _rewrite(params, _QUESTIONS.get(method, _RELATED), space.changes)
 
 
 def expose_task(task: Fields, space: Space) -> Fields:
     """A task, or a notification about one, as clients see it."""
-    _change(task, TASK_ID, space.expose_task)
-    return expose_related(task, space)
+    return _rewrite(task, _TASK, space.changes)
 
 
 def expose_related(fields: Fields, space: Space) -> Fields:
     """The related task in `_meta` as clients see it."""
-    if META in fields:
-        _change_related(fields, space.expose_task)
-    return fields
-
-
-def _expose_contents(result: Fields, space: Space) -> None:
-    """Of what was read. As `_change_each` does it, in fewer steps: this is the hot path."""
-    contents = result.get("contents")
-    if contents is None or len(contents) > LARGE_BYTES:
-        _change_each(result, "contents", lambda content: _change(content, "uri", space.expose_uri))
-        return
-    try:
-        members: list[dict[str, Any]] = list_decoder.decode(contents)
-    except UNREADABLE:
-        return
-    for member in members:
-        uri = text_of(member.get("uri"))
-        if uri is not None:
-            member["uri"] = space.expose_uri(uri)
-    result["contents"] = Raw(encode(members))
-
-
-def _expose_blocks(result: Fields, space: Space) -> None:
-    """Of a tool's result, most of whose blocks name no resource. As `_change_each` has it, in fewer steps."""
-    content = result.get("content")
-    if content is None or len(content) > LARGE_BYTES:
-        _change_each(result, "content", lambda block: _expose_block(block, space))
-        return
-    try:
-        blocks = list_decoder.decode(content)
-    except UNREADABLE:
-        return
-    changed = False
-    for block in blocks:
-        kind = block.get("type")
-        if kind is None or bytes(kind) not in _PLAIN_BLOCKS:
-            changed = True
-            _expose_block(block, space)
-    if changed:
-        result["content"] = raw(blocks)
-
-
-def _expose_ui(meta: Fields, space: Space) -> None:
-    _change(meta, "ui/resourceUri", space.expose_uri)
-    _change_within(meta, "ui", lambda ui: _change(ui, "resourceUri", space.expose_uri))
-
-
-def _expose_content(message: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
-    """`content` of a message: one block, or (sampling, 2025-11-25 and later) an array of blocks."""
-    content = message.get("content")
-    if content is None or depth == 0:
-        return
-    if first_byte(content) == b"[":
-        _change_each(message, "content", lambda block: _expose_block(block, space, depth))
-    else:
-        _change_within(message, "content", lambda block: _expose_block(block, space, depth))
-
-
-def _expose_block(block: Fields, space: Space, depth: int = DEPTH_LIMIT) -> None:
-    kind = text_of(block.get("type"))
-    if kind == "resource_link":
-        _change(block, "uri", space.expose_uri)
-    elif kind == "resource":
-        _change_within(block, "resource", lambda inner: _change(inner, "uri", space.expose_uri))
-    elif kind == "tool_result":
-        _expose_content(block, space, depth - 1)
-
-
-def _expose_request(request: Fields, space: Space) -> None:
-    method = text_of(request.get("method"))
-    _change_within(request, "params", lambda params: expose_question(method, params, space))
+    return _rewrite(fields, _RELATED, space.changes)
 
 
 # Inward. What is given stays as it is.
@@ -431,80 +457,12 @@ def _may_hold(value: Raw, text: bytes) -> bool:
 
 def resolve_related(fields: Fields, resolve: TextChange) -> Fields:
     """The related task in an answer's `_meta` as the upstream knows it."""
-    resolved = fields.copy()
-    _change_related(resolved, resolve)
-    return resolved
+    return _rewrite(fields.copy(), _RELATED, {TASK: resolve})
 
 
 def resolve_answers(params: Fields, resolve: TextChange) -> Fields:
     """A call's `inputResponses` with each related task as the upstream knows it."""
-    resolved = params.copy()
-    _change_members(resolved, RESPONSES, lambda response: _change_related(response, resolve))
-    return resolved
-
-
-# How it is changed: in place, and anything of another kind than is expected stays as it is.
-
-
-def _changed_text(value: Raw, change: TextChange) -> Raw:
-    """The string `value` changed; the very same value when it is no string or stays as it is."""
-    text = text_of(value)
-    if text is None:
-        return value
-    changed = change(text)
-    return raw(changed) if changed != text else value
-
-
-def _change(item: Fields, key: str, change: TextChange) -> None:
-    if key in item:
-        item[key] = _changed_text(item[key], change)
-
-
-def _change_within(item: Fields, key: str, change: Callable[[Fields], object]) -> None:
-    """Apply `change` to the object at `key`."""
-    value = item.get(key)
-    if value is None:
-        return
-    try:
-        inner = decode_fields(value)
-    except ValueError:
-        return
-    change(inner)
-    item[key] = raw(inner)
-
-
-def _change_members(item: Fields, key: str, change: Callable[[Fields], object]) -> None:
-    """Apply `change` to each member of the object at `key` that is an object."""
-
-    def change_each(members: Fields) -> None:
-        for name in list(members):
-            _change_within(members, name, change)
-
-    _change_within(item, key, change_each)
-
-
-def _change_each(item: Fields, key: str, change: Callable[[Fields], object]) -> None:
-    """Apply `change` to each object in the array of objects at `key`."""
-    value = item.get(key)
-    if value is None:
-        return
-    large = is_large(value)
-    try:
-        members = read_objects(value) if large else decode_list(value)
-    except ValueError:
-        return
-    for member in members:
-        change(member)
-    item[key] = raw_list(members) if large else raw(members)
-
-
-def _change_related(fields: Fields, change: TextChange) -> None:
-    """Apply `change` to the id of the related task in `_meta`."""
-
-    def change_meta(meta: Fields) -> None:
-        _change_within(meta, RELATED_TASK, lambda related: _change(related, TASK_ID, change))
-
-    _change_within(fields, META, change_meta)
+    return _rewrite(params.copy(), {RESPONSES: {EACH: _RELATED}}, {TASK: resolve})
 
 
 class Signature:
@@ -526,8 +484,4 @@ class Signature:
         return result
 
     def _signed(self, meta: bytes) -> Raw:
-        try:
-            members = decode_fields(meta)
-        except ValueError:
-            members = {}
-        return raw({**members, SERVER_INFO: self._server_info})
+        return raw({**members_of(meta), SERVER_INFO: self._server_info})
