@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
+from msgspec import UNSET
+
 from mcpmux.errors import McpmuxError, Overdue, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_PARAMS, MalformedRequest, unsupported_version
@@ -497,12 +499,8 @@ def encode_call(request_id: int, call: Call) -> bytes:
     """A call as it is sent, with its id as its progress token if it has one."""
     params: Mapping[str, Any] = call.params
     meta = call.meta
-    if isinstance(meta, Meta):
-        params = {**params, META: meta.encoded}
-    elif PROGRESS_TOKEN in meta:
-        params = {**params, META: {**meta, PROGRESS_TOKEN: raw(request_id)}}
-    elif meta:
-        params = {**params, META: meta}
-    if not params:
-        return encode({"jsonrpc": "2.0", "id": request_id, "method": call.method})
-    return encode(RequestOut(request_id, call.method, params))
+    if PROGRESS_TOKEN in meta:
+        meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
+    if meta:
+        params = {**params, META: meta.encoded if isinstance(meta, Meta) else meta}
+    return encode(RequestOut(request_id, call.method, params or UNSET))

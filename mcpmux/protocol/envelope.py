@@ -348,9 +348,7 @@ def raw(value: Any) -> Raw:
 
 def encode_request(id: Id, method: str, params: Mapping[str, Any] | None) -> bytes:  # noqa: A002
     """One request line."""
-    if params is None:
-        return encode({"jsonrpc": "2.0", "id": id, "method": method})
-    return encode(RequestOut(id, method, params))
+    return encode(RequestOut(id, method, UNSET if params is None else params))
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -368,11 +366,8 @@ def encode_reply(id: Id, result: Mapping[str, Any]) -> bytes:  # noqa: A002
 
 def encode_error(id: Id | None, error: RpcError) -> bytes:  # noqa: A002
     """One failed answer; the id is left out when the request's could not be read."""
-    message: dict[str, Any] = {"jsonrpc": "2.0"}
-    if id is not None:
-        message["id"] = id
-    message["error"] = error_body(error)
-    return encode(message)
+    named = {} if id is None else {"id": id}
+    return encode({"jsonrpc": "2.0", **named, "error": error_body(error)})
 
 
 def error_body(error: RpcError) -> dict[str, Any]:

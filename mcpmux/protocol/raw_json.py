@@ -73,7 +73,7 @@ class RequestOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
 
     id: Id
     method: str
-    params: Mapping[str, Any]
+    params: Mapping[str, Any] | UnsetType = UNSET
 
 
 class ReplyOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
