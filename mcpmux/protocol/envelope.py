@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, TypeVar
 
@@ -383,9 +383,7 @@ def error_body(error: RpcError) -> dict[str, Any]:
 LARGE_BYTES: Final = 64 * 1024  # of a value: copying a smaller one costs less than a part of its own
 TAIL_BYTES: Final = 512  # behind the result: an id, and little else
 PIECE_BYTES: Final = 64 * 1024  # of text that is looked at at a time
-QUICK_BYTES: Final = 256  # at first, as most strings are short
-# Strings, and quotes in a string, that are looked for; with more the decoder is faster.
-QUOTES_LIMIT: Final = 64
+QUOTES_LIMIT: Final = 192  # that are looked at for long strings; with more the decoder is faster
 _BACKSLASH: Final = 0x5C
 
 Part = bytes | memoryview
@@ -475,10 +473,12 @@ def read_objects(value: Raw) -> list[Fields]:
         return decode_list(value)
     edges = [0, *(edge for span in spans for edge in span), len(view)]
     rest = [bytes(view[start:end]) for start, end in zip(edges[::2], edges[1::2], strict=True)]
-    marks = _marks(b"".join(rest), len(spans))
-    between = [*marks, b""]
+    joined, number = b"".join(rest), 0
+    while b'"%d.' % number in joined:
+        number += 1
+    strings = {b'"%d.%d"' % (number, at): view[start:end] for at, (start, end) in enumerate(spans)}
+    between = [*strings, b""]
     objects = decode_list(b"".join(text + mark for text, mark in zip(rest, between, strict=True)))
-    strings = {mark: view[start:end] for mark, (start, end) in zip(marks, spans, strict=True)}
     for item in objects:
         for key, member in item.items():
             if (string := strings.pop(bytes(member), None)) is not None:
@@ -486,49 +486,29 @@ def read_objects(value: Raw) -> list[Fields]:
     return decode_list(value) if strings else objects
 
 
-def _marks(text: bytes, count: int) -> list[bytes]:
-    """So many short strings that `text` has nothing of."""
-    found: list[bytes] = []
-    number = 0
-    while len(found) < count:
-        mark = b'"%d"' % number
-        number += 1
-        if mark not in text:
-            found.append(mark)
-    return found
-
-
 def _long_strings(view: memoryview) -> list[tuple[int, int]]:
     """Where the long strings of valid JSON stand, quotes included; none when there is much else there."""
     spans: list[tuple[int, int]] = []
-    position = 0
-    for _ in range(QUOTES_LIMIT):
-        start = _find_quote(view, position)
-        if start == len(view):
-            return spans
-        end = start
-        for _ in range(QUOTES_LIMIT):
-            end = _find_quote(view, end + 1)
-            if not _is_escaped(view, end):
-                break
-        else:
+    start: int | None = None
+    for count, position in enumerate(_quotes_in(view)):
+        if count == QUOTES_LIMIT:
             return []
-        position = end + 1
-        if position - start > LARGE_BYTES:
-            spans.append((start, position))
-    return []
+        if start is None:
+            start = position
+        elif not _is_escaped(view, position):
+            if position - start >= LARGE_BYTES:
+                spans.append((start, position + 1))
+            start = None
+    return spans
 
 
-def _find_quote(view: memoryview, position: int) -> int:
-    """Where the next one is; the length when there is none."""
-    size = QUICK_BYTES
-    while position < len(view):
-        found = bytes(view[position : position + size]).find(b'"')
-        if found >= 0:
-            return position + found
-        position += size
-        size = PIECE_BYTES
-    return len(view)
+def _quotes_in(view: memoryview) -> Iterator[int]:
+    for start in range(0, len(view), PIECE_BYTES):
+        piece = bytes(view[start : start + PIECE_BYTES])
+        position = piece.find(b'"')
+        while position >= 0:
+            yield start + position
+            position = piece.find(b'"', position + 1)
 
 
 def _is_escaped(view: memoryview, position: int) -> bool:
