@@ -136,13 +136,11 @@ class Call(Value):
         return Call(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:
-        """The same call with other parameters."""
         return Call(
             self.method, params, self.meta, self.client, self.capabilities, self.legacy, self.principal
         )
 
     def with_meta(self, meta: Fields) -> Call:
-        """The same call with other `_meta`."""
         if meta is self.meta:
             return self
         return Call(
@@ -150,7 +148,6 @@ class Call(Value):
         )
 
     def with_client(self, client: Hashable | None) -> Call:
-        """The same call of another client."""
         return Call(
             self.method, self.params, self.meta, client, self.capabilities, self.legacy, self.principal
         )
@@ -225,8 +222,6 @@ def modern_meta(call: Call, client_info: Raw) -> Fields:
 
     `client_info` stands in where the client did not identify itself.
     """
-    if isinstance(call.meta, Meta) and call.meta.complete:
-        return call.meta
     meta = {**call.meta, VERSION: _NEWEST}
     meta.setdefault(CLIENT_INFO, client_info)
     meta.setdefault(CLIENT_CAPABILITIES, EMPTY_OBJECT)
@@ -326,19 +321,6 @@ class PendingRequest:
     `cut_off` is called once `deadline` has passed.
     """
 
-    __slots__ = (
-        "answer",
-        "asked",
-        "call",
-        "deadline",
-        "dropped",
-        "events",
-        "id",
-        "overdue",
-        "parked_until",
-        "wake",
-    )
-
     def __init__(self, id: int, call: Call) -> None:  # noqa: A002 - the protocol's word
         self.id = id
         self.call = call
@@ -378,7 +360,6 @@ class PendingRequest:
 
     @property
     def until(self) -> float:
-        """When its time is over."""
         return math.inf if self.deadline is None else self.deadline.at
 
     def cut_off(self) -> None:
@@ -400,13 +381,11 @@ class PendingRequest:
         raise answer.as_error() if isinstance(answer, ErrorReply) else answer
 
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
-        """The answer has come."""
         self.answer = answer
         if self.wake is not None:
             self.wake()
 
     def notify(self) -> None:
-        """There is something to take, or something else to do."""
         if self.wake is not None:
             self.wake()
 
@@ -458,18 +437,13 @@ class PendingRequests:
 
         `method`: the notification's. A log message is for one that may hear any, if there is such.
         """
-        all_pending = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
+        found = [t for t in self._tickets.values() if t.call.method not in _SAY_NOTHING]
         if method == m.LOG_MESSAGE:
             # One that has asked for log messages, or is of an era in which none has to.
-            hearing = [t for t in all_pending if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta]
-            all_pending = hearing or all_pending
-        if not all_pending:
-            return None
-        client = all_pending[0].call.client
-        same = len(all_pending) == 1 or (
-            client is not None and all(t.call.client is client for t in all_pending)
-        )
-        return all_pending[0] if same else None
+            found = [t for t in found if LOG_LEVEL in t.call.meta or VERSION not in t.call.meta] or found
+        client = found[0].call.client if found else None
+        same = len(found) == 1 or (client is not None and all(t.call.client is client for t in found))
+        return found[0] if same else None
 
     def close(self, pending: PendingRequest) -> bool:
         """Forget a request; True when it was still waiting, so that the peer must be told."""
@@ -483,9 +457,7 @@ class PendingRequests:
                 pending.settle(error)
 
     def _find(self, token: Id | None) -> PendingRequest | None:
-        if isinstance(token, bool) or not isinstance(token, int):
-            return None
-        return self._tickets.get(token)
+        return self._tickets.get(token) if type(token) is int else None
 
 
 def _members_of(answer: Reply) -> Fields:
