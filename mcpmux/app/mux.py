@@ -94,8 +94,7 @@ class Mux:
         self._trace = trace
         self._server_info = server_info
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
-        make_era_session = partial(self._make, capabilities=SHARED_CAPABILITIES, eras=Eras.LEGACY_ONLY)
-        self.upstreams = registry = UpstreamRegistry(self._make, make_era_session, self._move_interest)
+        self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
         self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in self._settings})

@@ -4,11 +4,10 @@ Connected, but silent: its circuit breaker (`Breaker`)
 
     closed    --failures in a row--> suspect       (calls go on; a probe shall find out now)
     suspect   --probe failed--> open
-    open      --its pause is over--> half-open     (one probe)
-    half-open --probe failed--> open, for longer
+    open      --probe failed--> open, for longer   (one probe whenever its pause is over)
     any       --answered--> closed                 (a call or a probe; an error of the server is an answer)
 
-While it is open or half-open no call is made. Probes are questions of our own, so that no call has to be the
+While it is open no call is made. Probes are questions of our own, so that no call has to be the
 victim, and so that a server whose calls merely take too long is never shut off.
 
 Lost: the next attempt to connect (`Comeback`) comes at once, then exponentially later, jittered, capped. A
@@ -43,12 +42,9 @@ LOOP_SECONDS: Final = 60.0
 
 
 class State(enum.Enum):
-    """See the table above."""
-
     CLOSED = "closed"
     SUSPECT = "suspect"
     OPEN = "open"
-    HALF_OPEN = "half-open"
 
 
 class Breaker:
@@ -68,7 +64,7 @@ class Breaker:
 
     @property
     def blocks(self) -> bool:
-        return self.state in (State.OPEN, State.HALF_OPEN)
+        return self.state is State.OPEN
 
     def fail(self) -> bool:
         """A call got no answer. True when that makes the server suspect, so that a probe is wanted."""
@@ -91,11 +87,6 @@ class Breaker:
         self.state, self.doubtful, self.failures = State.CLOSED, False, 0
         self.retry_at, self._pause = None, FIRST_PAUSE_SECONDS
         return again
-
-    def begin_probe(self) -> None:
-        """The pause is over."""
-        if self.state is State.OPEN:
-            self.state = State.HALF_OPEN
 
     def probe_failed(self, now: float, chance: float, wish: float = 0.0) -> bool:
         """A probe got no answer; `wish`: seconds that the server asks for. True when that shuts calls off."""

@@ -9,7 +9,7 @@ from mcpmux.mux.breaker import FAILURES, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS
 CHANCES = st.floats(0, 1)
 STIMULI = st.lists(
     st.one_of(
-        st.sampled_from(["fail", "suspect", "answered", "begin_probe"]),
+        st.sampled_from(["fail", "suspect", "answered"]),
         st.tuples(st.just("probe_failed"), CHANCES, st.floats(0, 1e6)),
     ),
     max_size=60,
@@ -45,15 +45,9 @@ def test_an_answer_in_between_starts_the_count_anew():
     [
         (State.CLOSED, "suspect", State.SUSPECT),
         (State.SUSPECT, "answered", State.CLOSED),
-        (State.SUSPECT, "begin_probe", State.SUSPECT),
         (State.OPEN, "fail", State.OPEN),
         (State.OPEN, "suspect", State.OPEN),
-        (State.OPEN, "begin_probe", State.HALF_OPEN),
         (State.OPEN, "answered", State.CLOSED),
-        (State.HALF_OPEN, "fail", State.HALF_OPEN),
-        (State.HALF_OPEN, "begin_probe", State.HALF_OPEN),
-        (State.HALF_OPEN, "answered", State.CLOSED),
-        (State.CLOSED, "begin_probe", State.CLOSED),
     ],
 )
 def test_the_table_of_states(state, stimulus, following):
@@ -61,8 +55,6 @@ def test_the_table_of_states(state, stimulus, following):
     if state is State.SUSPECT:
         breaker = Breaker()
         breaker.suspect()
-    elif state is State.HALF_OPEN:
-        breaker.begin_probe()
     assert breaker.state is state
     getattr(breaker, stimulus)()
     assert breaker.state is following
@@ -72,7 +64,6 @@ def test_only_the_first_failed_probe_shuts_calls_off_and_only_an_answer_lets_the
     breaker = Breaker()
     breaker.suspect()
     assert breaker.probe_failed(0.0, 0.0) is True
-    breaker.begin_probe()
     assert breaker.probe_failed(9.0, 0.0) is False
     assert breaker.answered() is True
     assert breaker.answered() is False
@@ -82,7 +73,6 @@ def test_pauses_grow_to_the_cap_and_begin_anew_after_an_answer():
     breaker = opened()
     pauses = [breaker.retry_at]
     for _ in range(6):
-        breaker.begin_probe()
         breaker.probe_failed(100.0, 0.0)
         pauses.append(breaker.retry_at - 100)
     assert pauses == [5, 10, 20, 40, 60, 60, 60]

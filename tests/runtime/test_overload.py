@@ -11,7 +11,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.breaker import FAILURES
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.upstreams import health, http_peer
+from mcpmux.runtime.upstreams import http_peer, status
 from tests.runtime.scripted import Json
 from tests.runtime.scripted_web import JSON, LEGACY, TOOLS, Web, exchange, initialize, open_web
 
@@ -196,8 +196,8 @@ async def test_whatever_a_server_says_of_a_forgotten_session_no_call_fails(forgo
 
 async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch):
     """Packets that nobody answers: the connection is open here, and nothing comes."""
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(status, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(status, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
     script = Troubled(MODERN)
 

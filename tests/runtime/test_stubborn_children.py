@@ -14,7 +14,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.config import Config, Stdio, Upstream
-from mcpmux.runtime.upstreams import channels, health
+from mcpmux.runtime.upstreams import channels, status
 from mcpmux.transports.process import StopLadder
 from tests.runtime.scripted_web import exchange
 from tests.transports.test_orphans import ended, is_gone
@@ -57,8 +57,8 @@ def write_server(folder: Path) -> Path:
 
 
 async def test_a_process_that_is_stopped_is_replaced_and_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 2.0)
-    monkeypatch.setattr(health, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(status, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(status, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
     real = channels.open_process
 

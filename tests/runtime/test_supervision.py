@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mcpmux.mux.breaker import DEATHS, FAILURES, JITTER, LOOP_SECONDS
-from mcpmux.runtime.upstreams.health import ANSWER_SECONDS, SILENCES
+from mcpmux.runtime.upstreams.status import ANSWER_SECONDS, SILENCES
 from tests.runtime.scripted import MODERN, Json, RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 

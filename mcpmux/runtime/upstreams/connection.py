@@ -43,10 +43,8 @@ from mcpmux.transports.waiting import Deadline, limited
 
 log = structlog.get_logger()
 
-PROBE_SECONDS = (
-    5.0  # a legacy server may be silent on `server/discover`; a slow start must not look like that
-)
-NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
+# A legacy server may be silent on `server/discover`; a slow start must not look like that.
+PROBE_SECONDS = 5.0
 SURE_SECONDS: Final = 5.0  # after a server was found to speak as agreed; many errors cost one question
 
 
@@ -255,32 +253,3 @@ async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw, rev
     await channel.notify(m.INITIALIZED)
     await channel.listen()
     return LegacyConnection(channel, facts, client_info)
-
-
-class NotificationQueue:
-    """Notifications of clients for one upstream; equal ones wait as one. `run` while it is connected."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[str, bytes], Fields] = {}
-        self._arrival = trio.Event()
-
-    def put_nowait(self, method: str, params: Fields) -> bool:
-        """Have it passed on, once. False when too much waits already."""
-        key = (method, bytes(raw(params)))
-        if len(self._waiting) >= NOTIFICATION_LIMIT and key not in self._waiting:
-            return False
-        self._waiting[key] = params
-        self._arrival.set()
-        return True
-
-    async def run(self, connection: Connection) -> None:
-        """Pass on what comes, until cancelled."""
-        while True:
-            await self._arrival.wait()
-            news, self._waiting = self._waiting, {}
-            self._arrival = trio.Event()
-            for (method, _), params in news.items():
-                try:
-                    await connection.tell(method, params)
-                except TransportError as error:
-                    log.debug("notification not passed on", method=method, reason=str(error))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 import trio
@@ -37,6 +37,7 @@ from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import EMPTY_OBJECT
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import related_task
@@ -49,11 +50,8 @@ log = structlog.get_logger()
 RETIRE_SECONDS: Final = 30.0  # for what is in flight when an upstream is removed or restarted
 PAUSE_SECONDS: Final = 60.0  # after a server had no legacy session for us; asking again costs it one request
 
-MakePrivate = Callable[[str, str, Raw, Eras], Upstream]
-"""Makes the upstream for a private session: (configured name, key, the client's capabilities, eras)."""
-
-MakeEraSession = Callable[[str, str], Upstream]
-"""Makes the upstream for an era session: (configured name, key)."""
+Make = Callable[[str, str, Raw, Eras], Upstream]
+"""Makes the upstream for another session: (configured name, key, capabilities of its clients, eras)."""
 
 MoveInterest = Callable[[str, str], None]
 """Called with the keys (of the session that ended, of the shared session that takes over)."""
@@ -66,7 +64,6 @@ def mirrors(config: UpstreamConfig) -> bool:
 
 
 def era_session_key(name: str) -> str:
-    """The key of an upstream's era session."""
     return f"{name}@legacy"  # no upstream can have this name
 
 
@@ -86,31 +83,19 @@ class Addressee:
         return answer if own is None else rewrite.resolve_related(answer, lambda _exposed: own)
 
 
-class Run(NamedTuple):
-    """One session with an upstream, being kept connected."""
-
-    upstream: Upstream
-    scope: trio.CancelScope
-    ended: trio.Event
-
-
 class UpstreamRegistry(Mapping[str, Upstream]):
     """The shared upstreams by name, in configuration order. `run` has to run."""
 
-    def __init__(
-        self, make_private: MakePrivate, make_era_session: MakeEraSession, move_interest: MoveInterest
-    ) -> None:
-        self._make_private = make_private
-        self._make_era_session = make_era_session
+    def __init__(self, make: Make, move_interest: MoveInterest) -> None:
+        self._make = make
         self._move_interest = move_interest
         self._shared: Mapping[str, Upstream] = {}
         self._by_key: dict[str, Upstream] = {}  # of every kind
-        self._runs: dict[str, Run] = {}  # of the shared sessions, by name
-        self._era_runs: dict[str, Run] = {}
+        self._of_era: dict[str, Upstream] = {}  # era sessions, by name
         self._not_before: dict[str, float] = {}  # when an upstream is asked for an era session again
-        self._private: dict[object, dict[str, Run]] = {}
+        self._private: dict[object, dict[str, Upstream]] = {}
         self._clients: dict[object, Client] = {}
-        self._arrival = trio.Event()  # the next client has come
+        self._arrival = trio.lowlevel.ParkingLot()  # of those who wait for the next client
         self._numbers = itertools.count(1)
         self._nursery: trio.Nursery | None = None
 
@@ -127,11 +112,6 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         """One more shared upstream, or one in place of that with this name."""
         self.become({**self._shared, name: upstream})
 
-    def remove(self, name: str) -> None:
-        """One less. Raises KeyError when there is no such upstream."""
-        self._shared[name]
-        self.become({other: upstream for other, upstream in self._shared.items() if other != name})
-
     def become(self, shared: Mapping[str, Upstream]) -> None:
         """These are the shared upstreams from now on, in this order; those that stay are not touched."""
         before, self._shared = self._shared, dict(shared)
@@ -139,42 +119,35 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             if shared.get(name) is not upstream:
                 self._retire(name)
         for name, upstream in shared.items():
-            if before.get(name) is not upstream:
-                self._by_key[name] = upstream
-                if self._nursery is not None:
-                    upstream.left_out()
-                    self._start_shared(upstream)
+            if before.get(name) is not upstream and self._nursery is not None:
+                upstream.left_out()
+                self._start(upstream)
+            self._by_key[name] = upstream
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep every upstream connected until cancelled."""
         async with trio.open_nursery() as self._nursery:
             for upstream in self._shared.values():
-                self._start_shared(upstream)
+                self._start(upstream)
             task_status.started()
             await trio.sleep_forever()
 
     # How a session of any kind begins and ends
 
-    def _start_shared(self, upstream: Upstream) -> None:
-        before = self._runs.get(upstream.name)
-        waits = before is not None and isinstance(before.upstream.config.target, Stdio)
-        self._runs[upstream.name] = self._start(upstream, before.ended if before and waits else None)
-
-    def _start(self, upstream: Upstream, after: trio.Event | None = None) -> Run:
-        """Keep a session connected until its scope is cancelled; `after`: what has to be over first."""
+    def _start(self, upstream: Upstream) -> Upstream:
+        """Keep a session connected until its scope is cancelled."""
         assert self._nursery is not None
-        self._by_key[upstream.key] = upstream
-        run = Run(upstream, trio.CancelScope(), trio.Event())
-        self._nursery.start_soon(self._keep, run, after, name=f"upstream {upstream.key}")
-        return run
+        key = upstream.key
+        before, self._by_key[key] = self._by_key.get(key, upstream), upstream
+        self._nursery.start_soon(self._keep, upstream, before, name=f"upstream {key}")
+        return upstream
 
-    async def _keep(self, run: Run, after: trio.Event | None) -> None:
-        upstream, reason = run.upstream, "its session was closed; ask again"
-        name, key = upstream.name, upstream.key
+    async def _keep(self, upstream: Upstream, before: Upstream) -> None:
+        """`before`: the session that had its key, if that was another one."""
+        name, key, reason = upstream.name, upstream.key, "its session was closed; ask again"
         try:
-            with run.scope:
-                if after is not None:
-                    await after.wait()
+            with upstream.scope:
+                if before is not upstream and isinstance(before.config.target, Stdio):
+                    await before.ended.wait()
                 if key != era_session_key(name):
                     await upstream.run()
                 else:
@@ -183,27 +156,23 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                     log.info("legacy clients are served in 2026-07-28", upstream=key, reason=reason)
         finally:
             upstream.end(reason)
-            if self._era_runs.get(name) is run:
-                del self._era_runs[name]
+            if self._of_era.get(name) is upstream:
+                del self._of_era[name]
                 self._not_before[name] = trio.current_time() + PAUSE_SECONDS
                 self._move_interest(key, name)
-            if self._runs.get(name) is run:
-                del self._runs[name]
             if self._by_key.get(key) is upstream:
                 del self._by_key[key]
-            run.ended.set()
 
     def _retire(self, name: str) -> None:
         """Every session with an upstream gets no new call, and ends when nothing is in flight in it."""
         self._not_before.pop(name, None)
         private = [sessions.pop(name, None) for sessions in self._private.values()]
-        for run in (self._runs.get(name), self._era_runs.pop(name, None), *private):
-            if run is not None and self._nursery is not None:
-                upstream = run.upstream
+        for upstream in (self._by_key.get(name), self._of_era.pop(name, None), *private):
+            if upstream is not None and self._nursery is not None:
                 if upstream.key != name:
                     self._move_interest(upstream.key, name)
                 upstream.retire()
-                self._nursery.start_soon(_end_when_idle, run, name=f"end {upstream.key}")
+                self._nursery.start_soon(_end_when_idle, upstream, name=f"end {upstream.key}")
 
     # Which session serves whom
 
@@ -236,26 +205,26 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             if name not in sessions:
                 eras = Eras.LEGACY_FIRST if call.legacy and mirrors(shared.config) else Eras.MODERN_FIRST
                 offers = call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT)
-                private = self._make_private(name, f"{name}#{next(self._numbers)}", offers, eras)
+                private = self._make(name, f"{name}#{next(self._numbers)}", offers, eras)
                 sessions[name] = self._start(private)
-            return sessions[name].upstream
+            return sessions[name]
         return self._for_legacy(shared) if call.legacy else shared
 
     def _for_legacy(self, shared: Upstream) -> Upstream:
-        """What serves a legacy client of an upstream: its era session when that is ready."""
-        run = self._era_runs.get(shared.name)
-        if run is None:
+        session = self._of_era.get(shared.name)
+        if session is None:
             self._open_era_session(shared)
-        return run.upstream if run is not None and run.upstream.connection is not None else shared
+        return session if session is not None and session.connection is not None else shared
 
     def _open_era_session(self, shared: Upstream) -> None:
         """Start an era session, if there is none, the server may have one and it is time to ask."""
         facts, name = shared.facts, shared.name
-        if name in self._era_runs or self._nursery is None or facts is None:
+        if name in self._of_era or self._nursery is None or facts is None:
             return
         may_have_one = is_modern(facts.revision) and mirrors(shared.config)
         if may_have_one and trio.current_time() >= self._not_before.get(name, 0):
-            self._era_runs[name] = self._start(self._make_era_session(name, era_session_key(name)))
+            key = era_session_key(name)
+            self._of_era[name] = self._start(self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY))
 
     def tellers(self, name: str, call: Call) -> list[Upstream]:
         """Who may tell a client of updates: what serves it, then the shared session, as a server may tell in
@@ -279,8 +248,8 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         await upstream.settled()
         if legacy:
             self._open_era_session(upstream)
-            if (run := self._era_runs.get(upstream.name)) is not None:
-                await run.upstream.settled()
+            if (session := self._of_era.get(upstream.name)) is not None:
+                await session.settled()
 
     def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
         """What each upstream that is ready said about itself, in the era that such a client meets."""
@@ -296,15 +265,14 @@ class UpstreamRegistry(Mapping[str, Upstream]):
     def join(self, client: Client) -> None:
         """A client has come. `leave` must follow."""
         self._clients[client] = client
-        arrival, self._arrival = self._arrival, trio.Event()
-        arrival.set()
+        self._arrival.unpark_all()
 
     def leave(self, client: object) -> None:
         """A client has gone: its private sessions are closed."""
         self._clients.pop(client, None)
-        for run in self._private.pop(client, {}).values():
-            log.debug("private session closed", upstream=run.upstream.key)
-            run.scope.cancel(reason="its client has gone")
+        for upstream in self._private.pop(client, {}).values():
+            log.debug("private session closed", upstream=upstream.key)
+            upstream.scope.cancel(reason="its client has gone")
 
     def client(self, identity: object) -> Client | None:
         """The client that calls itself so in its calls."""
@@ -313,23 +281,21 @@ class UpstreamRegistry(Mapping[str, Upstream]):
     def client_of(self, key: str) -> Client | None:
         """The client that the session with that key belongs to: its own, or the only one there is."""
         for client, sessions in self._private.items():
-            if any(run.upstream.key == key for run in sessions.values()):
+            if any(upstream.key == key for upstream in sessions.values()):
                 return self._clients.get(client)
         return next(iter(self._clients.values())) if len(self._clients) == 1 else None
 
     async def first_client_of(self, key: str) -> Client | None:
-        """As `client_of`, but waits while there is no client at all."""
         while not self._clients:
-            await self._arrival.wait()
+            await self._arrival.park()
         return self.client_of(key)
 
 
-async def _end_when_idle(run: Run) -> None:
-    upstream = run.upstream
+async def _end_when_idle(upstream: Upstream) -> None:
     with trio.move_on_after(RETIRE_SECONDS):
         await upstream.idle()
     if upstream.in_flight:
         log.warning(
             "exchanges are cut off, their upstream has gone", upstream=upstream.key, number=upstream.in_flight
         )
-    run.scope.cancel(reason="it was removed or restarted")
+    upstream.scope.cancel(reason="it was removed or restarted")

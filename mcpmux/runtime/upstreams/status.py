@@ -1,6 +1,16 @@
 """How one upstream is: what speaks for it and what against it, in states and words that people are told; and
 how many exchanges it is given at a time (`Limiter`; the rules are in `mux/fair_queue`).
 
+Whether a connected one is alive is found out by asking something that every server answers: `ping`, or
+`server/discover` in 2026-07-28.
+
+    * when nothing was answered for `health_interval` and no call is on its way: traffic is proof enough;
+    * when the breaker holds the server for suspect, and again whenever its pause is over.
+
+Any answer will do, an error too. A server that has not answered twice in a row is given up: its connection
+ends, and it is started or connected anew. But some servers ignore what they do not know: one that has never
+answered such a question is not judged by its silence while it is idle.
+
 State
 
     connecting --connected--> ready --lost--> down (or crash-loop) --pause over--> connecting
@@ -15,6 +25,7 @@ is connected and asked.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -22,8 +33,8 @@ import structlog
 import trio
 
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.errors import RpcError, TransportError
-from mcpmux.mux.breaker import Breaker, Comeback
+from mcpmux.errors import McpmuxError, RpcError, TransportClosed, TransportError
+from mcpmux.mux.breaker import Breaker, Comeback, State
 from mcpmux.mux.fair_queue import FairQueue
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
@@ -36,33 +47,28 @@ from mcpmux.transports.http.server_connection import CONNECTION
 log = structlog.get_logger()
 
 BREATH_SECONDS: Final = 0.05  # between the exchanges of one call, such as the pages of a list
+ANSWER_SECONDS = 10.0  # for the answer to a question that costs nothing
+SILENCES: Final = 2  # unanswered questions after which a server is given up
+AGAIN_SECONDS = 1.0  # between the first doubt about an idle server and the next question
+DEAF: Final = f"it did not answer a health check within {ANSWER_SECONDS:g} s"
 
 OnChange = Callable[[str, Collection[str]], None]
 """Lists of an upstream may have changed: its name, and the capabilities that they belong to."""
 
 
-class Waiter:
-    """One exchange that waits, until it is `called`. `refused`: it had to give way to another client's."""
-
-    __slots__ = ("called", "refused")
-
-    def __init__(self) -> None:
-        self.called = trio.Event()
-        self.refused = False
-
-
-class Limiter(FairQueue[Waiter]):
-    """In front of one upstream. `enter` or `wait`, then `leave` in any case: who has the slot is `called`.
+class Limiter(FairQueue[trio.Event]):
+    """In front of one upstream. `enter` or `wait`, then `leave` in any case, and set what that returns.
 
     A free slot is taken without waiting. A slot is never lost, whoever is cancelled. Who is refused hears
     `Busy` at once.
     """
 
-    __slots__ = ("_upstream",)
+    __slots__ = ("_refused", "_upstream")
 
     def __init__(self, upstream: str, slots: int, room: int) -> None:
         super().__init__(slots, room)
         self._upstream = upstream
+        self._refused: set[trio.Event] = set()  # of those who had to give way to another client's exchange
 
     async def wait(self, call: Call) -> bool:
         """Wait for a slot, after `enter` said that none is free; True, when it is there.
@@ -70,22 +76,22 @@ class Limiter(FairQueue[Waiter]):
         Whose turn it is goes by its principal, else its session or stream, else its connection. Raises Busy.
         The caller owns the deadline.
         """
-        client, waiter = call.principal.name or call.client or CONNECTION.get(), Waiter()
-        displaced = self.enqueue(client, waiter)
-        if displaced is waiter:
-            raise self.busy()
+        client, turn = call.principal.name or call.client or CONNECTION.get(), trio.Event()
+        displaced = self.enqueue(client, turn)
         if displaced is not None:
-            displaced.refused = True
-            displaced.called.set()
+            self._refused.add(displaced)
+            displaced.set()
         try:
-            await waiter.called.wait()
+            await turn.wait()
+            if turn in self._refused:
+                raise self.busy()
         except BaseException:
-            has_none = self.withdraw(client, waiter) or waiter.refused
+            has_none = self.withdraw(client, turn) or turn in self._refused
             if not has_none and (following := self.leave()) is not None:
-                following.called.set()
+                following.set()
             raise
-        if waiter.refused:
-            raise self.busy()
+        finally:
+            self._refused.discard(turn)
         return True
 
     def busy(self) -> Busy:
@@ -120,6 +126,7 @@ class UpstreamStatus:
         # Nothing was answered since somebody looked; always so while the breaker has doubts.
         self.silent = True
         self.speaks_up = False  # it is known to answer health checks
+        self._silences = 0  # health checks in a row without an answer
         self.alarm = trio.Event()  # the breaker wants it asked
         self._comeback = Comeback()
         self._retry_at: float | None = None
@@ -221,6 +228,59 @@ class UpstreamStatus:
         if self.breaker.probe_failed(trio.current_time(), chance, wish):
             self.turned()
             log.warning("upstream failing", reason=reason, retry_seconds=self.retry_seconds)
+    async def check_health(self, connection: Connection) -> None:
+        """Ask when it is time, until cancelled or until the connection is given up."""
+        self._silences = 0
+        while True:
+            await self._until_due()
+            trouble, wish = await self._ask_health(connection)
+            # Whether a question without an answer speaks against the server.
+            counts = self.speaks_up or self.breaker.doubtful
+            if trouble is None:
+                self._silences = 0
+                self.speaks_up = True
+                self.heard()
+            elif self._silences >= SILENCES and counts:
+                connection.channel.give_up(TransportClosed(f"{DEAF}, {SILENCES} times in a row"))
+                return
+            elif counts and self.breaker.suspect():
+                self.silent = True  # nothing but an idle server's silence speaks against it so far
+                await trio.sleep(AGAIN_SECONDS)
+            elif counts:
+                self.block(trouble, wish, random.random())
+
+    async def _until_due(self) -> None:
+        while self.breaker.state is not State.SUSPECT:
+            self.alarm = trio.Event()
+            if (at := self.breaker.retry_at) is not None:
+                with trio.move_on_at(at):
+                    await self.alarm.wait()
+                if self.breaker.retry_at is not None:
+                    return
+            else:
+                self.silent = True
+                with trio.move_on_after(self.config.health_interval or math.inf) as patience:
+                    await self.alarm.wait()
+                is_idle = patience.cancelled_caught and self.silent and not self.running
+                if is_idle and not self.breaker.blocks:
+                    return
+
+    async def _ask_health(self, connection: Connection) -> tuple[str | None, float]:
+        """What is wrong, None for nothing, and how long the server wants to be left alone."""
+        with trio.move_on_after(ANSWER_SECONDS):
+            try:
+                await connection.check()
+            except RpcError:
+                pass  # an answer, too
+            except HttpStatusError as refusal:
+                self._silences = 0
+                return (str(refusal) if refusal.status >= 500 else None), refusal.retry_after or 0.0
+            except McpmuxError as error:
+                return str(error), 0.0
+            return None, 0.0
+        self._silences += 1
+        return DEAF, 0.0
+
             self._tell_change()
 
     def check_breaker(self) -> None:

@@ -34,15 +34,14 @@ from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify, upgrade_result
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Notification
+from mcpmux.protocol.envelope import Notification, raw
 from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.tap import EXCHANGE, Watch
-from mcpmux.runtime.upstreams.connection import Connection, Eras, NotificationQueue, connect
-from mcpmux.runtime.upstreams.health import Health
+from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.status import OnChange, UpstreamStatus, when_again
 from mcpmux.runtime.upstreams.subscriber import Subscriber
@@ -53,6 +52,8 @@ from mcpmux.transports.wall import walled
 log = structlog.get_logger()
 
 SOON_SECONDS: Final = 1.0  # until the attempt after a loss: calls wait for that
+
+NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 
 LISTEN_SECONDS: Final = 2.0  # for a server to agree to tell what changes, before it is asked anything else
 
@@ -99,9 +100,11 @@ class Upstream(UpstreamStatus):
         self._on_notification = on_notification
         # The result of a task comes when the task is done, however long that takes.
         self._timeouts = {m.TASKS_RESULT: math.inf, **self.config.timeouts}
-        self._to_tell = NotificationQueue()
+        self._to_tell: dict[tuple[str, bytes], Fields] = {}  # by clients; equal ones wait as one
+        self._told = trio.Event()
         self._eras = eras
-        self._ended = False
+        self.scope = trio.CancelScope()  # of the task that keeps it connected
+        self.ended = trio.Event()
         self._is_news = False  # see `left_out`
         self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
         subscriber.on_lists = self.hear_of_lists
@@ -161,7 +164,7 @@ class Upstream(UpstreamStatus):
             if acts:
                 self._generations.act(self.name)
             if entered and (following := self.limiter.leave()) is not None:
-                following.called.set()
+                following.set()
             self.in_flight -= 1
             if self._idle is not None and not self.in_flight:
                 self._idle.set()
@@ -198,7 +201,7 @@ class Upstream(UpstreamStatus):
         """`run` was cancelled for good: whoever waits for a connection hears `reason`."""
         self.trouble = reason
         self.remember(None)
-        self._ended = True
+        self.ended.set()
         self._settled.set()
 
     async def reply(self, call: Call) -> None:
@@ -213,7 +216,6 @@ class Upstream(UpstreamStatus):
             self._generations.act(self.name)
 
     async def _ask(self, call: Call, notify: Notify, deadline: Deadline) -> Fields:
-        """Send a call, once more if need be. Raises RpcError, RemoteProtocolError, Overdue."""
         if self.watch is not None:
             self.watch.routed(self.name)
         for last in (False, True):
@@ -273,7 +275,7 @@ class Upstream(UpstreamStatus):
     def _forget(self, connection: Connection) -> None:
         """`connection` has ended: exchanges from now on wait for the attempt that follows."""
         if self.connection is connection and connection.closed.is_set():
-            if not self._ended:
+            if not self.ended.is_set():
                 self._settled = trio.Event()
             self.connection = None
             self.forget()
@@ -371,8 +373,8 @@ class Upstream(UpstreamStatus):
                     await nursery.start(self.subscriber.run, connection, name=f"subscriber {self.name}")
                     await self.subscriber.hears_lists(LISTEN_SECONDS)
                     self._greet(connection)
-                    nursery.start_soon(self._to_tell.run, connection, name=f"teller {self.name}")
-                    nursery.start_soon(Health(self, connection).run, name=f"health {self.name}")
+                    nursery.start_soon(self._tell, connection, name=f"teller {self.name}")
+                    nursery.start_soon(self.check_health, connection, name=f"health {self.name}")
                     await connection.closed.wait()
                     nursery.cancel_scope.cancel()
                 self.trouble = str(connection.channel.close_reason)
@@ -401,8 +403,23 @@ class Upstream(UpstreamStatus):
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Have a notification of the clients passed on, once, when the server is there and its era has it."""
         self._generations.act(self.name)
-        if self.connection is None or not self._to_tell.put_nowait(method, params or {}):
+        key = method, bytes(raw(params or {}))
+        if self.connection is None or (len(self._to_tell) >= NOTIFICATION_LIMIT and key not in self._to_tell):
             log.debug("notification not passed on", method=method)
+        else:
+            self._to_tell[key] = params or {}
+            self._told.set()
+
+    async def _tell(self, connection: Connection) -> None:
+        while True:
+            await self._told.wait()
+            self._told = trio.Event()
+            news, self._to_tell = self._to_tell, {}
+            for (method, _), params in news.items():
+                try:
+                    await connection.tell(method, params)
+                except TransportError as error:
+                    log.debug("notification not passed on", method=method, reason=str(error))
 
     def _greet(self, connection: Connection) -> None:
         log.info("upstream ready", revision=connection.facts.revision)
