@@ -94,19 +94,14 @@ def _facts(revision: str, result: Fields, info: Raw | None) -> ServerFacts:
     return ServerFacts(revision, capabilities, info, text_of(result.get("instructions")))
 
 
-def is_modern_error(error: RpcError) -> bool:
-    """Whether only a modern server says this: then falling back to `initialize` is wrong."""
-    return error.code in MODERN_ONLY
-
-
-def common_legacy(error: RpcError) -> bool:
-    """Whether an UnsupportedProtocolVersion error offers a legacy revision that we speak."""
-    return error.code == UNSUPPORTED_VERSION and any(version in LEGACY for version in _supported(error))
+def is_final(error: RpcError) -> bool:
+    """Whether only a modern server says this, and offers no legacy revision that we speak."""
+    return error.code in MODERN_ONLY and not set(LEGACY).intersection(_supported(error))
 
 
 def offers_newest(error: RpcError) -> bool:
     """Whether an UnsupportedProtocolVersion error lists the very revision that was asked for."""
-    return error.code == UNSUPPORTED_VERSION and NEWEST in _supported(error)
+    return NEWEST in _supported(error)
 
 
 def refusal(error: RpcError) -> str:
@@ -121,8 +116,8 @@ def refusal(error: RpcError) -> str:
 
 
 def _supported(error: RpcError) -> list[str]:
-    versions = value_at(data_of(error), ("supported",))
-    return [version for version in versions if isinstance(version, str)] if isinstance(versions, list) else []
+    said = value_at(data_of(error), ("supported",)) if error.code == UNSUPPORTED_VERSION else None
+    return [version for version in said if isinstance(version, str)] if isinstance(said, list) else []
 
 
 class ClientFacts(msgspec.Struct, frozen=True, dict=True):

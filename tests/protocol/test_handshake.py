@@ -135,11 +135,11 @@ def test_a_capability_is_offered_by_an_object(
     assert ServerFacts(revision, capabilities).offers(name) is offered
 
 
-def test_only_errors_of_the_modern_era_are_modern():
+def test_only_errors_of_the_modern_era_are_final():
     for code in (-32601, -32602, -32600, -32700, -32603, -32002, -32000, 0):
-        assert not handshake.is_modern_error(RpcError(code, "no"))
+        assert not handshake.is_final(RpcError(code, "no"))
     for code in MODERN_ONLY:
-        assert handshake.is_modern_error(RpcError(code, "no"))
+        assert handshake.is_final(RpcError(code, "no"))
 
 
 LISTS_NEWEST = f"it refuses revision {NEWEST} and says that it supports it"
@@ -164,15 +164,16 @@ NO_COMMON = "no revision in common; it supports "
 def test_the_versions_of_an_error_are_read(data: Any, legacy: bool, newest: bool, words: str):
     for given in (data, raw(data)):
         error = RpcError(-32022, "no", given)
-        assert handshake.common_legacy(error) is legacy
+        assert handshake.is_final(error) is not legacy
         assert handshake.offers_newest(error) is newest
         assert handshake.refusal(error) == words
 
 
 def test_only_a_version_error_offers_versions():
-    error = RpcError(-32601, "no", {"supported": ["2025-11-25", NEWEST]})
-    assert not handshake.common_legacy(error)
-    assert not handshake.offers_newest(error)
+    for code in (-32601, -32021):
+        error = RpcError(code, "no", {"supported": ["2025-11-25", NEWEST]})
+        assert handshake.is_final(error) is (code == -32021)
+        assert not handshake.offers_newest(error)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,10 @@ SURE_SECONDS: Final = 5.0  # after a server was found to speak as agreed; many e
 
 
 class Connection:
-    """One upstream's open conversation. `facts` is what it said about itself."""
+    """One upstream's open conversation, with a server of 2026-07-28: every request states version and client.
+
+    `facts` is what it said about itself.
+    """
 
     def __init__(self, channel: Channel, facts: ServerFacts, client_info: Raw) -> None:
         self.channel = channel
@@ -65,7 +68,18 @@ class Connection:
 
         Raises, when awaited or at once, RpcError (the upstream's answer), TransportError (none), Overdue.
         """
-        raise NotImplementedError
+        if RESPONSES in call.params and (error := first_error(call)) is not None:
+            raise error
+        said = call.meta
+        complete = isinstance(said, Meta) and said.complete
+        leg = call if complete else call.with_meta(modern_meta(call, self._client_info))
+        if call.method == m.TOOLS_LIST:
+            return self._list_tools(leg, notify, deadline)
+        return self.channel.exchange(leg, notify, deadline)
+
+    async def _list_tools(self, leg: Call, notify: Notify, deadline: Deadline | None) -> Fields:
+        result = self.channel.learn_tools(await self.channel.exchange(leg, notify, deadline))
+        return without_task_support(result) if leg.legacy else result
 
     def abandon(self, state: str) -> bool:
         """The client of a parked call has gone; False when the state is not known here."""
@@ -90,37 +104,13 @@ class Connection:
         return False
 
     async def _is_recognised(self) -> bool:
-        raise NotImplementedError
-
-    async def check(self) -> None:
-        """Ask something that every server answers. Raises RpcError (an answer, too) or TransportError."""
-        raise NotImplementedError
-
-
-class ModernConnection(Connection):
-    """A server of 2026-07-28: every request states its version and its client."""
-
-    def exchange(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Awaitable[Fields]:
-        if RESPONSES in call.params and (error := first_error(call)) is not None:
-            raise error
-        said = call.meta
-        complete = isinstance(said, Meta) and said.complete
-        leg = call if complete else call.with_meta(modern_meta(call, self._client_info))
-        if call.method == m.TOOLS_LIST:
-            return self._list_tools(leg, notify, deadline)
-        return self.channel.exchange(leg, notify, deadline)
-
-    async def _list_tools(self, leg: Call, notify: Notify, deadline: Deadline | None) -> Fields:
-        result = self.channel.learn_tools(await self.channel.exchange(leg, notify, deadline))
-        return without_task_support(result) if leg.legacy else result
-
-    async def _is_recognised(self) -> bool:
         try:
             return await _discover(self.channel, self._client_info) is not None
         except McpmuxError:
             return True  # some other trouble, which the next call will meet
 
     async def check(self) -> None:
+        """Ask something that every server answers. Raises RpcError (an answer, too) or TransportError."""
         await self.channel.exchange(handshake.discover_call(self._client_info), unheard)
 
 
@@ -215,7 +205,7 @@ async def connect(
             if facts is None:
                 raise refusal from None
     channel.settle(facts)
-    return ModernConnection(channel, facts, client_info)
+    return Connection(channel, facts, client_info)
 
 
 async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
@@ -235,7 +225,7 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
                 result = await channel.exchange(call, unheard)
             return handshake.read_discover_result(result)
         except RpcError as error:
-            if handshake.is_modern_error(error) and not handshake.common_legacy(error):
+            if handshake.is_final(error):
                 raise RemoteProtocolError(handshake.refusal(error)) from None
         except HttpStatusError as refusal:
             if refusal.status in (401, 403):
