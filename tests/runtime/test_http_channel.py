@@ -86,7 +86,7 @@ async def test_a_read_that_ends_with_its_session_is_asked_again_in_the_next():
             await waits.wait()
             connection = mux.upstreams["web"].connection
             assert connection is not None
-            connection.channel._peer.lose(TransportClosed("for a test"))
+            connection.channel.peer.lose(TransportClosed("for a test"))
 
         nursery.start_soon(lose)
         assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []

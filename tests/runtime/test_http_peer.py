@@ -9,15 +9,21 @@ from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
 from mcpmux.errors import ConnectFailed, TransportError
 from mcpmux.protocol.call import Call
+from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.runtime.upstreams.http_peer import (
     LEAST_RETRY_SECONDS,
     RETRY_SECONDS,
     HttpPeer,
+    HttpPlace,
     retry_seconds,
 )
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
+
+
+def place_of(pool: HttpPool) -> HttpPlace:
+    return HttpPlace(pool, "http://127.0.0.1:1/mcp", (), 1000, answer_server, lambda _: None, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +73,7 @@ class NoServer(Credential):
 )
 async def test_a_token_that_cannot_be_had_does_not_end_the_session(say):
     with trio.fail_after(30), HttpPool(HttpOrigin(False, "127.0.0.1", 1)) as pool:
-        peer = HttpPeer(pool, "/mcp", (), 1000, credential=NoServer("a", lambda: 0.0))
+        peer = HttpPeer(place_of(pool)._replace(credential=NoServer("a", lambda: 0.0)))
         with pytest.raises(TransportError, match="nobody makes tokens"):
             await say(peer)
         assert not peer.closed.is_set()
@@ -78,7 +84,7 @@ async def test_a_token_that_cannot_be_had_does_not_end_the_session(say):
 )
 async def test_a_server_that_cannot_be_reached_is_lost(say):
     with trio.fail_after(30), HttpPool(HttpOrigin(False, "127.0.0.1", 1)) as pool:
-        peer = HttpPeer(pool, "/mcp", (), 1000)
+        peer = HttpPeer(place_of(pool))
         with pytest.raises(ConnectFailed):
             await say(peer)
         assert peer.closed.is_set()

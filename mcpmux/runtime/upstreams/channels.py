@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 import trio
@@ -23,7 +22,7 @@ from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.config import ClientTls, Http, Stdio, Tcp, Unix, Upstream, WebSocket
-from mcpmux.errors import ConfigError, ConnectFailed, RpcError, TransportClosed, TransportError
+from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import Request
@@ -36,10 +35,10 @@ from mcpmux.runtime.duplex_channel import Answer, DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
 from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
-from mcpmux.runtime.upstreams.http_peer import HttpPeer
+from mcpmux.runtime.upstreams.http_peer import HttpPlace
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HEAD_FIELDS
-from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy, target_of
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
@@ -60,43 +59,23 @@ async def answer_server(request: Request, _notify: Notify) -> Fields:
     raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
 
 
-class HttpPlace(NamedTuple):
-    """One server's URL, and how it is spoken to there. `patience`: seconds for it to answer a GET."""
-
-    pool: HttpPool
-    url: str
-    headers: Headers
-    message_limit: int
-    answer: Answer
-    hear: Hear
-    patience: float
-    watch: Watch | None = None
-    credential: Credential | None = None
-
-    def watch_as(self, transport: str) -> None:
-        """Whoever watches is told what it is: it may be another one than last time."""
-        if self.watch is not None:
-            self.watch.leg.transport = transport
-
-
 @asynccontextmanager
 async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> AsyncIterator[HttpChannel]:
     """A channel over Streamable HTTP; leaving ends the session at the server.
 
     The server need not be there yet. `older`: opens what it may need instead.
     """
-    pool, url, headers, limit, answer, hear, _, watch, credential = place
-    place.watch_as("http")
-    peer = HttpPeer(pool, target_of(url), headers, limit, watch, credential)
+    if place.watch is not None:
+        place.watch.leg.transport = "http"  # it may be another one than last time
     async with trio.open_nursery() as nursery:
-        channel = HttpChannel(peer, answer, hear, nursery, older)
+        channel = HttpChannel(place, nursery, older)
         nursery.start_soon(channel.deadlines.run, name="http deadlines")
-        nursery.start_soon(pool.deadlines.run, name="ends of http streams")
+        nursery.start_soon(place.pool.deadlines.run, name="ends of http streams")
         try:
             yield channel
         finally:
             channel.fail_calls()
-            await peer.end_session()
+            await channel.peer.end_session()
             nursery.cancel_scope.cancel()
 
 
@@ -105,18 +84,17 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
     """A channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
     pool, url, headers, limit, answer, hear, patience, watch, credential = place
     async with AsyncExitStack() as stack:
-        shown = credential.header if credential is not None else None
+        show = credential.header if credential is not None else None
         try:
             messages = await stack.enter_async_context(
-                open_sse_client_stream(pool, url, headers, limit, patience, shown)
+                open_sse_client_stream(pool, url, headers, limit, patience, show)
             )
         except NoEventStream as error:
-            if credential is not None:
-                shown_then = credential.header_now()
-                if advice := await _advice(credential, shown_then, error.status, error.challenge):
-                    raise TransportError(f"{error}{advice}") from None
+            shown = credential.header_now() if credential is not None else ()
+            await _raise_advice(error, credential, shown, error.status, error.challenge)
             raise
-        place.watch_as("sse")
+        if watch is not None:
+            watch.leg.transport = "sse"
         channel = await stack.enter_async_context(
             open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
         )
@@ -124,11 +102,14 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
         yield channel
 
 
-async def _advice(credential: Credential, shown: Headers, status: int, challenge: str) -> str:
-    """What a person can do about the refusal of a token; "" when the next attempt shows another one."""
-    if status not in REFUSES_TOKEN or await credential.refused(shown, status, challenge):
-        return ""
-    return f": {credential.advice}" if credential.advice is not None else ""
+async def _raise_advice(
+    error: McpmuxError, credential: Credential | None, shown: Headers, status: int, challenge: str
+) -> None:
+    """Raises ConnectFailed, with what a person can do about it, when a token was refused for good."""
+    if credential is None or status not in REFUSES_TOKEN:
+        return
+    if not await credential.refused(shown, status, challenge) and credential.advice is not None:
+        raise ConnectFailed(f"{error}: {credential.advice}") from None
 
 
 @asynccontextmanager
@@ -218,10 +199,8 @@ async def _open_websocket(
     try:
         return await stack.enter_async_context(opening)
     except HandshakeRefused as error:
-        if credential is None or error.status not in REFUSES_TOKEN:
-            raise
-        advice = await _advice(credential, shown, error.status, error.challenge)
-        raise ConnectFailed(f"{error}{advice}") from None
+        await _raise_advice(error, credential, shown, error.status, error.challenge)
+        raise
 
 
 async def _connect(target: Tcp | Unix, patience: float) -> HalfCloseableStream:
@@ -258,12 +237,13 @@ class ChannelOpener:
         self, upstream: Upstream, hear: Hear, watch: Watch | None = None
     ) -> AbstractAsyncContextManager[Channel]:
         """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
-        target, limit, patience = upstream.target, self.message_limit, upstream.connect_timeout
+        target = upstream.target
         if isinstance(target, Stdio):
             return self._open_process(target, hear, watch)
-        if isinstance(target, Http):
-            return self._open_http(upstream, target, hear, watch)
         credential = self._credential_of(upstream)
+        if isinstance(target, Http):
+            return self._open_http(upstream, target, hear, watch, credential)
+        limit, patience = self.message_limit, upstream.connect_timeout
         return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential)
 
     def _credential_of(self, upstream: Upstream) -> Credential | None:
@@ -303,14 +283,15 @@ class ChannelOpener:
         ):
             try:
                 yield channel
-            except TransportClosed as error:
-                raise _with_last_words(error, last_words) from None
-            if channel.closed.is_set():
-                raise _with_last_words(channel.close_reason, last_words)
+                if channel.closed.is_set():
+                    raise TransportClosed(str(channel.close_reason))
+            except TransportClosed as error:  # what it wrote to stderr before often explains it
+                said = f"; it last said: {' | '.join(last_words)}" if last_words else ""
+                raise TransportClosed(f"{error}{said}") from None
 
     @asynccontextmanager
     async def _open_http(
-        self, upstream: Upstream, target: Http, hear: Hear, watch: Watch | None
+        self, upstream: Upstream, target: Http, hear: Hear, watch: Watch | None, credential: Credential | None
     ) -> AsyncIterator[Channel]:
         limits = PoolLimits(
             head_bytes=self.head_limit,
@@ -324,7 +305,6 @@ class ChannelOpener:
         route = await self._find_route(upstream.name, target)
         with HttpPool(route.origin, limits=limits, route=route, poller=self.poller) as pool:
             limit, patience = self.message_limit, upstream.connect_timeout
-            credential = self._credential_of(upstream)
             place = HttpPlace(
                 pool, target.url, headers, limit, answer_server, hear, patience, watch, credential
             )
@@ -353,8 +333,3 @@ class ChannelOpener:
             proxy,
             await open_tls(where, ClientTls()) if proxy is not None and proxy.origin.secure else None,
         )
-
-
-def _with_last_words(reason: TransportError, last_words: deque[str]) -> TransportClosed:
-    """Why a process says nothing more, with what it wrote to stderr before: that often explains it."""
-    return TransportClosed(f"{reason}; it last said: {' | '.join(last_words)}" if last_words else str(reason))

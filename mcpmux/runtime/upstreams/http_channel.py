@@ -26,7 +26,14 @@ import trio
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify, PendingRequest, encode_call
-from mcpmux.protocol.codes import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CLIENT_CAPABILITY
+from mcpmux.protocol.codes import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+    TOO_MANY_REQUESTS,
+    UNAVAILABLE,
+)
 from mcpmux.protocol.envelope import (
     ErrorReply,
     Message,
@@ -47,17 +54,16 @@ from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import related_task
-from mcpmux.runtime.calls import Hear, unheard
+from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.duplex_channel import Answer, DuplexChannel
+from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.http_peer import (
     FAREWELL_SECONDS,
     REFUSALS,
     STREAM_BYTES,
-    TOO_MANY,
-    UNAVAILABLE,
     HttpPeer,
+    HttpPlace,
     HttpStatusError,
     PendingHttpRequest,
     SessionExpired,
@@ -110,32 +116,30 @@ class HttpChannel(Channel):
 
     _pending_kind = PendingHttpRequest
 
-    def __init__(
-        self, peer: HttpPeer, answer: Answer, hear: Hear, nursery: trio.Nursery, older: OpenOlder | None
-    ) -> None:
-        super().__init__(peer.tell, hear, peer.closed)
-        self._peer = peer
+    def __init__(self, place: HttpPlace, nursery: trio.Nursery, older: OpenOlder | None) -> None:
+        self.peer = peer = HttpPeer(place)
+        super().__init__(peer.tell, place.hear, peer.closed)
         self._open_older = older
         self._nursery = nursery
         self._over: TransportError | None = None
         self.hearing = False  # whether the server's own stream is open
         self.may_ask = _MAY_ASK
         self._learning: list[Call] = []  # calls that are repeated with other headers
-        self._answer = answer
+        self._answer = place.answer
 
     @property
     def close_reason(self) -> TransportError:
-        return self._peer.close_reason
+        return self.peer.close_reason
 
     def give_up(self, reason: TransportError) -> None:
-        self._peer.lose(reason)
+        self.peer.lose(reason)
 
     async def older(self) -> DuplexChannel | None:
         """The server over HTTP+SSE, if it refused `initialize` as those do and has an event stream there.
 
         Raises RemoteProtocolError when it has one that must not be used.
         """
-        if self._open_older is None or self._peer.initialize_status not in _NOT_STREAMABLE:
+        if self._open_older is None or self.peer.initialize_status not in _NOT_STREAMABLE:
             return None
         channel = await self._open_older()
         if channel is not None:
@@ -144,11 +148,11 @@ class HttpChannel(Channel):
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
         """Path, query and headers with which a call is POSTed, for who sends it without us."""
-        return self._peer.head_of(call)
+        return self.peer.head_of(call)
 
     def settle(self, facts: ServerFacts) -> None:
         super().settle(facts)
-        self._peer.settle(facts)
+        self.peer.settle(facts)
 
     def _after_error(
         self, call: Call, notify: Notify, deadline: Deadline | None, error: RpcError
@@ -167,7 +171,7 @@ class HttpChannel(Channel):
 
     def learn_tools(self, result: Fields) -> Fields:
         """Note which arguments go into headers; what is annotated wrongly is left out, and logged."""
-        for tool, reason in self._peer.tools.learn(result):
+        for tool, reason in self.peer.tools.learn(result):
             log.warning("tool left out: its header annotations are invalid", tool=tool, reason=reason)
         return result
 
@@ -176,7 +180,7 @@ class HttpChannel(Channel):
         for _ in range(TOOL_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
             result = await self.exchange(Call(m.TOOLS_LIST, params, call.meta), unheard, deadline)
-            self._peer.tools.learn(result)
+            self.peer.tools.learn(result)
             cursor = result.get("nextCursor")
             if cursor is None or first_byte(cursor) != b'"':
                 return
@@ -187,7 +191,7 @@ class HttpChannel(Channel):
         assert isinstance(pending, PendingHttpRequest)
         if self._over is not None:
             raise self._over
-        peer = self._peer
+        peer = self.peer
         if peer.watched:
             pending.context = copy_context()  # which says for what exchange it is
         # The answer to `initialize` says more than its body.
@@ -199,7 +203,7 @@ class HttpChannel(Channel):
 
     def _take(self, pending: PendingHttpRequest) -> None:
         """Something has come for a call that was POSTed, or the end of its connection. Never waits."""
-        sent, peer = pending.sent, self._peer
+        sent, peer = pending.sent, self.peer
         if sent is None:
             return
         answer: Reply | ErrorReply | None = None
@@ -231,7 +235,7 @@ class HttpChannel(Channel):
 
     def _take_event(self, pending: PendingHttpRequest, response: HttpResponse) -> Reply | ErrorReply | None:
         """The answer, when it is the only event of a stream so far; a stream without any is heard on."""
-        peer, decoder = self._peer, pending.decoder
+        peer, decoder = self.peer, pending.decoder
         if decoder is None:
             decoder = pending.decoder = SseDecoder(peer.message_limit)
         chunk = response.receive_nowait(min(STREAM_BYTES, peer.message_limit))
@@ -279,7 +283,7 @@ class HttpChannel(Channel):
 
     async def _read_answer(self, pending: PendingHttpRequest) -> Reply | ErrorReply:
         """Over as many connections as the stream of the answer takes: a legacy server lets it be resumed."""
-        peer, sent, pending.sent = self._peer, pending.sent, None
+        peer, sent, pending.sent = self.peer, pending.sent, None
         try:
             response = await peer.ask(pending.call, encode_call(pending.id, pending.call), sent)
         except BaseException as error:
@@ -313,7 +317,7 @@ class HttpChannel(Channel):
 
     async def _read(self, response: HttpResponse, pending: PendingHttpRequest) -> Reply | ErrorReply:
         """The answer in any other response. Raises SessionExpired and HttpStatusError besides."""
-        peer, status = self._peer, response.status
+        peer, status = self.peer, response.status
         body = pending.whole or response.read_nowait()
         if status == 404 and peer.session is not None:
             raise SessionExpired("the server has forgotten the session")
@@ -332,7 +336,7 @@ class HttpChannel(Channel):
             usual = isinstance(message, ErrorReply) and message.code in _ANSWERS_OF_MODERN
             if status in REFUSALS and (peer.legacy or not usual):
                 self.doubtful = True
-            if status in (TOO_MANY, UNAVAILABLE):  # whatever else it says with that
+            if status in (TOO_MANY_REQUESTS, UNAVAILABLE):  # whatever else it says with that
                 raise peer.status_error(response, body)
         answer = as_answer(message, pending)
         if answer is not None:
@@ -345,7 +349,7 @@ class HttpChannel(Channel):
         self, response: HttpResponse, pending: PendingHttpRequest
     ) -> Reply | ErrorReply | None:
         """The answer in an event stream; None when it breaks off before that and can be resumed."""
-        peer, status = self._peer, response.status
+        peer, status = self.peer, response.status
         begun, pending.begun = pending.begun, ()
         decoder = pending.decoder
         if decoder is None:
@@ -387,7 +391,7 @@ class HttpChannel(Channel):
                 data = encode_reply(request.id, await self._answer(request, unheard))
             except RpcError as error:
                 data = encode_error(request.id, error)
-            await self._peer.tell(data)
+            await self.peer.tell(data)
             return
         asked = pending if pending is not None and pending.call.method in self.may_ask else None
         if asked is not None and asked.call.method != m.RESOURCES_SUBSCRIBE:
@@ -432,11 +436,11 @@ class HttpChannel(Channel):
 
     async def _say_cancelled(self, pending: PendingHttpRequest) -> None:
         """Closing the stream says nothing to a legacy server: only a notification does."""
-        if not self._peer.legacy or self.closed.is_set():
+        if not self.peer.legacy or self.closed.is_set():
             return
         params = {"requestId": pending.id, "reason": "the client gave up"}
         with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
-            await self._peer.tell(encode_notification(m.CANCELLED, params))
+            await self.peer.tell(encode_notification(m.CANCELLED, params))
 
     async def listen(self) -> None:
         """Hear what a legacy server says of its own accord, from now on; it may not offer that."""
@@ -452,7 +456,7 @@ class HttpChannel(Channel):
         told as `MISSED`, and `HEARING` whenever `hearing` has changed.
         """
         EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
-        peer = self._peer
+        peer = self.peer
         decoder = SseDecoder(peer.message_limit)
         missed = False
         while not peer.closed.is_set():
@@ -466,7 +470,7 @@ class HttpChannel(Channel):
                         peer.lose(SessionExpired("the server has forgotten the session"))
                         return
                     # There is no stream now, which is not to say that there never is.
-                    if status == TOO_MANY or (status >= 500 and status != _NOT_IMPLEMENTED):
+                    if status == TOO_MANY_REQUESTS or (status >= 500 and status != _NOT_IMPLEMENTED):
                         raise peer.status_error(response, b"")
                     if not is_event_stream(response):
                         return
@@ -492,4 +496,4 @@ class HttpChannel(Channel):
             await trio.sleep(retry_seconds(decoder) if pause is None else pause)
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
-        await self._peer.tell(encode_notification(method, params))
+        await self.peer.tell(encode_notification(method, params))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -30,7 +30,13 @@ from mcpmux.errors import (
 )
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call
-from mcpmux.protocol.codes import INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION
+from mcpmux.protocol.codes import (
+    INVALID_REQUEST,
+    SERVER_ERROR,
+    SESSION_NOT_FOUND,
+    TOO_MANY_REQUESTS,
+    UNSUPPORTED_VERSION,
+)
 from mcpmux.protocol.envelope import (
     LARGE_BYTES,
     BadMessage,
@@ -53,6 +59,8 @@ from mcpmux.protocol.headers import (
     read_retry_after,
 )
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.duplex_channel import Answer
 from mcpmux.runtime.tap import TRACE_HEADERS, Watch
 from mcpmux.transports.http.client import (
     EVENT_STREAM,
@@ -61,7 +69,7 @@ from mcpmux.transports.http.client import (
     HttpResponse,
     not_sent_yet,
 )
-from mcpmux.transports.http.route import MOVES, describe_move, target_after
+from mcpmux.transports.http.route import MOVES, describe_move, target_after, target_of
 from mcpmux.transports.sse import SseDecoder
 
 RETRY_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
@@ -83,7 +91,6 @@ def message_in(body: bytes) -> Message | None:
 
 
 def batch_in(body: bytes) -> list[Message]:
-    """The messages in a batch."""
     try:
         return [member for member in read_batch(body) if not isinstance(member, BadMessage)]
     except BadMessage:
@@ -91,7 +98,6 @@ def batch_in(body: bytes) -> list[Message]:
 
 
 def is_event_stream(response: HttpResponse) -> bool:
-    """Whether a response is a stream of events to come."""
     kind = response.headers.get("content-type", "")
     if kind == JSON_TYPE or response.status != 200:
         return False
@@ -132,7 +138,6 @@ def answer_in(body: bytes, pending: PendingHttpRequest) -> Reply | ErrorReply | 
 
 
 def as_answer(message: Message | None, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
-    """The message, when it is the answer that is waited for."""
     if isinstance(message, _ANSWERS) and (message.id == pending.id or message.id is None):
         return message
     return None
@@ -140,10 +145,6 @@ def as_answer(message: Message | None, pending: PendingHttpRequest) -> Reply | E
 
 ERROR_TEXT_BYTES: Final = 4096  # of a foreign error page that are looked at
 ERROR_TEXT_LIMIT: Final = 200  # characters of it that are worth showing
-
-# Of what a server is asked: RFC 6585 section 4, RFC 9110 section 15.6.4.
-TOO_MANY: Final = 429
-UNAVAILABLE: Final = 503
 
 _CHECK_URL: Final = "check that the URL is that of an MCP endpoint"
 _HINTS: Final = {
@@ -181,7 +182,6 @@ class HttpStatusError(TransportError):
 
 
 def excerpt(body: bytes) -> str:
-    """The beginning of what is no MCP message, in one line."""
     return " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
 
 
@@ -217,39 +217,41 @@ def pause_before_repeating(error: McpmuxError, left: float) -> float | None:
         return 0.0
     if error.retry_after is not None:
         return error.retry_after if error.retry_after < min(left, LONGEST_PAUSE_SECONDS) else None
-    return FAILING_PAUSE_SECONDS if error.status >= 500 or error.status == TOO_MANY else 0.0
+    return FAILING_PAUSE_SECONDS if error.status >= 500 or error.status == TOO_MANY_REQUESTS else 0.0
 
 
 log = structlog.get_logger()
 
 METHODS_KEPT: Final = 64  # whose headers are kept ready
 REDIRECTS: Final = 3  # followed for one request; more are a circle
-_HOPS: Final = range(REDIRECTS + 1)
 _NOT_HERE: Final = REFUSES_TOKEN | MOVES  # statuses after which a request may be sent once more
 FAREWELL_SECONDS: Final = 2.0  # for ending a session at the server while we stop
+
+
+class HttpPlace(NamedTuple):
+    """One server's URL, and how it is spoken to there. `patience`: seconds for it to answer a GET."""
+
+    pool: HttpPool
+    url: str
+    headers: Headers
+    message_limit: int
+    answer: Answer
+    hear: Hear
+    patience: float
+    watch: Watch | None = None
+    credential: Credential | None = None
 
 
 class HttpPeer:
     """The endpoint of one server. `session` is the id that a legacy server gave us."""
 
-    def __init__(
-        self,
-        pool: HttpPool,
-        target: str,
-        headers: Headers,
-        message_limit: int,
-        watch: Watch | None = None,
-        credential: Credential | None = None,
-    ) -> None:
-        self._watch = watch
-        self.watched = watch is not None  # somebody sees what is said
-        self._credential = credential
-        self._pool = pool
-        self._target = target
+    def __init__(self, place: HttpPlace) -> None:
+        self._pool, url, headers, self.message_limit, _, _, _, self._watch, self._credential = place
+        self.watched = self._watch is not None  # somebody sees what is said
+        self._target = target_of(url)
         self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
         self._of_all = self._fixed
         self._of_method: dict[str, Headers] = {}
-        self.message_limit = message_limit
         self.session: str | None = None
         self.initialize_status: int | None = None  # of the answer to the last `initialize`
         self.legacy = False
@@ -333,7 +335,7 @@ class HttpPeer:
         sent: HttpResponse | None = None,
     ) -> HttpResponse:
         """A response, to be released, with a token and wherever redirects lead. Raises the same as `ask`."""
-        for hop in _HOPS:
+        for hop in range(REDIRECTS + 1):
             shown: Headers = ()
             if self._credential is not None:
                 with not_sent_yet():
@@ -419,13 +421,9 @@ class HttpPeer:
         """Tell the server that the session is over; it may not care."""
         if self.session is None or self.closed.is_set():
             return
-        headers = self._of_all
-        if self._credential is not None:
-            headers += self._credential.header_now()
         with trio.move_on_after(FAREWELL_SECONDS, shield=True):
             try:
-                response = await self._pool.send("DELETE", self._target, headers, b"", idempotent=True)
-                response.release()
+                (await self._send("DELETE", self._of_all, b"", idempotent=True)).release()
             except TransportError as error:
                 log.debug("the session could not be ended", reason=str(error))
 

@@ -37,10 +37,10 @@ from mcpmux.errors import McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Breaker, Comeback, State
 from mcpmux.mux.fair_queue import FairQueue
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.codes import BUSY, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
+from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.http_peer import TOO_MANY, HttpStatusError
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError
 from mcpmux.runtime.upstreams.response_cache import ResponseCache
 from mcpmux.transports.http.server_connection import CONNECTION
 
@@ -172,16 +172,14 @@ class UpstreamStatus:
             await trio.sleep(BREATH_SECONDS)
         self._idle = None
 
-    def hold(self, reason: str) -> None:
+    def hold(self, reason: str | None) -> None:
         """Take no more exchanges; `reason` goes on from its name. Those in flight are not touched."""
         self.held = reason
         self.turned()
         self.forget()
 
     def release(self) -> None:
-        self.held = None
-        self.turned()
-        self.forget()
+        self.hold(None)
 
     def remember(self, memory: ResponseCache | None) -> None:
         """From now on what it says is kept there, or nowhere; what was kept so far is forgotten."""
@@ -228,6 +226,8 @@ class UpstreamStatus:
         if self.breaker.probe_failed(trio.current_time(), chance, wish):
             self.turned()
             log.warning("upstream failing", reason=reason, retry_seconds=self.retry_seconds)
+            self._tell_change()
+
     async def check_health(self, connection: Connection) -> None:
         """Ask when it is time, until cancelled or until the connection is given up."""
         self._silences = 0
@@ -281,16 +281,12 @@ class UpstreamStatus:
         self._silences += 1
         return DEAF, 0.0
 
-            self._tell_change()
-
     def check_breaker(self) -> None:
-        """Raises RpcError while no calls are made."""
         if self.connection is not None and self.breaker.blocks:
             again = when_again(self.retry_seconds)
             raise self.error(UPSTREAM_UNAVAILABLE, f"does not answer any more: {self.trouble}{again}")
 
     def _tell_change(self) -> None:
-        """Its part of the lists has come or gone."""
         self.forget()
         if self.connection is not None:
             self._on_change(self.name, self.connection.facts.capabilities)
@@ -299,24 +295,22 @@ class UpstreamStatus:
         self.since = trio.current_time()
 
     def lost(self, error: TransportError) -> RpcError:
-        """A call has failed for good: what its client is told."""
         status = error.status if isinstance(error, HttpStatusError) else None
         if status is None or status >= 500:
             self.failed()
         else:
             self.heard()
-        code, what = (BUSY, "is busy") if status == TOO_MANY else (UPSTREAM_UNAVAILABLE, "was lost")
+        code, what = (BUSY, "is busy") if status == TOO_MANY_REQUESTS else (UPSTREAM_UNAVAILABLE, "was lost")
         wish = error.retry_after if isinstance(error, HttpStatusError) else None
         self.last_error = str(error)
         return self.error(code, f"{what}: {error}" + when_again(wish), wish)
 
     def late(self, method: str, seconds: float, *, exhausted: bool = False) -> RpcError:
-        """A call was not answered in time; `exhausted`: though there was progress."""
+        what = f"did not answer {method} within {seconds:g} s"
         if exhausted:
             seconds = max(seconds, self.config.max_request_timeout)
             what = f"did not finish {method} within {seconds:g} s, progress or not"
-            return self.error(UPSTREAM_TIMEOUT, what)
-        return self.error(UPSTREAM_TIMEOUT, f"did not answer {method} within {seconds:g} s")
+        return self.error(UPSTREAM_TIMEOUT, what)
 
     def error(self, code: int, what: str, wish: float | None = None) -> RpcError:
         """An error that names this upstream. `wish`: seconds after which it wants to be asked again."""
