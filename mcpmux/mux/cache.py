@@ -114,7 +114,6 @@ def is_public(result: Fields) -> bool:
 
 
 def size_of(parts: Iterable[Raw]) -> int:
-    """Bytes of raw values."""
     return sum(len(memoryview(part)) for part in parts)
 
 
@@ -172,7 +171,6 @@ class Fetch(msgspec.Struct, eq=False):
 
     `audience`: who may join it; `first`: the call that it was begun for. `outcome`: what it brings to those
     who have joined, perhaps an RpcError; None: one of them asks next. `done`: an event, once one has joined.
-    `others`: what is fetched beside it for the same, of which one can be joined next.
     """
 
     key: Key
@@ -182,7 +180,6 @@ class Fetch(msgspec.Struct, eq=False):
     spoiled: bool = False
     outcome: Any = None
     done: Any = None
-    others: tuple[Fetch, ...] = ()
 
     def fail(self, error: RpcError) -> None:
         """What the server itself has said, and to all, is for those who have joined; other trouble is not."""
@@ -200,8 +197,8 @@ class Cache:
         self._entries: OrderedDict[tuple[Key, Audience], Entry] = OrderedDict()
         self._tagged: dict[Hashable, set[tuple[Key, Audience]]] = {}
         self._open: dict[str, set[Fetch]] = {}
-        self.joinable: dict[tuple[Key, int, Audience], Fetch] = {}
-        """An open fetch that nothing has spoiled, if there is any: of what, since when, and for whom."""
+        self.joinable: dict[tuple[Key, int, Audience], list[Fetch]] = {}
+        """Open fetches that nothing has spoiled, if there are any: of what, since when, and for whom."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -231,9 +228,7 @@ class Cache:
         """Somebody is about to ask for `key`. `end` must follow."""
         fetch = Fetch(key, generation, audience, first)
         self._open.setdefault(key.session, set()).add(fetch)
-        joined = self.joinable.setdefault((key, generation, audience), fetch)
-        if joined is not fetch:
-            joined.others += (fetch,)
+        self.joinable.setdefault((key, generation, audience), []).append(fetch)
         return fetch
 
     def end(self, fetch: Fetch) -> None:
@@ -242,12 +237,7 @@ class Cache:
         fetches.discard(fetch)
         if not fetches:
             self._open.pop(fetch.key.session, None)
-        wanted = (fetch.key, fetch.generation, fetch.audience)
-        if self.joinable.get(wanted) is fetch:
-            del self.joinable[wanted]
-            others = tuple(other for other in fetch.others if other in fetches)
-            if others:
-                self.joinable[wanted], others[0].others = others[0], others[1:]
+        self._close(fetch)
         if fetch.done is not None:
             fetch.done.set()
 
@@ -328,8 +318,15 @@ class Cache:
     def _spoil(self, fetches: Iterable[Fetch]) -> None:
         for fetch in fetches:
             fetch.spoiled = True
-            wanted = (fetch.key, fetch.generation, fetch.audience)
-            if self.joinable.get(wanted) is fetch:
+            self._close(fetch)
+
+    def _close(self, fetch: Fetch) -> None:
+        """Nobody joins it any more."""
+        wanted = (fetch.key, fetch.generation, fetch.audience)
+        joinable = self.joinable.get(wanted, [])
+        if fetch in joinable:
+            joinable.remove(fetch)
+            if not joinable:
                 del self.joinable[wanted]
 
     def _remove_tagged(self, tag: Hashable) -> None:

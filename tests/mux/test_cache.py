@@ -54,12 +54,12 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(target=fetches, key=keys)
     def begin(self, key: Key) -> tuple[Fetch, int]:
         self.step += 1
-        joined = self.cache.joinable.get((key, self.generation, None))
+        joined = next(iter(self.cache.joinable.get((key, self.generation, None), ())), None)
         fetch = self.cache.begin(key, self.generation)
         if joined is not None:
             assert joined.key == key
             assert not self.is_stale(key, self.open[id(joined)][1]), self.told
-        assert self.cache.joinable.get((key, self.generation, None)) is (joined or fetch)
+        assert self.cache.joinable[key, self.generation, None][0] is (joined or fetch)
         self.open[id(fetch)] = fetch, self.step
         return fetch, self.step
 
@@ -90,10 +90,10 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def only_what_is_open_and_good_is_joined(self) -> None:
         for fetch, born in self.open.values():
-            joined = self.cache.joinable.get((fetch.key, fetch.generation, fetch.audience))
-            assert fetch.spoiled or joined is not None
+            joinable = self.cache.joinable.get((fetch.key, fetch.generation, fetch.audience), [])
+            assert fetch.spoiled or fetch in joinable
             assert (
-                joined is not fetch
+                fetch not in joinable
                 or not self.is_stale(fetch.key, born)
                 or fetch.generation < self.generation
             )
@@ -261,7 +261,7 @@ def test_what_is_fetched_beside_another_can_be_joined_after_that():
     wanted = (READ, 0, None)
     for over, joinable in ((2, 0), (0, 1), (1, 3)):
         cache.end(fetches[over])
-        assert cache.joinable[wanted] is fetches[joinable]
+        assert cache.joinable[wanted][0] is fetches[joinable]
     cache.end(fetches[3])
     assert not cache.joinable
 

@@ -43,7 +43,7 @@ from mcpmux.mux.cache import (
 )
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
-from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import Notification, members_of, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
@@ -139,11 +139,9 @@ class CacheStore:
         self.cache.resize(config.max_bytes, config.max_entries)
 
     def cache_of(self, config: UpstreamConfig, key: str) -> ResponseCache | None:
-        """The memory of a session; None when nothing of it is to be kept."""
         return ResponseCache(self, key, config) if self.config.enabled and config.caching else None
 
     def count(self, name: str) -> Counts:
-        """The counts of an upstream, or of MERGED."""
         return self.counts.setdefault(name, Counts())
 
 
@@ -170,22 +168,19 @@ class ResponseCache:
         """The server says that something has changed."""
         method = notification.method
         if method in CHANGES:
-            self.lists_changed(CHANGES[method])
+            self._cache.change(self.key, CHANGES[method])
             self._generations.hear(self._name)
         elif method == m.TASK_STATUS:
             self._generations.act(self._name)  # it may be over, with what it has done
         elif method == m.RESOURCE_UPDATED:
-            self.updated(_uri_in(notification) if self._cache.knows(self.key) else None)
+            known = self._cache.knows(self.key)
+            self.updated(text_of(members_of(notification.params).get("uri")) if known else None)
 
     def updated(self, uri: str | None) -> None:
         """A resource has changed, or may have; None: one that nothing is kept of."""
         self._generations.hear(self._name)
         if uri is not None:
             self._cache.update(self.key, uri)
-
-    def lists_changed(self, lists: Collection[str]) -> None:
-        """Lists have changed, or may have."""
-        self._cache.change(self.key, lists)
 
     def follow(self, facts: ServerFacts, told: Collection[str], *, hearing: bool) -> None:
         """What the server is, and what of its lists can be heard.
@@ -198,7 +193,7 @@ class ResponseCache:
             told = [name for name in facts.capabilities if hearing and facts.announces(name)]
         lists = frozenset(method for method, kind in m.LISTS.items() if kind.capability in told)
         changed, self.announced = lists ^ self.announced, lists
-        self.lists_changed(changed)  # what was kept of others may be wrong
+        self._cache.change(self.key, changed)  # what was kept of others may be wrong
 
     def drop(self) -> None:
         """The session has begun or ended, or is given no exchange any more."""
@@ -314,7 +309,8 @@ class ResponseCache:
         the first one is cancelled, or has trouble that is not the server's answer, one of those who have
         joined asks next. Raises RpcError when that is what was brought.
         """
-        while (fetch := self._cache.joinable.get((key, generation, audience))) is not None:
+        while (fetches := self._cache.joinable.get((key, generation, audience))) is not None:
+            fetch = fetches[0]
             done = fetch.done = trio.Event() if fetch.done is None else fetch.done
             await done.wait()
             outcome, leader = fetch.outcome, fetch.first
@@ -331,7 +327,6 @@ class ResponseCache:
         return None, False
 
     def _doubt(self, *, public: bool) -> None:
-        """A read was looked at: what it has brought was for everybody, or not."""
         if public:
             self._doubts = self._passing = 0
         elif self._doubts < DOUBTS:
@@ -380,7 +375,7 @@ class ResponseCache:
         except RpcError as error:
             fetch.fail(error)
             if cursor is not None:  # it may be one of a list that is not there any more
-                self.lists_changed((method,))
+                self._cache.change(self.key, (method,))
             raise
         finally:
             self._cache.end(fetch)
@@ -388,7 +383,6 @@ class ResponseCache:
         return found
 
     def _take_page(self, fetch: Fetch, who: Audience, page: Page) -> Found:
-        """Keep a page that was fetched for `who`, where that may be."""
         method, config = fetch.key.method, self._store.config
         ttl, public, now = ttl_of(page.result), is_public(page.result), trio.current_time()
         (self._public.add if public else self._public.discard)(method)
@@ -414,13 +408,6 @@ class ResponseCache:
 
 async def _found(result: Fields) -> Fields:
     return result
-
-
-def _uri_in(notification: Notification) -> str | None:
-    try:
-        return text_of(decode_fields(notification.params).get("uri"))
-    except ValueError:
-        return None
 
 
 def aged(entry: Entry, result: Fields | None = None) -> Fields:
