@@ -46,7 +46,6 @@ class Ownership(Generic[Note]):
         return self._things.get((upstream, own_id))
 
     def is_of(self, upstream: str, own_id: str, client: object) -> bool:
-        """Whether it is `client`'s."""
         found = self.find(upstream, own_id)
         return found is not None and found[0] is client
 

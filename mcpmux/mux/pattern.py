@@ -79,7 +79,6 @@ def _in_order(pieces: Sequence[str], text: str, start: int, end: int) -> bool:
 
 
 def casefold(glob: Glob) -> Glob:
-    """The same for text whose case does not matter."""
     return tuple(piece.casefold() for piece in glob)
 
 

@@ -24,6 +24,7 @@ Completions tell what exists, so a template's are given only when whatever it st
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from mcpmux.config import AccessRule
@@ -127,29 +128,19 @@ class Decision(NamedTuple):
 class _Relevant(NamedTuple):
     """The rules that fit but for the target, which is still to be asked about."""
 
-    allows: tuple[Rule, ...]
-    denies: tuple[Rule, ...]
+    allows: list[Rule]
+    denies: list[Rule]
 
 
 class Policy:
-    """All rules in force."""
-
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        self._memory: dict[tuple[Principal, str, str], _Relevant] = {}
+        self._relevant = lru_cache(MEMORY_LIMIT)(self._find_relevant)
 
-    def _relevant(self, principal: Principal, upstream: str, method: str) -> _Relevant:
-        key = (principal, upstream, method)
-        found = self._memory.get(key)
-        if found is None:
-            if len(self._memory) >= MEMORY_LIMIT:
-                self._memory.clear()
-            fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
-            found = self._memory[key] = _Relevant(
-                tuple(rule for rule in fitting if rule.allow),
-                tuple(rule for rule in fitting if not rule.allow),
-            )
-        return found
+    def _find_relevant(self, principal: Principal, upstream: str, method: str) -> _Relevant:
+        fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
+        allows = [rule for rule in fitting if rule.allow]
+        return _Relevant(allows, [rule for rule in fitting if not rule.allow])
 
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
@@ -168,7 +159,6 @@ class Policy:
         return Decision(False, NO_RULE)
 
     def allows(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
-        """Whether `principal` may do `method` with `target`; see `decide`."""
         return self.decide(principal, upstream, method, target).allowed
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:

@@ -54,8 +54,6 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplayBuffer:
-    """The newest events of one session."""
-
     def __init__(self, bounds: ReplayBounds) -> None:
         self._bounds = bounds
         self._kept: OrderedDict[tuple[int, int | bytes], Kept] = OrderedDict()  # by stream and number or data
@@ -72,7 +70,6 @@ class ReplayBuffer:
         self._last.setdefault(stream, 0)
 
     def add(self, stream: int, data: bytes, now: float) -> Kept:
-        """Keep the next event of a stream."""
         number = self._last.get(stream, 0) + 1
         self._last[stream] = number
         event = self._kept[stream, number] = Kept(stream, number, data, now)

@@ -77,8 +77,6 @@ _decoder = msgspec.json.Decoder(list[Position])
 
 
 class _Seal:
-    """One key, for one purpose. Stateless."""
-
     PURPOSE = b""
 
     def __init__(self, key: bytes) -> None:
@@ -90,8 +88,6 @@ class _Seal:
 
 
 class CursorSeal(_Seal):
-    """Seals and opens cursors."""
-
     PURPOSE = b"mcpmux cursor"
 
     def seal(self, kind: str, positions: list[Position], principal: str = "") -> str:
@@ -117,7 +113,7 @@ class CursorSeal(_Seal):
         try:
             data = _decode(text)
         except ValueError:
-            raise InvalidCursor("this is not a cursor: list again without one") from None
+            data = b""
         if _encode(data) != text:  # one text per value, so that no two cursors mean the same
             raise InvalidCursor("this is not a cursor: list again without one")
         sealed, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
@@ -132,8 +128,6 @@ class CursorSeal(_Seal):
 
 
 class StateSeal(_Seal):
-    """Seals and opens states."""
-
     PURPOSE = b"mcpmux request state"
 
     def seal(self, principal: str, state: str) -> str:

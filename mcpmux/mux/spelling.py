@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -134,7 +134,6 @@ def _decoded(text: str, rounds: int) -> str:
 
 
 def _read_front(service: str, merging: bool) -> str:
-    """Scheme, authority and path: everything in front of the query."""
     found = _SCHEME.match(service)
     if found is None:
         return _read_path(service, merging)
@@ -154,7 +153,6 @@ def _read_front(service: str, merging: bool) -> str:
 
 
 def _read_path(path: str, merging: bool) -> str:
-    """The path without dot segments."""
     if merging:
         path = _SLASHES.sub("/", path)
     if "." not in path:
@@ -225,16 +223,13 @@ class TargetGlob:
     def __init__(self, text: str) -> None:
         self.glob = parse_glob(text)
         self._marked = text.replace("*", STAR)
-        self._by_way: dict[Way | None, Glob] = {None: self.glob}
+        self.read = cache(self._read)
+        """The glob in one way; there are few to remember."""
 
     @cached_property
     def broadly(self) -> frozenset[Glob]:
         """Everything that the glob can be taken for."""
         return frozenset(tuple(text.split(STAR)) for _, text in readings_of(self._marked))
 
-    def read(self, way: Way | None) -> Glob:
-        """The glob in one way; there are few to remember."""
-        glob = self._by_way.get(way)
-        if glob is None:
-            glob = self._by_way[way] = tuple(read(self._marked, way).split(STAR))
-        return glob
+    def _read(self, way: Way | None) -> Glob:
+        return tuple(read(self._marked, way).split(STAR))

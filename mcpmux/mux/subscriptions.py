@@ -73,7 +73,6 @@ class Subscriptions(Generic[Listener]):
         return frozenset(uri for _, uri in moved)
 
     def forget(self, upstream: str) -> None:
-        """Nobody listens to anything of `upstream` any more."""
         for listener, uri in self._held(upstream):
             self.remove(listener, upstream, uri)
 
@@ -86,7 +85,6 @@ class Subscriptions(Generic[Listener]):
         return frozenset(self._interest.get(upstream, ()))
 
     def listeners(self, upstream: str, uri: str) -> int:
-        """How many listen to `uri` of `upstream`."""
         return len(self._interest.get(upstream, {}).get(uri, ()))
 
     def held_by(self, listener: Listener) -> list[tuple[str, str]]:
@@ -94,7 +92,6 @@ class Subscriptions(Generic[Listener]):
         return sorted(self._of_listener.get(listener, ()))
 
     def count(self, listener: Listener) -> int:
-        """How many URIs `listener` listens to."""
         return len(self._of_listener.get(listener, ()))
 
     def audience(self, upstream: str, uri: str) -> dict[Listener, str]:
@@ -115,10 +112,5 @@ def at_or_above(uri: str) -> list[str]:
     A URI is above another when the other goes on from it behind a `/`, `?` or `#`: `file:///a` and
     `file:///a/` are above `file:///a/b`; `file:///a` is not above `file:///ab`.
     """
-    found = [uri]
-    for end in range(len(uri) - 1, 0, -1):
-        if uri[end] in "/?#":
-            found.append(uri[:end])
-        if uri[end - 1] == "/" and end < len(uri):
-            found.append(uri[:end])
-    return list(dict.fromkeys(found))
+    ends = range(len(uri) - 1, 0, -1)
+    return [uri, *[uri[:end] for end in ends if uri[end] in "/?#" or uri[end - 1] == "/"]]

@@ -236,7 +236,6 @@ def replace_each(fields: Fields, key: str, change: Callable[[Fields], Fields]) -
 
 
 def _carried(block: Fields, revision: str) -> Fields:
-    """The block, or what stands for it in `revision`."""
     kind = text_of(block.get("type"))
     if kind == "resource_link":
         label = text_of(block.get("title")) or text_of(block.get("name")) or "Resource"
@@ -372,7 +371,6 @@ def _split(message: Fields, revision: str) -> list[Fields]:
 
 
 def _blocks_in(content: Raw) -> list[Fields]:
-    """The blocks of a sampling message: one, or an array. Raises ValueError when they are none."""
     return decode_list(content) if first_byte(content) == b"[" else [decode_fields(content)]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mcpmux.errors import RpcError
@@ -156,13 +156,6 @@ def _expect(headers: dict[str, str], header: str, body: str | None, *, encoded: 
         raise HeaderMismatch(f"{_SHOWN[header]} header value {said!r} does not match body value {body!r}")
 
 
-class Rejected(NamedTuple):
-    """A tool that must not be offered, and why."""
-
-    name: str
-    reason: str
-
-
 def header_params(schema: Any) -> dict[str, Path]:
     """Header name → path of property names, of a decoded `inputSchema`. Raises InvalidHeaderSchema."""
     found: dict[str, Path] = {}
@@ -263,8 +256,8 @@ class ToolHeaders:
     def __init__(self) -> None:
         self.params: dict[str, dict[str, Path]] = {}
 
-    def learn(self, result: Fields) -> list[Rejected]:
-        """Take in a page of `tools/list` and cut the invalid tools out of it (in place)."""
+    def learn(self, result: Fields) -> list[tuple[str, str]]:
+        """Take in a page of `tools/list` and cut the invalid tools out of it (in place): which, and why."""
         if "tools" not in result or (not self.params and _MARK not in bytes(result["tools"])):
             return []
         try:
@@ -272,14 +265,14 @@ class ToolHeaders:
         except ValueError:
             return []
         kept: list[Fields] = []
-        rejected: list[Rejected] = []
+        rejected: list[tuple[str, str]] = []
         for tool in tools:
             name, schema = text_of(tool.get("name")) or "", tool.get("inputSchema")
             self.params.pop(name, None)
             try:
                 params = header_params(value_of(schema)) if schema and _MARK in bytes(schema) else {}
             except InvalidHeaderSchema as error:
-                rejected.append(Rejected(name, str(error)))
+                rejected.append((name, str(error)))
                 continue
             kept.append(tool)
             if params and len(self.params) < TOOL_LIMIT:
@@ -321,6 +314,9 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
 # Host and Origin: may this browser page, or this name of ours, be talked to? This prevents DNS rebinding.
 #
 # Source: "Security Warning" of Streamable HTTP in every revision since 2025-03-26.
+
+_HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^\[:]*))(?::[0-9]*)?|([^\[:]*(?::[^:]*){2,})")
+"""A Host header: an address in brackets or a name, perhaps with a port; or an address without brackets."""
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 VERDICTS: Final = 256  # kept; the same few names are asked for again and again
@@ -371,17 +367,8 @@ class OriginPolicy:
 
 def _name(host: str) -> str:
     """The host name in a Host header as `_normal` has it, without port; "" when it makes no sense."""
-    if host.startswith("["):
-        address, bracket, port = host[1:].partition("]")
-        return _normal(address) if bracket and (not port or _is_port(port)) else ""
-    if host.count(":") == 1:
-        name, _, port = host.partition(":")
-        return _normal(name) if _is_port(f":{port}") else ""
-    return _normal(host)
-
-
-def _is_port(text: str) -> bool:
-    return text[0] == ":" and (text[1:].isdigit() or text == ":") and text.isascii()
+    found = _HOST.fullmatch(host)
+    return _normal("".join(filter(None, found.groups()))) if found is not None else ""
 
 
 def _normal(host: str) -> str:

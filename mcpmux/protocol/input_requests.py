@@ -138,8 +138,7 @@ def read_response(response: Raw) -> Fields | RpcError:
 def visits_in(error: RpcError) -> dict[str, Fields]:
     """The URL elicitations that error -32042 names, by `elicitationId`; those that make no sense left out."""
     try:
-        data = decode_fields(error.data) if isinstance(error.data, Raw) else {}
-        visits = decode_list(data.get("elicitations", b"[]"))
+        visits = decode_list(members_of(error.data).get("elicitations", b"[]"))
     except ValueError:
         return {}
     named = {text_of(visit.get(ELICITATION_ID)): visit for visit in visits if "url" in visit}

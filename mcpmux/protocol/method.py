@@ -50,11 +50,7 @@ UNASKED: Final = frozenset(
 )
 """Notifications of servers that belong to no request, whatever stream they come on."""
 
-LIST_CHANGES: Final = {
-    "tools": TOOLS_CHANGED,
-    "prompts": PROMPTS_CHANGED,
-    "resources": RESOURCES_CHANGED,
-}
+LIST_CHANGES: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 """Capability → says that its lists have changed. A listen wishes for it as `<capability>ListChanged`."""
 
 MISSED: Final = "dev.mcpmux/missed"

@@ -24,15 +24,7 @@ from typing import Any, Final
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import META
 from mcpmux.protocol.codes import INTERNAL_ERROR, MISSING_CLIENT_CAPABILITY
-from mcpmux.protocol.envelope import (
-    data_of,
-    error_body,
-    members_of,
-    raw,
-    text_of,
-    value_at,
-    value_of,
-)
+from mcpmux.protocol.envelope import data_of, error_body, members_of, raw, text_of, value_at, value_of
 from mcpmux.protocol.era import replace_each
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RELATED_TASK
@@ -59,9 +51,8 @@ def knows_extension(capabilities: Raw | None) -> bool:
 
 def with_extension(capabilities: Raw | None) -> Raw:
     """A client's capabilities and, beside them, the extension."""
-    declared = value_of(capabilities)
-    members: dict[str, Any] = declared if isinstance(declared, dict) else {}
-    return raw({**members, "extensions": {**(members.get("extensions") or {}), EXTENSION: {}}})
+    members = members_of(capabilities)
+    return raw({**members, "extensions": {**members_of(members.get("extensions")), EXTENSION: {}}})
 
 
 def extension_missing() -> RpcError:
@@ -123,13 +114,11 @@ def upgrade_task(task: Fields) -> Fields:
 
 
 def upgrade_made(result: Fields, task: Fields) -> Fields:
-    """A legacy CreateTaskResult, which holds `task`, as the extension has it."""
     rest = {key: value for key, value in result.items() if key not in (TASK, "resultType")}
     return {"resultType": raw("task"), **upgrade_task(task), **rest}
 
 
 def _detailed(task: Fields, status: str, **details: Raw) -> Fields:
-    """A legacy task as `tasks/get` of the extension answers it."""
     return {"resultType": raw("complete"), **upgrade_task(task), "status": raw(status), **details}
 
 
@@ -150,7 +139,6 @@ def completed(task: Fields, result: Fields) -> Fields:
 
 
 def failed(task: Fields, error: RpcError) -> Fields:
-    """A legacy task with the error that `tasks/result` answered."""
     return _detailed(task, "failed", error=raw(error_body(error)))
 
 
@@ -160,7 +148,6 @@ def waiting(task: Fields, requests: Fields) -> Fields:
 
 
 def error_in(task: Fields) -> RpcError:
-    """The error of a failed task of the extension."""
     found = value_of(task.get("error"))
     body: dict[str, Any] = found if isinstance(found, dict) else {}
     code = body.get("code")

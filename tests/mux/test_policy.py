@@ -349,7 +349,7 @@ def test_the_memory_of_rules_is_bounded(monkeypatch):
     made = policy(AccessRule(effect="allow", principals=("*",)))
     for number in range(20):
         assert made.allows(Principal(f"p{number}"), "d", m.TOOLS_CALL, "x")
-        assert len(made._memory) <= 4
+        assert made._relevant.cache_info().currsize <= 4
 
 
 def test_a_refused_completion_names_the_rule_that_denies_it():

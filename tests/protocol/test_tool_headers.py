@@ -36,7 +36,7 @@ def test_an_invalid_tool_is_cut_out_and_the_others_keep_their_bytes():
     spaced = '{"name": "good",  "inputSchema": {"type": "object"}, "n": 1.0}'
     bad = [tool("bad", "not a token"), tool("twice", "A", "a"), tool("number", "N", kind="number")]
     result = {"tools": raw([*bad]).__class__(f"[{spaced},{json.dumps(bad)[1:-1]}]".encode())}
-    assert [rejected.name for rejected in known.learn(result)] == ["bad", "twice", "number"]
+    assert [name for name, _ in known.learn(result)] == ["bad", "twice", "number"]
     assert decode_any(result["tools"]) == [json.loads(spaced)]
     assert b"1.0" in bytes(result["tools"])
 

@@ -25,7 +25,7 @@ from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.envelope import raw, value_at, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import unheard
@@ -66,7 +66,7 @@ class Subscriber:
     _busy: set[str] = field(default_factory=set)  # URIs that a legacy upstream is being asked about
     _listen: trio.CancelScope = field(default_factory=trio.CancelScope)  # of the newest acknowledged listen
     _wish: trio.Event = field(default_factory=trio.Event)
-    _progress: trio.Event = field(default_factory=trio.Event)
+    _progress: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
     def __repr__(self) -> str:
         return f"<Subscriber {len(self._asked)} asked, {len(self._refused)} refused>"
@@ -77,7 +77,6 @@ class Subscriber:
         return frozenset(self._asked)
 
     def poke(self) -> None:
-        """What is wanted has changed."""
         self._wish.set()
 
     async def ensure(self, uri: str, seconds: float) -> bool:
@@ -95,11 +94,11 @@ class Subscriber:
             if uri in self._refused:
                 raise self._refused[uri]
             if uri in self._answering:
-                await self._progress.wait()
+                await self._progress.park()
                 until = trio.current_time() + seconds
             else:
                 with trio.move_on_at(until) as patience:
-                    await self._progress.wait()
+                    await self._progress.park()
                 if patience.cancelled_caught:
                     return False
         return True
@@ -156,11 +155,6 @@ class Subscriber:
         self._missed |= self._asked
         self._asked.clear()
 
-    def _report(self) -> None:
-        """Wake whoever waits in `ensure`."""
-        self._progress.set()
-        self._progress = trio.Event()
-
     def _take_wish(self) -> frozenset[str]:
         """What is wanted now. What nobody wants any more is neither refused nor missed."""
         self._wish = trio.Event()
@@ -203,7 +197,7 @@ class Subscriber:
                 else:
                     await self._subscribe(connection, uri)
         self._busy.discard(uri)
-        self._report()
+        self._progress.unpark_all()
         if uri in self._refused and uri in self._missed:
             self.poke()
 
@@ -215,7 +209,7 @@ class Subscriber:
             elif event.method == m.ANSWERED:
                 self._answering.discard(uri)
                 patience.deadline = trio.current_time() + AGREE_SECONDS
-            self._report()
+            self._progress.unpark_all()
 
         call = Call(m.RESOURCES_SUBSCRIBE, {"uri": raw(uri)}, {}, self._whose(uri))
         with trio.move_on_after(AGREE_SECONDS) as patience:
@@ -252,7 +246,7 @@ class Subscriber:
                 else:
                     self._take_over(trio.CancelScope(), wanted, wanted)
                 self.settled.set()
-                self._report()
+                self._progress.unpark_all()
                 if self._wanted() == wanted:
                     await self._next_wish()
 
@@ -316,11 +310,7 @@ class Subscriber:
 
 
 def _honoured(params: Fields) -> tuple[frozenset[str], frozenset[str]]:
-    """The URIs, and the capabilities whose list changes, that an acknowledgement agrees to tell of."""
-    try:
-        agreed = decode_any(params["notifications"])
-        uris = agreed.get("resourceSubscriptions", [])
-    except (KeyError, ValueError, AttributeError):
-        return frozenset(), frozenset()
+    agreed = value_of(params.get("notifications"))
+    uris = value_at(agreed, ("resourceSubscriptions",))
     told = frozenset(uri for uri in uris if isinstance(uri, str)) if isinstance(uris, list) else frozenset()
-    return told, frozenset(capability for wish, capability in _LISTS if agreed.get(wish) is True)
+    return told, frozenset(capability for wish, capability in _LISTS if value_at(agreed, (wish,)) is True)
