@@ -125,37 +125,29 @@ class Decision(NamedTuple):
     rule: str
 
 
-class _Relevant(NamedTuple):
-    """The rules that fit but for the target, which is still to be asked about."""
-
-    allows: list[Rule]
-    denies: list[Rule]
-
-
 class Policy:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self._relevant = lru_cache(MEMORY_LIMIT)(self._find_relevant)
 
-    def _find_relevant(self, principal: Principal, upstream: str, method: str) -> _Relevant:
+    def _find_relevant(
+        self, principal: Principal, upstream: str, method: str
+    ) -> tuple[list[Rule], list[Rule]]:
+        """(those that allow, those that deny) of the rules that fit but for the target."""
         fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
-        allows = [rule for rule in fitting if rule.allow]
-        return _Relevant(allows, [rule for rule in fitting if not rule.allow])
+        return [rule for rule in fitting if rule.allow], [rule for rule in fitting if not rule.allow]
 
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
         """Whether `principal` may do `method` with `target`, in the upstream's own words; None: unknown."""
-        relevant = self._relevant(principal, upstream, method)
-        if not relevant.allows and not isinstance(target, Target):
+        allows, denies = self._relevant(principal, upstream, method)
+        if not allows and not isinstance(target, Target):
             return Decision(False, NO_RULE)
         asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
-        for rule in relevant.denies:
+        for rule in (*denies, *allows):
             if rule.fits(asked):
-                return Decision(False, rule.name)
-        for rule in relevant.allows:
-            if rule.fits(asked):
-                return Decision(True, rule.name)
+                return Decision(rule.allow, rule.name)
         return Decision(False, NO_RULE)
 
     def allows(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
@@ -164,8 +156,8 @@ class Policy:
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
         """Whether some target may be allowed for one of `methods`."""
         for method in methods:
-            relevant = self._relevant(principal, upstream, method)
-            if relevant.allows and not any(rule.is_about_all for rule in relevant.denies):
+            allows, denies = self._relevant(principal, upstream, method)
+            if allows and not any(rule.is_about_all for rule in denies):
                 return True
         return False
 
@@ -180,11 +172,9 @@ class Policy:
 
     def may_use_template(self, principal: Principal, upstream: str, template: str) -> bool:
         """Whether a URI that a template can stand for may be allowed to be read."""
-        relevant = self._relevant(principal, upstream, m.RESOURCES_READ)
+        allows, denies = self._relevant(principal, upstream, m.RESOURCES_READ)
         glob = template_glob(template)
-        return any(rule.may_allow(glob) for rule in relevant.allows) and not any(
-            rule.covers(glob) for rule in relevant.denies
-        )
+        return any(rule.may_allow(glob) for rule in allows) and not any(rule.covers(glob) for rule in denies)
 
     def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
         """Whether everything that a template can stand for is allowed to be told."""
