@@ -89,10 +89,6 @@ class EncodedList(Unread[Raw]):
         return memoryview(self._data)[1:-1] if self._count else memoryview(b"")
 
 
-def _read_texts(key: str, data: bytes) -> list[str | None]:
-    return [item.uri for item in _READERS[key].decode(data)]
-
-
 def join_lists(lists: Iterable[Sequence[Any]]) -> Raw:
     """All their items as one JSON array, in this order. Lists of other kinds hold what can be encoded."""
     inner = [own.inner if isinstance(own, EncodedList) else bytes(raw(own))[1:-1] for own in lists]
@@ -109,7 +105,7 @@ def expose_list(method: str, items: Raw, space: Space) -> tuple[Sequence[str | N
         data = bytes(items).strip()
         exposed = _with_prefix(key, data, space.prefix.encode() + b"+")
         if exposed is not None:
-            return Unread(len(exposed), partial(_read_texts, key, data)), exposed
+            return Unread(len(exposed), lambda: [item.uri for item in _READERS[key].decode(data)]), exposed
     fields = decode_list(items)
     names = [text_of(item.get(key)) for item in fields]
     return names, [raw(rewrite.expose_item(method, item, space)) for item in fields]
@@ -160,7 +156,6 @@ class Walk:
         self.failures: dict[str, str] = {}
         self._page_size = page_size
         self._emitted: list[Sequence[Item]] = []  # the items of page after page
-        self._count = 0
         self._looked_at = 0
         self._arrived: dict[str, tuple[Sequence[Item], Position | None]] = {}
 
@@ -209,7 +204,6 @@ class Walk:
         for position in self.wanted:
             items, after = self._arrived.pop(position.upstream)
             self._emitted.append(items)
-            self._count += len(items)
             if after is not None:
                 following.append(after)
         self.wanted = following
@@ -217,8 +211,8 @@ class Walk:
     @property
     def done(self) -> bool:
         """Whether the combined page is complete: full, or nothing is left to fetch."""
-        full = self._count >= self._page_size or self._looked_at >= LOOKS * self._page_size
-        return full or not self.wanted
+        count = sum(map(len, self._emitted))
+        return count >= self._page_size or self._looked_at >= LOOKS * self._page_size or not self.wanted
 
 
 # What mcpmux says about itself

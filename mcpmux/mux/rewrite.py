@@ -234,7 +234,7 @@ def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> int
 SIGNED: Final = 256  # values of `_meta` whose signed form is kept: servers repeat them
 SIGNED_BYTES: Final = 1024  # of one; a longer one is signed anew each time
 
-Shape = Mapping[str, Any]
+Shape = dict[str, Any]
 """What changes in an object: texts of a kind, values by a function, or what is in objects by their Shape."""
 
 EACH: Final = "*"
@@ -285,7 +285,7 @@ def _rewrite(fields: Fields, shape: Shape, changes: Changes) -> Fields:
                 continue
             if isinstance(change, str):
                 fields[name] = _changed_text(value, changes[change])
-            elif isinstance(change, Mapping):
+            elif isinstance(change, dict):
                 fields[name] = _changed(value, partial(_rewrite, shape=change, changes=changes))
             else:
                 fields[name] = change(value, changes)
@@ -426,7 +426,8 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
     """
     marker = (namespace.spaces[upstream].prefix or upstream).encode()
     data = bytes(arguments)
-    if data.find(marker) < 0 and data.find(b"\\") < 0:  # as `_may_hold` has it
+    # An escape could spell it in another way. `find` is sooner than `in`, which tries something else first.
+    if data.find(marker) < 0 and data.find(b"\\") < 0:
         return arguments
 
     def resolve(text: str) -> str:
@@ -434,8 +435,8 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
         return own if owner == upstream and _SCHEME.match(own) else text
 
     def walk(value: Raw, depth: int) -> Raw:
-        start = first_byte(value)
-        if depth == 0 or not _may_hold(value, marker):
+        start, data = first_byte(value), bytes(value)
+        if depth == 0 or (data.find(marker) < 0 and data.find(b"\\") < 0):
             return value
         if start == b"{":
             return raw({key: walk(part, depth - 1) for key, part in decode_fields(value).items()})
@@ -447,12 +448,6 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
         return walk(arguments, DEPTH_LIMIT)
     except ValueError:  # nested more deeply than JSON is read here
         return arguments
-
-
-def _may_hold(value: Raw, text: bytes) -> bool:
-    """Whether a string in `value` may contain `text`; an escape could spell it in another way."""
-    data = bytes(value)
-    return data.find(text) >= 0 or data.find(b"\\") >= 0  # sooner than `in`, which tries something else first
 
 
 def resolve_related(fields: Fields, resolve: TextChange) -> Fields:

@@ -377,7 +377,12 @@ class PendingRequest:
         if answer is None:
             raise Overdue("no answer in time")
         if isinstance(answer, Reply):
-            return answer.members if answer.members is not None else _members_of(answer)
+            if answer.members is not None:
+                return answer.members
+            try:
+                return decode_fields(answer.result)
+            except ValueError:
+                raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
         raise answer.as_error() if isinstance(answer, ErrorReply) else answer
 
     def settle(self, answer: Reply | ErrorReply | McpmuxError) -> None:
@@ -458,13 +463,6 @@ class PendingRequests:
 
     def _find(self, token: Id | None) -> PendingRequest | None:
         return self._tickets.get(token) if type(token) is int else None
-
-
-def _members_of(answer: Reply) -> Fields:
-    try:
-        return decode_fields(answer.result)
-    except ValueError:
-        raise RpcError(INTERNAL_ERROR, "the upstream's result is not an object") from None
 
 
 def encode_call(request_id: int, call: Call) -> bytes:

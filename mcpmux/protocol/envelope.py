@@ -280,10 +280,7 @@ def members_of(value: Any) -> dict[str, Any]:
 
 def decode_list(raw: Raw | bytes) -> list[Fields]:
     """The members of each object in a raw JSON array of objects. Raises ValueError for anything else."""
-    try:
-        return list_decoder.decode(raw)
-    except UNREADABLE as error:
-        raise ValueError(str(error)) from None
+    return _decode(list_decoder, raw)
 
 
 def decode_items(raw: Raw | bytes) -> list[Raw]:

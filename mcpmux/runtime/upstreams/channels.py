@@ -174,7 +174,16 @@ async def open_stream_channel(
         log.warning("ANY SERVER IS BELIEVED: `tls.verify` is false", target=target.display)
     async with AsyncExitStack() as stack:
         if isinstance(target, WebSocket):
-            messages = await _open_websocket(stack, target, message_limit, patience, credential)
+            from mcpmux.transports.websocket import HandshakeRefused, open_websocket
+
+            headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
+            shown = await credential.header() if credential is not None else ()
+            opening = open_websocket(target.url, headers + shown, target.tls, message_limit, patience)
+            try:
+                messages: MessageStream = await stack.enter_async_context(opening)
+            except HandshakeRefused as error:
+                await _raise_advice(error, credential, shown, error.status, error.challenge)
+                raise
         else:
             messages = await stack.enter_async_context(
                 open_line_stream(await _connect(target, patience), message_limit)
@@ -182,25 +191,6 @@ async def open_stream_channel(
         yield await stack.enter_async_context(
             open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
         )
-
-
-async def _open_websocket(
-    stack: AsyncExitStack,
-    target: WebSocket,
-    message_limit: int,
-    patience: float,
-    credential: Credential | None,
-) -> MessageStream:
-    from mcpmux.transports.websocket import HandshakeRefused, open_websocket
-
-    headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
-    shown = await credential.header() if credential is not None else ()
-    opening = open_websocket(target.url, headers + shown, target.tls, message_limit, patience)
-    try:
-        return await stack.enter_async_context(opening)
-    except HandshakeRefused as error:
-        await _raise_advice(error, credential, shown, error.status, error.challenge)
-        raise
 
 
 async def _connect(target: Tcp | Unix, patience: float) -> HalfCloseableStream:
