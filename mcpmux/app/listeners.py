@@ -28,11 +28,10 @@ from mcpmux.config import (
 from mcpmux.config.auth import find_unguarded_listeners
 from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
-from mcpmux.mux.replay import ReplayBounds
 from mcpmux.mux.rewrite import mark_of
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits, handle_by_owner
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, handle_by_owner
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
@@ -91,7 +90,7 @@ async def serve_stdio(serving: Serving) -> None:
             nursery.cancel_scope.cancel(reason="stopping")
 
         nursery.start_soon(end_when_stopping)
-        await serve_messages(messages, serving.service, limits.client_stall, in_flight=limits.max_in_flight)
+        await serve_messages(messages, serving.service, limits)
         serving.stopping.set()
 
 
@@ -137,15 +136,12 @@ async def _prepare_http(
     nursery: trio.Nursery,
 ) -> Serve:
     """`nursery` is for the sessions, which may outlive their connections."""
-    bounds, stopping, stall = serving.limits, serving.stopping, serving.limits.client_stall
+    bounds, stopping = serving.limits, serving.stopping
     policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-    sessions = SessionLimits(
-        bounds.max_sessions, bounds.session_idle, ReplayBounds(), bounds.max_in_flight, stall
-    )
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
     endpoint = HttpEndpoint(
-        serving.service, listener.path, policy, sessions, listener.sse_path, gate, mark, stopping
+        serving.service, listener.path, policy, bounds, listener.sse_path, gate, mark, stopping
     )
     handle: Handler = endpoint.handle
     if handed is not None:
@@ -157,7 +153,7 @@ async def _prepare_http(
         head_seconds=bounds.head_timeout,
         body_seconds=bounds.body_timeout,
         idle_seconds=bounds.connection_idle,
-        write_seconds=stall,
+        write_seconds=bounds.client_stall,
         connections=bounds.max_connections,
     )
     await nursery.start(endpoint.run)
@@ -176,16 +172,15 @@ async def _prepare_http(
 
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
     # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
-    from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+    from mcpmux.runtime.downstreams.stream_clients import StreamClients
     from mcpmux.transports.websocket import Door
 
     limits, door = serving.limits, None
     if isinstance(listener, WebSocketListener):
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         door = Door(listener.path, policy)
-    bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
     gate = gate_of(listener, serving.gate)
-    clients = StreamClients(serving.service, bounds, serving.stopping, door, gate)
+    clients = StreamClients(serving.service, limits, serving.stopping, door, gate)
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
 
     async def serve(accepting: Accepting, *, task_status: trio.TaskStatus[None]) -> None:

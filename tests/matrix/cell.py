@@ -11,11 +11,10 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Merging, Upstream
-from mcpmux.mux.replay import ReplayBounds
+from mcpmux.config import Config, Http, Limits, Merging, Upstream
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
@@ -75,7 +74,7 @@ async def open_http_cell(down: str, up: str) -> AsyncIterator[Cell]:
         )
         async with app.open_mux(config) as mux:
             endpoint = HttpEndpoint(
-                mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), SessionLimits(10, 300, ReplayBounds())
+                mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), Limits(max_sessions=10)
             )
             await nursery.start(endpoint.run)
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")

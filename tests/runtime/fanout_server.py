@@ -12,11 +12,11 @@ from functools import partial
 
 import trio
 
+from mcpmux.config import Limits
 from mcpmux.logs import configure_logs
-from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from tests.runtime.subscribable import Subscribable
@@ -44,7 +44,7 @@ async def serve() -> None:
 async def listen(world: World) -> int:
     """Serve `world` on a free port of the loopback."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=CLIENTS)
-    sessions = SessionLimits(CLIENTS, 300, ReplayBounds())
+    sessions = Limits(max_sessions=CLIENTS)
     endpoint = HttpEndpoint(world.mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
     await world.nursery.start(endpoint.run)
     limits = HttpLimits(connections=CLIENTS)

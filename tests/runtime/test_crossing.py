@@ -19,12 +19,11 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Upstream
+from mcpmux.config import Config, Http, Limits, Upstream
 from mcpmux.errors import TransportClosed
-from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
@@ -351,7 +350,7 @@ async def open_http_world(workers: dict[str, Worker]) -> AsyncIterator[tuple[app
         upstreams = tuple(Upstream(name=name, target=Http(face.url)) for name, face in faces.items())
         mux = await stack.enter_async_context(app.open_mux(Config(upstreams=upstreams)))
         nursery = await stack.enter_async_context(trio.open_nursery())
-        sessions = SessionLimits(len(CLIENTS), 300, ReplayBounds())
+        sessions = Limits(max_sessions=len(CLIENTS))
         endpoint = HttpEndpoint(mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(endpoint.run)

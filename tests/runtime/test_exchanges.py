@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.config import AccessRule
+from mcpmux.config import AccessRule, Limits
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import PendingRequest
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
@@ -275,7 +275,7 @@ async def test_answers_wait_for_a_client_that_does_not_read_and_none_is_lost(aut
 
 async def test_a_client_that_does_not_read_is_read_on_only_up_to_its_limit(autojump_clock, server):
     async with ready(server) as (world, _):
-        client = world.client(in_flight=10)
+        client = world.client(limits=Limits(max_in_flight=10))
         for _ in range(30):
             await client.start(*TOOL)
         await quiet()

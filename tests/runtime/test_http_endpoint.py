@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.mux.replay import ReplayBounds
+from mcpmux.config import Limits
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
@@ -132,7 +132,7 @@ async def open_endpoint(
     async with open_world(servers or {"docs": docs(), "more": docs()}, **watching) as world:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
-        sessions = SessionLimits(max_sessions, 300, ReplayBounds())
+        sessions = Limits(max_sessions=max_sessions)
         endpoint = HttpEndpoint(world.mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
         await world.nursery.start(endpoint.run)
         limits = HttpLimits(body_bytes=body_bytes)

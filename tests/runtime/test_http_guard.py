@@ -13,11 +13,10 @@ import trio
 
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
-from mcpmux.config import Auth, StaticToken
-from mcpmux.mux.replay import ReplayBounds
+from mcpmux.config import Auth, Limits, StaticToken
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
@@ -71,7 +70,7 @@ async def open_guarded(
     async with open_world(servers or {"docs": docs(), "more": docs()}, page_size=page_size) as world:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         policy = OriginPolicy("127.0.0.1", (), ())
-        sessions = SessionLimits(10, 300, ReplayBounds())
+        sessions = Limits(max_sessions=10)
         endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, "/sse", gate=gate)
         await world.nursery.start(endpoint.run)
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event())

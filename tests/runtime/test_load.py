@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
@@ -172,7 +173,7 @@ async def test_client_that_cancels_what_waits_makes_room(autojump_clock):
 
 async def test_request_of_a_client_past_its_own_limit_is_refused(autojump_clock):
     async with one_upstream(SlowServer()) as world:
-        asker = Asker(world.client(in_flight=2))
+        asker = Asker(world.client(limits=Limits(max_in_flight=2)))
         await asker.flood(3)
         assert asker.done == 2
         assert asker.refusals[0]["code"] == BUSY

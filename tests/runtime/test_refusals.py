@@ -11,8 +11,9 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from mcpmux.config import Limits
 from mcpmux.protocol.codes import BUSY
-from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.runtime.duplex_channel import OBJECTION_LIMIT
 from mcpmux.transports.message_stream import QUEUE_BYTES, RECEIVE_BYTES
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
@@ -20,7 +21,7 @@ from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 
 META = {VERSION: MODERN, CAPABILITIES: {}}
 STALL = 7.0
-LIMITS = StreamLimits(message_bytes=100_000, stall=STALL, in_flight=2)
+LIMITS = Limits(max_message_bytes=100_000, client_stall=STALL, max_in_flight=2)
 
 
 def requests(count: int) -> bytes:

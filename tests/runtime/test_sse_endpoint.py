@@ -12,15 +12,14 @@ import pytest
 import trio
 
 from mcpmux import app
-from mcpmux.config import Config, Http
+from mcpmux.config import Config, Http, Limits
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.mux.replay import ReplayBounds
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
@@ -121,7 +120,9 @@ async def open_site(
     async with open_world(servers or {"docs": docs(), "more": docs()}) as world:
         sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
         url = f"http://127.0.0.1:{sockets[0].socket.getsockname()[1]}/sse"
-        sessions = SessionLimits(max_sessions, idle, ReplayBounds(), in_flight, stall)
+        sessions = Limits(
+            max_sessions=max_sessions, session_idle=idle, max_in_flight=in_flight, client_stall=stall
+        )
         policy = OriginPolicy("127.0.0.1", (), ())
         stopping = trio.Event()
         endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, sse_path, stopping=stopping)

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from mcpmux.config import Limits
 from mcpmux.protocol.headers import OriginPolicy
-from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.transports.websocket import GOING_AWAY, Door
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
@@ -38,7 +39,7 @@ async def open_client() -> AsyncIterator[Serving]:
     async with one_upstream(SlowServer()) as world, trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            clients = StreamClients(world.mux.service, StreamLimits(1000, 60), serving.stopping, DOOR)
+            clients = StreamClients(world.mux.service, Limits(max_message_bytes=1000), serving.stopping, DOOR)
             with serving.killed:
                 await clients.serve(theirs, False)
             serving.done.set()

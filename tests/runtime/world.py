@@ -49,10 +49,10 @@ class World:
     async def kill(self, name: str) -> None:
         await self._pipes[name].aclose()
 
-    def client(self, **limits: Any) -> ScriptedClient:
+    def client(self, **serving: Any) -> ScriptedClient:
         """A new client on a stream of its own."""
         ours, theirs = open_memory_pipes(kind=PromptMemoryPipe)
-        self.nursery.start_soon(partial(serve_messages, theirs, self.mux.service, **limits))
+        self.nursery.start_soon(partial(serve_messages, theirs, self.mux.service, **serving))
         return ScriptedClient(ours)
 
 

@@ -16,11 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Redaction, Upstream
-from mcpmux.mux.replay import ReplayBounds
+from mcpmux.config import Config, Http, Limits, Redaction, Upstream
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, SessionLimits
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.spans import Spans
@@ -150,7 +149,7 @@ async def open_over_http(
         config = Config(upstreams=(Upstream(name="docs", target=Http(url=face.url), era="newest"),))
         watching = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
         async with app.open_mux(config, **watching) as mux:
-            limits = SessionLimits(10, 300, ReplayBounds())
+            limits = Limits(max_sessions=10)
             endpoint = HttpEndpoint(mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), limits)
             await nursery.start(endpoint.run)
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -25,7 +25,7 @@ from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.downstreams.service import Session
-from mcpmux.runtime.downstreams.stream_clients import StreamClients, StreamLimits
+from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.runtime.tap import Tap
 from mcpmux.runtime.upstreams.upstream import Upstream as Server
 from mcpmux.transports.stream import open_unix_listener, serve_streams
@@ -94,8 +94,6 @@ class SharedUpstream:
         mux, server = self.mux, self.server
         assert mux is not None
         await server.settled()
-        limits = self.config.limits
-        bounds = StreamLimits(limits.max_message_bytes, limits.client_stall, limits.max_in_flight)
         connection = server.connection
         async with trio.open_nursery() as nursery:
             if connection is not None:
@@ -107,7 +105,7 @@ class SharedUpstream:
                     nursery.cancel_scope.cancel(reason="the server was lost")
 
                 nursery.start_soon(end_with_server)
-            clients = StreamClients(_Service(mux, server), bounds, trio.Event(), None)
+            clients = StreamClients(_Service(mux, server), self.config.limits, trio.Event(), None)
             await clients.serve(stream, crowded)
             nursery.cancel_scope.cancel()
 

@@ -28,8 +28,9 @@ from urllib.parse import parse_qs
 import structlog
 import trio
 
+from mcpmux.config import Limits
 from mcpmux.errors import RpcError, TransportClosed
-from mcpmux.mux.replay import Gone, ReplayBounds
+from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify
@@ -73,8 +74,7 @@ from mcpmux.runtime.downstreams.http_answer import (
 )
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import STALL_SECONDS, serve_messages
-from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.tap import Tap
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
@@ -98,19 +98,6 @@ SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
 LEARNERS_LIMIT: Final = 1000
 
 
-class SessionLimits(NamedTuple):
-    """How many sessions there may be, how long one may be idle (seconds), and what is kept for it.
-
-    `in_flight`: requests of one client at a time. `stall`: seconds that one of HTTP+SSE may read nothing.
-    """
-
-    sessions: int
-    idle: float
-    replay: ReplayBounds
-    in_flight: int = INCOMING_LIMIT
-    stall: float = STALL_SECONDS
-
-
 class SseSession(NamedTuple):
     """One client's stream over HTTP+SSE; `scope` ends it, in time unless the client says something."""
 
@@ -130,7 +117,7 @@ class HttpEndpoint:
         service: Service,
         path: str,
         policy: OriginPolicy,
-        limits: SessionLimits,
+        limits: Limits,
         sse_path: str = "",
         gate: Gate | None = None,
         mark: str = "",
@@ -172,7 +159,7 @@ class HttpEndpoint:
 
     def _end_sessions(self) -> None:
         """Those that are idle for too long, and those of principals that cannot come in any more."""
-        last = trio.current_time() - self._limits.idle
+        last = trio.current_time() - self._limits.session_idle
         for session_id, session in list(self.sessions.items()):
             orphaned = self._gate is not None and not self._gate.knows(session.session.principal)
             if orphaned or (session.idle and session.last_used < last):
@@ -184,7 +171,7 @@ class HttpEndpoint:
                 )
 
     def _is_full(self) -> bool:
-        return len(self.sessions) + len(self._streams) >= self._limits.sessions
+        return len(self.sessions) + len(self._streams) >= self._limits.max_sessions
 
     def _make_room(self, principal: Principal) -> bool:
         """End a session of the principal that has most, when it has more than `principal` will have.
@@ -348,13 +335,13 @@ class HttpEndpoint:
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
         try:
             if self._is_full() and not self._make_room(request.principal):
-                raise Busy(f"{self._limits.sessions} sessions are open; end one", "limits.max_sessions")
+                raise Busy(f"{self._limits.max_sessions} sessions are open; end one", "limits.max_sessions")
             session, result = await self._service.initialize(message, request.principal)
         except RpcError as refusal:
             await _fail(message, reply, refusal)
             return
-        session_id, limits = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits
-        opened = HttpSession(session, self._nursery, self._deadlines, limits.replay, limits.in_flight)
+        session_id, in_flight = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits.max_in_flight
+        opened = HttpSession(session, self._nursery, self._deadlines, in_flight)
         self.sessions[session_id] = opened
         if isinstance(reply, TappedReply):
             opened.watch = reply.watch
@@ -431,7 +418,7 @@ class HttpEndpoint:
             await reply.send(error.status, headers_of(error.status), encode_error(None, error))
             return
         session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
-        with trio.CancelScope(deadline=trio.current_time() + self._limits.idle) as scope:
+        with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
             async with open_sse_server_stream(
                 reply, f"{self._sse_path}?{SESSION_KEY}={session_id}"
             ) as messages:
@@ -439,14 +426,7 @@ class HttpEndpoint:
                 log.info("stream opened", streams=len(self._streams))
                 try:
                     await serve_messages(
-                        messages,
-                        self._service,
-                        self._limits.stall,
-                        stopping=self._stopping,
-                        transport="sse",
-                        in_flight=self._limits.in_flight,
-                        principal=principal,
-                        gate=self._gate,
+                        messages, self._service, self._limits, "sse", principal, self._gate, self._stopping
                     )
                 finally:
                     del self._streams[session_id]

@@ -127,7 +127,6 @@ class HttpSession:
         session: Session,
         nursery: trio.Nursery,
         deadlines: DeadlineSweeper,
-        bounds: ReplayBounds,
         in_flight: int,
     ) -> None:
         """`in_flight`: requests of it at a time. `nursery` owns calls that last, `deadlines` their time."""
@@ -136,7 +135,7 @@ class HttpSession:
         self.last_used = trio.current_time()
         self._nursery = nursery
         self._deadlines = deadlines
-        self._buffer = ReplayBuffer(bounds)
+        self._buffer = ReplayBuffer(ReplayBounds())
         self._own = OwnStream(self._buffer, session.outbox)
         self._in_flight: dict[Id, Callable[[str], None]] = {}  # what cancels each, for a reason
         self._asked = PendingRequests()

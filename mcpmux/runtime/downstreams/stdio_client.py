@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
+from mcpmux.config import Limits
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify, check_call
@@ -23,7 +24,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.downstreams.service import Service, Session
-from mcpmux.runtime.duplex_channel import INCOMING_LIMIT, DuplexChannel
+from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.inline import in_task
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STALL_SECONDS: Final = 60.0  # a client that reads nothing for so long is gone
+DEFAULT_LIMITS = Limits()
 LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
 
 
@@ -146,26 +147,25 @@ async def _pong() -> Fields:
 async def serve_messages(
     messages: MessageStream,
     service: Service,
-    stall: float = STALL_SECONDS,
-    linger: float = LINGER_SECONDS,
-    stopping: trio.Event | None = None,
+    limits: Limits = DEFAULT_LIMITS,
     transport: str = "stdio",
     principal: Principal = ANYONE,
     gate: Gate | None = None,
-    in_flight: int = INCOMING_LIMIT,
+    stopping: trio.Event | None = None,
+    linger: float = LINGER_SECONDS,
 ) -> None:
-    """Serve one client until its stream ends, or until it has read nothing for `stall` seconds.
+    """Serve one client until its stream ends, or until it has read nothing for too long.
 
-    `linger`: seconds for what it asked before its stream ended. Once `stopping` is set, what it has asked is
-    answered and what it asks is refused. `in_flight`: requests of it at a time. `messages` stays open.
-    `principal`: who the client is; `gate` knows which scopes a method needs.
+    `principal`: who the client is; `gate` knows which scopes a method needs. Once `stopping` is set, what it
+    has asked is answered and what it asks is refused. `linger`: seconds for what it asked before its stream
+    ended. `messages` stays open.
     """
 
     async def drain_after(stopping: trio.Event, channel: DuplexChannel) -> None:
         await stopping.wait()
         channel.drain()
 
-    client = DuplexClient(service, stall, principal, gate)
+    client = DuplexClient(service, limits.client_stall, principal, gate)
     if service.tap is not None:
         client.watch = Watch(service.tap, service.tap.client(transport))
         messages = tapped(messages, client.watch)
@@ -175,7 +175,7 @@ async def serve_messages(
             trio.open_nursery() as nursery,
         ):
             client.channel = channel
-            channel.incoming_limit = in_flight
+            channel.incoming_limit = limits.max_in_flight
             nursery.start_soon(client.deliver, channel, nursery.cancel_scope, name="deliver changes")
             nursery.start_soon(client.hang_up, channel, name="hang up")
             if stopping is not None:

@@ -12,17 +12,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import trio
 from trio.abc import Stream
 
+from mcpmux.config import Limits
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
-from mcpmux.runtime.duplex_channel import INCOMING_LIMIT
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls import HANDSHAKE_SECONDS, holder_of
@@ -37,14 +36,6 @@ STOPPING = "mcpmux is stopping; try again later"
 NO_JSON = "Invalid request: this port takes JSON-RPC messages, one on each line; closing"
 
 
-class StreamLimits(msgspec.Struct, frozen=True):
-    """What one client may do: the longest message, seconds without reading anything, requests in flight."""
-
-    message_bytes: int
-    stall: float
-    in_flight: int = INCOMING_LIMIT
-
-
 @dataclass(frozen=True)
 class StreamClients:
     """Serves the clients of one listener.
@@ -53,7 +44,7 @@ class StreamClients:
     """
 
     service: Service
-    limits: StreamLimits
+    limits: Limits
     stopping: trio.Event
     door: Door | None
     gate: Gate | None = None
@@ -81,8 +72,8 @@ class StreamClients:
                     return turned.status, str(turned), turned.fields
             return None
 
-        patient = PatientStream(stream, limits.stall)
-        async with open_websocket_client(patient, door, busy, limits.message_bytes, guard) as messages:
+        patient = PatientStream(stream, limits.client_stall)
+        async with open_websocket_client(patient, door, busy, limits.max_message_bytes, guard) as messages:
             if messages is None:
                 return
             messages.close_code = GOING_AWAY
@@ -92,8 +83,8 @@ class StreamClients:
                 messages.close_code = POLICY_VIOLATION
 
     async def _serve_lines(self, stream: Stream, crowded: bool) -> None:
-        patient = PatientStream(stream, self.limits.stall)
-        async with open_line_stream(patient, self.limits.message_bytes) as messages:
+        patient = PatientStream(stream, self.limits.client_stall)
+        async with open_line_stream(patient, self.limits.max_message_bytes) as messages:
             if crowded:
                 await messages.send(
                     encode_error(None, Busy("too many connections", "limits.max_connections"))
@@ -113,15 +104,7 @@ class StreamClients:
         self, messages: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS
     ) -> None:
         await serve_messages(
-            messages,
-            self.service,
-            self.limits.stall,
-            linger=linger,
-            stopping=self.stopping,
-            transport=transport,
-            in_flight=self.limits.in_flight,
-            principal=principal,
-            gate=self.gate,
+            messages, self.service, self.limits, transport, principal, self.gate, self.stopping, linger
         )
 
 
