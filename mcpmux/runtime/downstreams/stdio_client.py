@@ -45,13 +45,13 @@ class DuplexClient:
 
     _service: Service
     _stall: float
-    _principal: Principal = ANYONE
-    _gate: Gate | None = None
-    _session: Session | None = None
-    _initialized: trio.Event = field(default_factory=trio.Event)
-    _listens: set[trio.CancelScope] = field(default_factory=set)
-    channel: DuplexChannel | None = None
+    _principal: Principal
+    _gate: Gate | None
     watch: Watch | None = None
+    channel: DuplexChannel = field(init=False)
+    nursery: trio.Nursery = field(init=False)
+    _session: Session | None = field(default=None, init=False)
+    _listens: set[trio.CancelScope] = field(default_factory=set, init=False)
 
     def answer(self, request: Request, notify: Notify) -> Awaitable[Fields]:
         """Answer one request. Raises RpcError, at once or when it is awaited."""
@@ -83,14 +83,12 @@ class DuplexClient:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         self._session = session
         session.ask_unasked = self._ask
-        assert self.channel is not None
         self.channel.batches = allows_batch(session.revision)
-        self._initialized.set()
+        self.nursery.start_soon(self._deliver, session, name="deliver changes")
         return result
 
     async def _ask(self, method: str, params: Fields) -> Fields:
         """Ask the client something. Raises RpcError when it refuses or has gone."""
-        assert self.channel is not None
         try:
             return await self.channel.exchange(Call(method, params, {}), unheard)
         except TransportError as error:
@@ -106,23 +104,26 @@ class DuplexClient:
                 self._listens.discard(scope)
         raise RpcError(INVALID_REQUEST, "the client has closed its side of the stream")
 
-    async def hang_up(self, channel: DuplexChannel) -> None:
+    async def hang_up(self) -> None:
         """End the listens of a client that says nothing more: it could not end them itself any more."""
-        await channel.closed.wait()
+        await self.channel.closed.wait()
         for scope in list(self._listens):
             scope.cancel(reason="the client has closed its side")
 
-    async def deliver(self, channel: DuplexChannel, serving: trio.CancelScope) -> None:
+    async def _deliver(self, session: Session) -> None:
         """Tell a legacy client what changes, until it goes, we stop, or it does not read any more."""
-        await self._initialized.wait()
-        assert self._session is not None
         try:
-            while (event := await self._session.outbox.take()) is not None:
+            while (event := await session.outbox.take()) is not None:
                 with trio.fail_after(self._stall):
-                    await channel.notify(event.method, event.params)
+                    await self.channel.notify(event.method, event.params)
         except (TransportError, trio.TooSlowError):
-            log.warning("client does not read any more; closing it", client=repr(self._session))
-            serving.cancel(reason="the client does not read")
+            log.warning("client does not read any more; closing it", client=repr(session))
+            self.nursery.cancel_scope.cancel(reason="the client does not read")
+
+    async def drain_after(self, stopping: trio.Event) -> None:
+        """Answer nothing new once we stop."""
+        await stopping.wait()
+        self.channel.drain()
 
     def leave(self) -> None:
         """The client has gone: nothing of its interest stays behind."""
@@ -160,27 +161,22 @@ async def serve_messages(
     has asked is answered and what it asks is refused. `linger`: seconds for what it asked before its stream
     ended. `messages` stays open.
     """
-
-    async def drain_after(stopping: trio.Event, channel: DuplexChannel) -> None:
-        await stopping.wait()
-        channel.drain()
-
     client = DuplexClient(service, limits.client_stall, principal, gate)
     if service.tap is not None:
         client.watch = Watch(service.tap, service.tap.client(transport))
         messages = tapped(messages, client.watch)
     try:
         async with (
-            open_duplex_channel(messages, client.answer, client.hear, objects=True, linger=linger) as channel,
-            trio.open_nursery() as nursery,
+            trio.open_nursery() as client.nursery,
+            open_duplex_channel(
+                messages, client.answer, client.hear, objects=True, linger=linger
+            ) as client.channel,
         ):
-            client.channel = channel
-            channel.incoming_limit = limits.max_in_flight
-            nursery.start_soon(client.deliver, channel, nursery.cancel_scope, name="deliver changes")
-            nursery.start_soon(client.hang_up, channel, name="hang up")
+            client.channel.incoming_limit = limits.max_in_flight
+            client.nursery.start_soon(client.hang_up, name="hang up")
             if stopping is not None:
-                nursery.start_soon(drain_after, stopping, channel, name="drain")
-            await channel.ended.wait()
-            nursery.cancel_scope.cancel()
+                client.nursery.start_soon(client.drain_after, stopping, name="drain")
+            await client.channel.ended.wait()
+            client.nursery.cancel_scope.cancel()
     finally:
         client.leave()
