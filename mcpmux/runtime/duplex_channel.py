@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
-from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -81,9 +80,9 @@ class InlineExchange:
         self._scope: trio.CancelScope | None = None
         self._attended = False
 
-    def start(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+    def start(self, work: Coroutine[Any, Any, None], context: Context, at_once: bool = True) -> None:
         self._running = running = Inline(work, context, self.attend)
-        if not running.start():
+        if not at_once or not running.start():
             self.attend()
 
     def attend(self) -> None:
@@ -134,7 +133,7 @@ class DuplexChannel(Channel):
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
         self._answer = answer
-        self._incoming: dict[Id, InlineExchange | trio.CancelScope] = {}  # the peer's exchanges in progress
+        self._incoming: dict[Id, InlineExchange] = {}  # the peer's exchanges in progress
         self._context = copy_context()  # each of them has its own copy
         self._reading = trio.CancelScope()
         self._draining = False
@@ -212,8 +211,7 @@ class DuplexChannel(Channel):
             finally:
                 self.closed.set()
                 for exchange in list(self._incoming.values()):  # they go on, in tasks of this nursery
-                    if isinstance(exchange, InlineExchange):
-                        exchange.attend()
+                    exchange.attend()
                 self.pending_requests.fail_all(self._close_reason)
             self._nursery.cancel_scope.deadline = trio.current_time() + linger
         self.ended.set()
@@ -287,34 +285,25 @@ class DuplexChannel(Channel):
         elif len(self._incoming) >= self.incoming_limit:
             busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
-        elif batch is None:
-            exchange = self._incoming[request.id] = InlineExchange(self._nursery)
-            exchange.start(self._serve(request), self._context.copy())
         else:
-            batch.expect()
-            scope = self._incoming[request.id] = trio.CancelScope()
-            serve = partial(self._serve_in_batch, request, scope, batch)
-            self._nursery.start_soon(serve, name="exchange of a batch")
+            if batch is not None:
+                batch.expect()
+            exchange = self._incoming[request.id] = InlineExchange(self._nursery)
+            # What comes behind it in its batch is looked at before.
+            exchange.start(self._serve(request, batch), self._context.copy(), batch is None)
 
     # What the peer asks: each request is answered once, alone or with the rest of its batch, or not at all
-    # when the peer has cancelled it. One that fails hurts no other.
+    # when the peer has cancelled it. One that fails hurts no other. The last of a batch sends all answers.
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: Request, batch: BatchAnswer | None) -> None:
         try:
-            data = await self._encoded_answer(request)
-            if not self._offer(data):
-                await self._send_answer(data)
-        finally:
-            del self._incoming[request.id]
-            self._stop_when_drained()
-
-    async def _serve_in_batch(self, request: Request, scope: trio.CancelScope, batch: BatchAnswer) -> None:
-        """The one that is done last sends the answers of all."""
-        data: bytes | None = None
-        try:
-            with scope:
+            try:
                 data = await self._encoded_answer(request)
-            whole = batch.settle(data)
+            except trio.Cancelled:
+                if batch is not None:
+                    self._say_soon(batch.settle())
+                raise
+            whole = data if batch is None else batch.settle(data)
             if whole is not None and not self._offer(whole):
                 await self._send_answer(whole)
         finally:
@@ -351,7 +340,7 @@ class DuplexChannel(Channel):
             request_id = id_of(params.get("requestId"))
             exchange = self._incoming.get(request_id) if request_id is not None else None
             if exchange is not None:
-                exchange.cancel(reason="the peer cancelled the request")
+                exchange.cancel("the peer cancelled the request")
             else:
                 self.withdraw_question(request_id)
         elif message.method == m.PROGRESS:
