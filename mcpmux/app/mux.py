@@ -114,11 +114,11 @@ class Mux:
             self.merger,
             self.hub,
             self.tasks,
+            self._access,
             server_info,
             config.identity.instructions,
-            self._access,
         )
-        self.service = MuxService(self.router, self.hub, server_info, tap, StateSeal(_key_of(config)), mark)
+        self.service = MuxService(self.router, self.hub, tap, StateSeal(_key_of(config)), mark)
 
     def _adopt(self, config: Config) -> None:
         """Make sessions as this configuration says from now on."""
@@ -213,13 +213,12 @@ class Mux:
         plan = plan_change(before, config)
         if not plan:
             return plan
-        merging, server_info = config.merging, implementation(config.identity)
+        merging, self._server_info = config.merging, implementation(config.identity)
         self.hub.window = merging.change_window
         self.merger.page_size, self.merger.strict = merging.page_size, merging.strict
         if merging.cursor_key != before.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
-        self.router.instructions = config.identity.instructions
-        self.router.server_info = self.service.server_info = self._server_info = server_info
+        self.router.present_itself(self._server_info, config.identity.instructions)
         self.store.follow(config.caching)
         for session in self.upstreams.sessions():
             if config.caching != before.caching:

@@ -91,21 +91,19 @@ class Router:
         merger: Merger,
         hub: NotificationHub,
         tasks: Tasks,
+        access: AccessControl,
         server_info: Raw,
         instructions: str | None,
-        access: AccessControl | None = None,
     ) -> None:
         self._registry = registry
-        self.access = access if access is not None else AccessControl()
+        self.access = access
         self.namespace = namespace  # replaced as a whole when the set of upstreams changes
         self._merger = merger
         self._hub = hub
         self._tasks = tasks
         self._catalog = Catalog(registry)
         self._personal = hub.personal
-        self.server_info = server_info
-        self._signature = Signature(server_info)
-        self.instructions = instructions
+        self.present_itself(server_info, instructions)
         self._routes: dict[str, Route] = {
             m.DISCOVER: self._signed(self._discover),
             m.RESOURCES_READ: self._read,
@@ -115,6 +113,11 @@ class Router:
             **dict.fromkeys(m.PAGED, self._signed(merger.page)),
             **dict.fromkeys(m.ABOUT_ONE_TASK, self._about_task),
         }
+
+    def present_itself(self, server_info: Raw, instructions: str | None) -> None:
+        """From now on clients are told this about the whole."""
+        self.server_info, self.instructions = server_info, instructions
+        self._signature = Signature(server_info)
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""

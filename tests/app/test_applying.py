@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.config import Config, Http, Merging, Secret, Stdio, Upstream
+from mcpmux.config import Config, Http, Identity, Merging, Secret, Stdio, Upstream
+from mcpmux.protocol.call import SERVER_INFO
 from mcpmux.runtime.upstreams.registry import RETIRE_SECONDS
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import Subscribable
@@ -67,6 +68,19 @@ async def test_an_added_upstream_is_there_and_an_unchanged_one_keeps_its_session
         assert "more+memo:1" in await uris(client)
         assert world.mux.upstreams["docs"].connection is before is not None
         assert world.connects == {"docs": 1, "more": 1}
+
+
+async def test_a_changed_identity_is_told_at_once(autojump_clock):
+    async with open_world({"docs": docs(), "more": docs()}) as world:
+        client = world.client()
+        identity = Identity(name="renamed", instructions="Ask.")
+        assert world.mux.apply(attrs.evolve(world.mux.config, identity=identity))
+        for method in ("server/discover", "resources/list"):
+            result = await client.request(method, {})
+            assert result["_meta"][SERVER_INFO]["name"] == "renamed"
+        assert (await client.request("server/discover", {}))["instructions"].startswith("Ask.")
+        initialized = await world.client().initialize(LEGACY)
+        assert initialized["serverInfo"]["name"] == "renamed"
 
 
 async def test_a_removed_upstream_is_gone_at_once_and_clients_hear_of_it(autojump_clock):

@@ -97,8 +97,6 @@ class SharedUpstream:
         connection = server.connection
         async with trio.open_nursery() as nursery:
             if connection is not None:
-                if connection.facts.info:
-                    mux.router.server_info = connection.facts.info
 
                 async def end_with_server() -> None:
                     await connection.closed.wait()

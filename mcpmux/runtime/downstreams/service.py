@@ -53,7 +53,7 @@ from mcpmux.protocol.era import (
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Id, Raw
+from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import no_task
@@ -75,7 +75,6 @@ _ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
 
 _MODERN_ONLY: Final = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
 _TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
-STATE_KEY_BYTES: Final = 32
 
 
 class Session(Protocol):
@@ -121,21 +120,19 @@ class MuxService:
         self,
         router: Router,
         hub: NotificationHub,
-        server_info: Raw,
-        tap: Tap | None = None,
-        state_seal: StateSeal | None = None,
-        mark: str = "",
+        tap: Tap | None,
+        state_seal: StateSeal,
+        mark: str,
     ) -> None:
         """`tap` watches what clients do; `state_seal` binds a server's states to principals.
 
         `mark` stands in front of states and task ids, so that they come back to this worker.
         """
         self._mark = mark
-        self._state_seal = state_seal or StateSeal(secrets.token_bytes(STATE_KEY_BYTES))
+        self._state_seal = state_seal
         self.tap = tap
         self._router = router
         self._hub = hub
-        self.server_info = server_info
 
     def answer(
         self, request_id: Id, call: Call, notify: Notify, *, watched_already: bool = False
@@ -220,7 +217,7 @@ class MuxService:
         result = {
             "protocolVersion": raw(revision),
             "capabilities": raw(capabilities),
-            "serverInfo": self.server_info,
+            "serverInfo": self._router.server_info,
         }
         if instructions is not None:
             result["instructions"] = raw(instructions)
@@ -256,8 +253,8 @@ class LegacySession:
         hub: NotificationHub,
         revision: str,
         client: ClientFacts,
-        tap: Tap | None = None,
-        principal: Principal = ANYONE,
+        tap: Tap | None,
+        principal: Principal,
     ) -> None:
         self._router = router
         self._hub = hub
