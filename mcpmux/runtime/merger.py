@@ -297,18 +297,18 @@ class Merger:
         seal: CursorSeal,
         page_size: int,
         hides: Hides,
-        access: AccessControl | None = None,
-        store: CacheStore | None = None,
+        access: AccessControl,
+        store: CacheStore,
         *,
-        strict: bool = False,
+        strict: bool,
     ) -> None:
         """`hides`: which tasks are not the client's. `access`: what else its principal does not see.
 
         `strict`: a list that lacks something is an error.
         """
         self.strict = strict
-        self._access = access if access is not None else AccessControl()
-        self._store = store if store is not None else CacheStore()
+        self._access = access
+        self._store = store
         self._counts = self._store.count(MERGED)
         self._registry = registry
         self._hides = hides

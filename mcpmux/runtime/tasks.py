@@ -84,7 +84,7 @@ class Tasks:
 
     _personal: Personal
     _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
-    _access: AccessControl = field(default_factory=AccessControl)
+    _access: AccessControl
     _asked: dict[tuple[str, str], Asked] = field(default_factory=dict)
     _parked: dict[str, Wait] = field(default_factory=dict)
     _nursery: trio.Nursery = field(init=False)
