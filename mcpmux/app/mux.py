@@ -179,9 +179,9 @@ class Mux:
     async def _find_client(self, key: str, question: Question) -> Client | None:
         client = await self._client_meant(key, question)
         space = self.upstreams.space(key)
-        if client is not None and not self._access.sees(client.principal, upstream_of(key)):
+        if client is None or space is None or not self._access.sees(client.principal, upstream_of(key)):
             return None
-        return Addressee(client, space) if client is not None and space is not None else None
+        return Addressee(client, space)
 
     async def _client_meant(self, key: str, question: Question) -> Client | None:
         if question.client is not None:
@@ -228,7 +228,7 @@ class Mux:
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
         if config.access != before.access:
-            self.router.policy = policy_of(config.access)
+            self.router.adopt(policy_of(config.access))
         for follower in self.followers:
             follower(config)
         return plan

@@ -54,10 +54,10 @@ class AccessControl:
 
     def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
         """Which items of an upstream's list are shown, by their names. A task, by its id, is as its tool."""
-        policy, method, principal = self.policy, call.method, call.principal
+        policy, method = self.policy, call.method
         if method == m.TASKS_LIST:
             names = [self.tool_of(key, task_id) for task_id in names]
-        return [policy is None or policy.shows(principal, upstream, method, name) for name in names]
+        return [policy is None or policy.shows(call.principal, upstream, method, name) for name in names]
 
     def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
         """An upstream's own answer to a list (changed in place), or to anything else."""
@@ -83,12 +83,6 @@ class AccessControl:
             allowed, rule = self.policy.decide(principal, upstream, method, target)
             if not allowed:
                 raise as_refused(refusal, rule)
-
-    def check_uri(self, principal: Principal, upstream: str, use: str, uri: str, refusal: RpcError) -> None:
-        """The same for a URI, or for a template that is to be completed."""
-        if self.policy is not None:
-            target = Target(uri, is_template=True) if use == m.COMPLETE else uri
-            self.check(principal, upstream, use, target, refusal)
 
     def candidates(
         self, principal: Principal, upstreams: Collection[str], use: str, uri: str, *, is_uri: bool = True
@@ -138,30 +132,28 @@ class AccessControl:
         """
         if self.policy is None:
             return None
-        method, principal = call.method, call.principal
-        if method in m.PAGED:
+        use = call.method
+        target: str | Target | None = None
+        refusal = no_method(use)
+        if use in m.PAGED:
             if self.visible(call, [upstream]):
                 return None
-            empty = {"resultType": raw("complete"), m.PAGED[method].items: raw([])}
+            empty = {"resultType": raw("complete"), m.PAGED[use].items: raw([])}
             return {**empty, "ttlMs": raw(0), "cacheScope": raw("private")}
-        if method == m.RESOURCES_READ:
-            uri = call.text("uri") or ""
-            self.check(principal, upstream, method, uri, no_resource(uri))
-        elif method in (m.TOOLS_CALL, m.PROMPTS_GET):
-            name = call.text("name") or ""
-            kind = "tool" if method == m.TOOLS_CALL else "prompt"
-            self.check(principal, upstream, method, name, no_item(kind, name))
-        elif method in m.ABOUT_ONE_TASK:
-            tool = self.tool_of(key, call.text(TASK_ID))
-            self.check(principal, upstream, m.TOOLS_CALL, tool, no_task())
-        elif method == m.COMPLETE:
-            _, key, named = self.read_ref(call)
-            if key == "uri":
-                self.check_uri(principal, upstream, method, named, no_resource(named))
-            else:
-                self.check(principal, upstream, method, named, no_item("prompt", named))
-        else:
-            self.check(principal, upstream, method, None, no_method(method))
+        if use == m.RESOURCES_READ:
+            target = call.text("uri") or ""
+            refusal = no_resource(target)
+        elif use in (m.TOOLS_CALL, m.PROMPTS_GET):
+            target = call.text("name") or ""
+            refusal = no_item("tool" if use == m.TOOLS_CALL else "prompt", target)
+        elif use in m.ABOUT_ONE_TASK:
+            use, target, refusal = m.TOOLS_CALL, self.tool_of(key, call.text(TASK_ID)), no_task()
+        elif use == m.COMPLETE:
+            _, member, named = self.read_ref(call)
+            target, refusal = named, no_item("prompt", named)
+            if member == "uri":
+                target, refusal = Target(named, is_template=True), no_resource(named)
+        self.check(call.principal, upstream, use, target, refusal)
         return None
 
     # What an upstream is at all
@@ -178,11 +170,9 @@ class AccessControl:
 
     def may_hear(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
         """Whether the change of a list may be told, when one of `upstreams` (None: any) has changed."""
-        policy = self.policy
-        if policy is None or upstreams is None:
+        if (policy := self.policy) is None or upstreams is None:
             return True
-        capability = _CAPABILITY_OF_CHANGE[change]
-        return any(policy.offers(principal, name, capability) for name in upstreams)
+        return any(policy.offers(principal, name, _CAPABILITY_OF_CHANGE[change]) for name in upstreams)
 
 
 def _narrowed(policy: Policy, principal: Principal, upstream: str, facts: ServerFacts) -> ServerFacts:

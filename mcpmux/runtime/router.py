@@ -18,6 +18,7 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
+from mcpmux.mux.spelling import Target
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
 from mcpmux.protocol.codes import (
@@ -77,8 +78,6 @@ STARTUP_SECONDS: Final = 10.0
 
 
 Route = Callable[[Call, Notify], Awaitable[Fields]]
-Introduction = tuple[dict[str, object], str | None]
-"""(capabilities, instructions) of the whole."""
 
 
 class Router:
@@ -132,7 +131,7 @@ class Router:
         return route(call, notify)
 
     def _signed(self, route: Route) -> Route:
-        """A route whose results do not come from `_ask`, which signs by itself."""
+        """A route whose results `_ask` has not signed."""
 
         async def answer(call: Call, notify: Notify) -> Fields:
             return self._signature.put_on(await route(call, notify))
@@ -141,8 +140,12 @@ class Router:
 
     async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
         """Answer a call when there is one upstream, whose words are the clients' own."""
-        if self.access.policy is not None and (answer := self._judge(only, call)) is not None:
-            return answer
+        if self.access.policy is not None:
+            # For who may not know of it no session of its own is opened.
+            is_seen = self.access.sees(call.principal, only)
+            key = self._registry.for_call(only, call).key if is_seen else ""
+            if (answer := self.access.admit(call, only, key)) is not None:
+                return answer
         upstream = self._registry.for_call(only, call)
         try:
             if call.method in m.ABOUT_TASKS:
@@ -211,21 +214,12 @@ class Router:
         return url_questions(visits)
 
     def _note_visits(self, upstream: Upstream, call: Call, result: Fields) -> None:
-        """A legacy client that is sent to URLs will be told when these visits are completed."""
         for elicitation_id in elicitation_ids(result):
             self._personal.own_elicitation(upstream.key, elicitation_id, call.client)
 
-    def _judge(self, only: str, call: Call) -> Fields | None:
-        """The answer to a call that the only upstream there is need not see, None for any other.
-
-        Raises Refused.
-        """
-        seen = self.access.sees(call.principal, only)
-        # A session of its own may be opened by that.
-        key = self._registry.for_call(only, call).key if seen else ""
-        return self.access.admit(call, only, key)
-
-    async def introduce(self, *, legacy: bool = False, principal: Principal = ANYONE) -> Introduction:
+    async def introduce(
+        self, *, legacy: bool = False, principal: Principal = ANYONE
+    ) -> tuple[dict[str, object], str | None]:
         """(capabilities, instructions) of what `principal` may use, once starting upstreams had their chance.
 
         `legacy`: servers of both eras may offer other things to a client of a legacy revision.
@@ -243,13 +237,8 @@ class Router:
         """Whether a principal may hear of changes of a list (the notification's method)."""
         return self.access.may_hear(principal, change, self._registry)
 
-    @property
-    def policy(self) -> Policy | None:
-        """The access rules in force; None when everything is allowed. To change them is one step."""
-        return self.access.policy
-
-    @policy.setter
-    def policy(self, policy: Policy | None) -> None:
+    def adopt(self, policy: Policy | None) -> None:
+        """These access rules are in force from now on; None: everything is allowed."""
         self.access.policy = policy
         self._merger.forget()
         self._hub.rules_changed(self._registry)
@@ -384,7 +373,6 @@ class Router:
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
 
     def _routed(self, call: Call, owner: str, params: Fields, notify: Notify) -> Awaitable[Fields]:
-        """Ask `owner`, see `_ask`. Raises RpcError at once when it was removed."""
         return self._ask(self._registry.for_call(owner, call), call.with_params(params), notify)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
@@ -393,12 +381,10 @@ class Router:
         if found is None:
             raise no_task()
         owner, own = found
-        if self.access.policy is not None:
-            if not self.access.may_use(call.principal, owner, m.TOOLS_CALL):
-                raise as_refused(no_task(), NO_RULE)
-            key = self._registry.for_call(owner, call).key
-            tool = self.access.tool_of(key, own)
-            self.access.check(call.principal, owner, m.TOOLS_CALL, tool, no_task())
+        if not self.access.may_use(call.principal, owner, m.TOOLS_CALL):
+            raise as_refused(no_task(), NO_RULE)
+        tool = self.access.tool_of(self._registry.for_call(owner, call).key, own)
+        self.access.check(call.principal, owner, m.TOOLS_CALL, tool, no_task())
 
         def resolve(task_id: str) -> str:
             named = namespace.resolve_task(task_id)
@@ -408,15 +394,12 @@ class Router:
         return await self._routed(call, owner, params, notify)
 
     async def _resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
-        """(upstream, its own URI, who might own it, too, and could not be asked) of a URI.
-
-        Or of a template when `use` is COMPLETE. Raises RpcError.
-        """
+        """(upstream, its own URI, who might own it, too, and could not be asked) of a URI or a template."""
         namespace, access = self.namespace, self.access
         found = namespace.resolve_uri(uri)
         if found is not None:
-            if access.policy is not None:
-                access.check_uri(call.principal, found[0], use, found[1], no_resource(uri))
+            target = Target(found[1], is_template=True) if use == m.COMPLETE else found[1]
+            access.check(call.principal, found[0], use, target, no_resource(uri))
             return (*found, {})
         # Who may not have it from an upstream does not even make that upstream be asked.
         asked = access.candidates(call.principal, self._registry, use, uri)
@@ -433,7 +416,7 @@ class Router:
         *,
         all_asked: int,
     ) -> str:
-        """The only owner of what names nobody. Raises RpcError when that is unclear or there is none."""
+        """The only owner of what names nobody. Raises RpcError if there is none, or several."""
         candidates, missing = owners
         if missing and len(candidates) < 2 and (not candidates or self._merger.strict):
             raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
@@ -447,10 +430,7 @@ class Router:
     async def _resolve_name(
         self, list_method: str, name: str, call: Call, use: str
     ) -> tuple[str, str, Reasons]:
-        """(upstream, its own name, who might have it, too) of the name of something in a list.
-
-        Raises RpcError.
-        """
+        """As `_resolve_uri`, of the name of something in a list."""
         namespace, access = self.namespace, self.access
         missing = no_item(m.LISTS[list_method].items.removesuffix("s"), name)
         found = namespace.resolve_name(name)
@@ -467,6 +447,5 @@ class Router:
             if own is None:
                 raise missing
             found = found[0], own
-        if access.policy is not None:
-            access.check(call.principal, found[0], use, found[1], missing)
+        access.check(call.principal, found[0], use, found[1], missing)
         return (*found, {})
