@@ -91,6 +91,7 @@ Handling = Coroutine[Any, Any, None]
 """What is still to be done for a request."""
 
 JSON_TYPE: Final = "application/json"
+NOT_JSON: Final = f"Content-Type must be {JSON_TYPE}"
 _OBJECT: Final = b"{"  # what most bodies begin with, and no batch does
 SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
 SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
@@ -163,12 +164,11 @@ class HttpEndpoint:
         for session_id, session in list(self.sessions.items()):
             orphaned = self._gate is not None and not self._gate.knows(session.session.principal)
             if orphaned or (session.idle and session.last_used < last):
-                del self.sessions[session_id]
-                session.close()
-                log.info(
-                    "session of nobody ended" if orphaned else "idle session ended",
-                    sessions=len(self.sessions),
-                )
+                self._end(session_id, "session of nobody ended" if orphaned else "idle session ended")
+
+    def _end(self, session_id: str, event: str, **facts: str) -> None:
+        self.sessions.pop(session_id).close()
+        log.info(event, **facts, sessions=len(self.sessions))
 
     def _is_full(self) -> bool:
         return len(self.sessions) + len(self._streams) >= self._limits.max_sessions
@@ -187,8 +187,7 @@ class HttpEndpoint:
         ]
         if not principal or most <= counts[principal.name] + 1 or not idle:
             return False
-        self.sessions.pop(min(idle)[1]).close()
-        log.info("session ended for another principal", principal=greedy, sessions=len(self.sessions))
+        self._end(min(idle)[1], "session ended for another principal", principal=greedy)
         return True
 
     async def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> None:
@@ -238,9 +237,7 @@ class HttpEndpoint:
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> HttpReply:
         """Tell the tap what comes in, and have it see what goes out."""
         session = self._find_session(request)
-        watch = session.watch if session is not None else None
-        if watch is None:
-            watch = self._legs.of(tap, request.peer)
+        watch = (session.watch if session is not None else None) or self._legs.of(tap, request.peer)
         watch.rest()
         if request.path != self._path:
             return reply
@@ -248,16 +245,9 @@ class HttpEndpoint:
             tap.message_passed(watch.leg, "in", request.body)
         return TappedReply(reply, watch)
 
-    async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
-        await in_task()
-        if request.path == self._sse_path:
-            await self._handle_sse(request, reply)
-        else:
-            await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
-
     def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.headers.get("content-type", "") != JSON_TYPE and not _is_json(request):
-            return refuse_with(reply, 415, "Content-Type must be application/json")
+            return refuse_with(reply, 415, NOT_JSON)
         try:
             if request.body[:1] != _OBJECT and (session := self._batching(request)) is not None:
                 messages = read_batch(request.body)
@@ -352,15 +342,16 @@ class HttpEndpoint:
 
     async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
         """A notification or an answer: nothing to say but that it was taken."""
-        try:
-            session = self._session_of(request) if SESSION_HEADER in request.headers else None
-        except NoSession as error:
-            await reply.send(error.status, JSON, encode_error(None, error))
-            return
-        if session is not None and isinstance(message, Notification):
-            session.take_notification(message)
-        elif session is not None and isinstance(message, Reply | ErrorReply):
-            session.take_answer(message)
+        if SESSION_HEADER in request.headers:
+            try:
+                session = self._session_of(request)
+            except NoSession as error:
+                await reply.send(error.status, JSON, encode_error(None, error))
+                return
+            if isinstance(message, Notification):
+                session.take_notification(message)
+            elif isinstance(message, Reply | ErrorReply):
+                session.take_answer(message)
         await reply.send(202, ())
 
     async def _get(self, request: HttpRequest, reply: HttpReply) -> None:
@@ -373,14 +364,11 @@ class HttpEndpoint:
             await refuse_with(reply, 400, str(gone))
 
     async def _delete(self, request: HttpRequest, reply: HttpReply) -> None:
-        session = self._find_session(request)
-        if session is None:
+        if self._find_session(request) is None:
             await refuse_with(reply, 404, "Session not found")
-            return
-        del self.sessions[request.headers[SESSION_HEADER]]
-        session.close()
-        log.info("session ended", sessions=len(self.sessions))
-        await reply.send(204, ())
+        else:
+            self._end(request.headers[SESSION_HEADER], "session ended")
+            await reply.send(204, ())
 
     def _session_of(self, request: HttpRequest) -> HttpSession:
         if SESSION_HEADER not in request.headers:
@@ -402,8 +390,11 @@ class HttpEndpoint:
     # lives as long as its stream; when the client leaves, its calls are cancelled. What the messages say is
     # the business of the duplex client that serves them, as on stdio: any revision may travel here.
 
-    async def _handle_sse(self, request: HttpRequest, reply: HttpReply) -> None:
-        if request.method == "GET":
+    async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
+        await in_task()
+        if request.path != self._sse_path:
+            await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
+        elif request.method == "GET":
             await self._open_stream(request.principal, reply)
         elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
             await self._post_to_stream(self._streams.get(session_ids[0]), request, reply)
@@ -419,9 +410,8 @@ class HttpEndpoint:
             return
         session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
         with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
-            async with open_sse_server_stream(
-                reply, f"{self._sse_path}?{SESSION_KEY}={session_id}"
-            ) as messages:
+            address = f"{self._sse_path}?{SESSION_KEY}={session_id}"
+            async with open_sse_server_stream(reply, address) as messages:
                 self._streams[session_id] = SseSession(messages, scope, principal)
                 log.info("stream opened", streams=len(self._streams))
                 try:
@@ -441,7 +431,7 @@ class HttpEndpoint:
             await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
             return
         if not _is_json(request):
-            await refuse_with(reply, 415, "Content-Type must be application/json")
+            await refuse_with(reply, 415, NOT_JSON)
             return
         try:
             if is_batch(request.body):
@@ -455,8 +445,8 @@ class HttpEndpoint:
             await session.messages.take(request.body)
         except TransportClosed as error:
             await refuse_with(reply, 404, f"Session not found: {error}")
-            return
-        await reply.send(202, ())
+        else:
+            await reply.send(202, ())
 
 
 def _is_json(request: HttpRequest) -> bool:
