@@ -67,7 +67,8 @@ AMBIGUOUS: Final = (
 class Channel:
     """Exchanges with one peer. Its tasks are in `_nursery`, which whoever opens it sets.
 
-    `closed`: the peer will say nothing more. `legacy_only`: no modern server is to be expected there.
+    `closed`: the peer will say nothing more. `find_client` finds who is asked when the server asks something
+    that no call has caused; without it nobody is. `legacy_only`: no modern server is to be expected there.
     `hearing`: whether what a legacy server says of its own accord is heard; `HEARING` says when that changes.
     `doubtful`: the server has refused something as one of another era would.
     """
@@ -81,7 +82,7 @@ class Channel:
         self.pending_requests = PendingRequests()
         self.may_ask = m.ASKED_DURING  # in which of our requests the server may ask something
         self.parked: dict[str, PendingRequest] = {}  # by state
-        self.find_client: FindClient = _find_nobody
+        self.find_client: FindClient | None = None
         self._revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
         self._tell = send
         self._hear = hear
@@ -158,7 +159,6 @@ class Channel:
         raise NotImplementedError
 
     def _close(self, pending: PendingRequest) -> None:
-        """The wait is over: the pending request is gone, or parked."""
         if pending.dropped:
             method, count = pending.call.method, pending.dropped
             log.warning("events dropped for a slow client", method=method, count=count)
@@ -174,7 +174,6 @@ class Channel:
     # Calls that wait for their client's answers
 
     def _park(self, pending: PendingRequest) -> Fields:
-        """What a client gets when the server asks before it answers. Raises RpcError when too many wait."""
         if len(self.parked) >= PARK_LIMIT:
             raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
         state = secrets.token_urlsafe(STATE_BYTES)
@@ -188,7 +187,6 @@ class Channel:
         return await self.exchange(call, notify, parked=await self._resumed(call))
 
     async def _resumed(self, call: Call) -> PendingRequest:
-        """The parked request that a repeated call goes on with, once its answers are passed on."""
         state = call.text(STATE) or ""
         pending = self.parked.get(state)
         if pending is None or not _is_same(pending.call, call):
@@ -230,7 +228,6 @@ class Channel:
         self._expiring = False
 
     async def _give_up(self, pending: PendingRequest) -> None:
-        """Nobody will go on with a parked call: the server is told, and forgets it."""
         with suppress(TransportError):
             for request in pending.asked.values():
                 await self._tell(encode_error(request.id, _unanswered()))
@@ -257,7 +254,6 @@ class Channel:
             await self._tell(encode_error(request.id, refusal))
 
     async def _reply(self, request: Request, answer: Fields) -> None:
-        """Give the server a client's answer, in the words of its revision."""
         answer = downgrade_answer(request.method, answer, self._revision)
         await self._tell(encode_reply(request.id, answer))
 
@@ -279,7 +275,7 @@ class Channel:
             question = Question(method, params, None, cause.call.client)
             cause.push(Event(m.ASKED, {}))
         try:
-            client = await self.find_client(question)
+            client = await self.find_client(question) if self.find_client is not None else None
             if client is None:
                 raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
             if not offers(client.capabilities, method, params):
@@ -292,7 +288,6 @@ class Channel:
                 cause.push(Event(m.ANSWERED, {}))
 
     def _waiting_for(self, task_id: str) -> PendingRequest | None:
-        """The `tasks/result` that waits for a task; None when there is none."""
         waiting = (t for t in self.pending_requests if t.call.method == m.TASKS_RESULT)
         return next((pending for pending in waiting if pending.call.text(TASK_ID) == task_id), None)
 
@@ -306,10 +301,6 @@ class Channel:
         if len(candidates) > 1 and (client is None or any(t.call.client is not client for t in candidates)):
             raise RpcError(INVALID_REQUEST, AMBIGUOUS)
         return candidates[0]
-
-    def ask_clients_by(self, find: FindClient) -> None:
-        """Who is asked when the server asks something that no call has caused."""
-        self.find_client = find
 
     # What a server's session needs besides
 
@@ -356,7 +347,6 @@ def _has_asked(pending: PendingRequest) -> bool:
 
 
 def _is_same(first: Call, again: Call) -> bool:
-    """Whether a call repeats another: the same method on the same target, by the same somebody."""
     same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
     same_somebody = first.principal.name == again.principal.name
     return first.method == again.method and same_target and same_somebody
@@ -364,7 +354,3 @@ def _is_same(first: Call, again: Call) -> bool:
 
 def _unanswered() -> RpcError:
     return RpcError(INVALID_REQUEST, "the client did not answer")
-
-
-async def _find_nobody(_question: Question) -> None:
-    """For a server whose questions have no one to go to."""

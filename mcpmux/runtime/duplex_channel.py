@@ -170,9 +170,8 @@ class DuplexChannel(Channel):
             self._nursery.start_soon(self._say_farewell, farewell)
 
     async def _say_farewell(self, message: bytes) -> None:
-        with trio.move_on_after(FAREWELL_SECONDS, shield=True):
-            with suppress(TransportError):  # the reader notices that the peer is gone
-                await self._messages.send(message)
+        with trio.move_on_after(FAREWELL_SECONDS, shield=True), suppress(TransportError):
+            await self._messages.send(message)
 
     def settle(self, facts: ServerFacts) -> None:
         super().settle(facts)
@@ -233,7 +232,6 @@ class DuplexChannel(Channel):
                 await self._objected.park()
 
     def _take_batch(self, data: bytes) -> None:
-        """Take every message in a batch; what it asks is answered together. Raises BadMessage."""
         batch = BatchAnswer()
         for message in read_batch(data):
             if isinstance(message, BadMessage):
@@ -249,15 +247,14 @@ class DuplexChannel(Channel):
         self._refused += 1
         if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood must not flood the log
             log.warning("message refused", reason=bad.message, refused_so_far=self._refused)
-        if not self._objects and bad.id is not None:
-            nonsense = ErrorReply(
-                bad.id, INTERNAL_ERROR, f"the server's answer makes no sense: {bad.message}"
-            )
-            self.pending_requests.take_answer(nonsense)
-        if self._objects and batch is not None:
+        if not self._objects:
+            if bad.id is not None:
+                reason = f"the server's answer makes no sense: {bad.message}"
+                self.pending_requests.take_answer(ErrorReply(bad.id, INTERNAL_ERROR, reason))
+        elif batch is not None:
             batch.expect()
             batch.settle(encode_error(bad.id, bad))  # never the last: the batch is still being read
-        elif self._objects:
+        else:
             self._say_soon(encode_error(bad.id, bad))
 
     def _say_soon(self, objection: bytes | None) -> None:
@@ -305,7 +302,9 @@ class DuplexChannel(Channel):
                 raise
             whole = data if batch is None else batch.settle(data)
             if whole is not None and not self._offer(whole):
-                await self._send_answer(whole)
+                await in_task()
+                with suppress(TransportError):  # the reader notices that the peer is gone
+                    await self._messages.send(whole)
         finally:
             del self._incoming[request.id]
             self._stop_when_drained()
@@ -324,12 +323,6 @@ class DuplexChannel(Channel):
         if not self._offer(message):
             await in_task()
             await self._messages.send(message)
-
-    async def _send_answer(self, data: bytes) -> None:
-        """Wait to send to a peer that may be gone; the reader notices that on its own."""
-        await in_task()
-        with suppress(TransportError):
-            await self._messages.send(data)
 
     def _take_notification(self, message: Notification) -> None:
         try:

@@ -273,9 +273,6 @@ async def test_a_server_that_cannot_be_asked_ends_a_long_session_at_once(autojum
     tape = await slow_tape()
 
     class Dead:
-        def ask_clients_by(self, _find: Any) -> None:
-            pass
-
         async def exchange(self, _call: Any, _hear: Any) -> Any:
             raise ConnectFailed("nobody there")
 

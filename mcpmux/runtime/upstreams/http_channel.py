@@ -143,7 +143,7 @@ class HttpChannel(Channel):
             return None
         channel = await self._open_older()
         if channel is not None:
-            channel.ask_clients_by(self.find_client)
+            channel.find_client = self.find_client
         return channel
 
     def head_of(self, call: Call) -> tuple[str, Headers]:

@@ -385,7 +385,7 @@ class Upstream(UpstreamStatus):
         began = trio.current_time()
         seconds = self.config.connect_timeout
         eras = self._eras
-        channel.ask_clients_by(self._find_client)
+        channel.find_client = self._find_client
         with trio.move_on_after(seconds):
             try:
                 connection = await connect(channel, self._client_info, self._capabilities, eras)

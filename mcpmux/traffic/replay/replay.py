@@ -157,7 +157,7 @@ class SessionReplay:
 
     async def _run(self) -> None:
         async with self._whole.open_channel(_unheard) as self._channel:
-            self._channel.ask_clients_by(self._who_is_asked)
+            self._channel.find_client = self._who_is_asked
             if any(not each.modern and each.method != m.PING for each in self._requests):
                 await self._begin()
             async with trio.open_nursery() as nursery:
