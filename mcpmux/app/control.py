@@ -90,9 +90,7 @@ class Controlled(Protocol):
     config: Config
 
     def apply(self, config: Config) -> Plan: ...
-    def restart(self, name: str) -> None: ...
-    def drain(self, name: str) -> None: ...
-    def release(self, name: str) -> None: ...
+    def act(self, action: str, name: str) -> None: ...
     async def renew(self) -> tuple[str, ...]: ...
     async def settled(self) -> None: ...
 
@@ -152,7 +150,7 @@ class Control:
             elif not upstream.enabled:
                 raise BadRequest(f"{name} is disabled; enable it first", 409)
             else:
-                {"drain": self._mux.drain, "restart": self._mux.restart}[action](name)
+                self._mux.act(action, name)
             await self._mux.settled()
         log.warning("done by an administrator", action=action, upstream=name)
 
@@ -166,7 +164,7 @@ class Control:
                 what = "enabled" if enabled else "disabled"
                 raise BadRequest(f"{upstream.name} cannot be {what}: {error}", 409) from None
         if enabled:
-            self._mux.release(upstream.name)
+            self._mux.act("release", upstream.name)
 
     def _with_choices(self, config: Config) -> Config:
         """`config` with what was chosen by hand. Raises ConfigError if these do not go together."""

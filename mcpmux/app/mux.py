@@ -261,6 +261,10 @@ class Mux:
             if upstream.facts is not None:
                 self.hub.upstream_changed(upstream.name, upstream.facts.capabilities)
 
+    def act(self, action: str, name: str) -> None:
+        """Do one thing to an upstream: `restart`, `drain` or `release`."""
+        getattr(self, action)(name)
+
     def restart(self, name: str) -> None:
         """Open a new session with an upstream; what is in flight in the old ones is finished there."""
         self._held.pop(name, None)

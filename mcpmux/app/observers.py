@@ -25,12 +25,15 @@ from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 
 if TYPE_CHECKING:
     from mcpmux.traffic.admin.ring import LiveRing
-    from mcpmux.traffic.admin.upstreams import Control, UpstreamView
+    from mcpmux.traffic.admin.upstreams import Control, Upstreams, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
     from mcpmux.traffic.telemetry.metrics import Metrics
     from mcpmux.traffic.telemetry.prometheus import Family
     from mcpmux.traffic.telemetry.spans import Spans
+    from mcpmux.transports.tls import TlsContexts
+
+    ReadMetrics = Callable[[], Awaitable[list[Family]]]
 
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
 
@@ -67,7 +70,9 @@ class Observers:
 
     async def serve_admin(
         self,
-        mux: Mux,
+        upstreams: Upstreams,
+        read_metrics: ReadMetrics,
+        certificates: TlsContexts,
         control: Control,
         stopping: trio.Event,
         announce: Callable[[str], None],
@@ -82,12 +87,12 @@ class Observers:
         await serve_admin(
             self.admin,
             LiveView(self.ring, self.redactor, self.run),
-            self.view(mux),
+            upstreams,
             stopping,
             announce,
-            [metrics_route(self.metrics_of(mux))],
+            [metrics_route(read_metrics)],
             control,
-            mux.certificates,
+            certificates,
             task_status=task_status,
         )
 
@@ -97,7 +102,7 @@ class Observers:
 
         return UpstreamView(mux.upstreams, mux.hub.subscriptions, self.redactor, lambda: mux.config.upstreams)
 
-    def metrics_of(self, mux: Mux) -> Callable[[], Awaitable[list[Family]]]:
+    def metrics_of(self, mux: Mux) -> ReadMetrics:
         """Reads all metrics as they are then."""
         from mcpmux.traffic.telemetry import prometheus
 

@@ -73,7 +73,8 @@ async def serve(
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
             if config.admin.port is not None:
-                await clients.start(observers.serve_admin, mux, control, stopping, announce)
+                shown = observers.view(mux), observers.metrics_of(mux), mux.certificates
+                await clients.start(observers.serve_admin, *shown, control, stopping, announce)
             settle_memory()
             await stopping.wait()
             mux.hub.close()

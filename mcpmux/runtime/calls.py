@@ -27,14 +27,9 @@ class Client(Protocol):
     whether its revision has tasks, so that it can make them itself.
     """
 
-    @property
-    def capabilities(self) -> Raw: ...
-
-    @property
-    def principal(self) -> Principal: ...
-
-    @property
-    def knows_tasks(self) -> bool: ...
+    capabilities: Raw
+    principal: Principal
+    knows_tasks: bool
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """The client's answer. Raises RpcError when it refuses or cannot be reached."""

@@ -241,7 +241,8 @@ class WorkerPool:
                 "leaving": worker.leave,
                 "failed": worker.fail,
                 "traffic": partial(self._on_traffic, worker.number),
-                "list changed": partial(self._tell_others, worker),
+                # The clients of the others hear of it, too: a server may tell one session alone.
+                "list changed": partial(self.tell, "list changed", but=worker, once=True),
             }
         )
 
@@ -291,16 +292,11 @@ class WorkerPool:
 
     # Messages
 
-    def tell(self, name: str, *arguments: Any) -> None:
-        """Tell every worker that runs. Later ones begin with the configuration of their time."""
+    def tell(self, name: str, *told: Any, but: WorkerProcess | None = None, once: bool = False) -> None:
+        """Tell every worker that runs, `but` one. Later ones begin with the configuration of their time."""
         for worker in self.running:
-            worker.control.post(name, *arguments)
-
-    def _tell_others(self, teller: WorkerProcess, method: str, upstream: str) -> None:
-        """The clients of other workers hear of a changed list, too: a server may tell one session alone."""
-        for worker in self.running:
-            if worker is not teller:
-                worker.control.post("list changed", method, upstream, once=True)
+            if worker is not but:
+                worker.control.post(name, *told, once=once)
 
     def stop(self) -> None:
         """Have all workers finish their work, and start no new ones."""

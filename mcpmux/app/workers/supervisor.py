@@ -24,7 +24,7 @@ import trio
 from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.listeners import Announce, check_listeners, open_address, tls_of
 from mcpmux.app.mux import CURSOR_KEY_BYTES, Follower
-from mcpmux.app.observers import new_run
+from mcpmux.app.observers import Observers, new_run
 from mcpmux.app.serving import DRAIN_SECONDS, keep_reloading, watch_signals
 from mcpmux.app.workers.config_split import is_shared, shared_config, worker_config
 from mcpmux.app.workers.pool import WorkerPool
@@ -33,12 +33,10 @@ from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
-from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import DISABLED, SessionState, UpstreamState, UpstreamView
-from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.redaction.redactor import Redactor
-from mcpmux.traffic.telemetry.prometheus import Family, Totals, metrics_route
+from mcpmux.traffic.telemetry.prometheus import Family, Totals
 from mcpmux.transports.handing import Note, can_hand
 from mcpmux.transports.tls import TlsContexts
 
@@ -98,7 +96,9 @@ async def serve_workers(
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
                         announce(url)
                     if config.admin.port is not None:
-                        await serving.start(supervisor.serve_admin, control, stopping, announce)
+                        shown = supervisor, supervisor.read_metrics, supervisor.certificates
+                        serve_admin = supervisor.observers.serve_admin
+                        await serving.start(serve_admin, *shown, control, stopping, announce)
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
                 pool.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS
@@ -117,9 +117,9 @@ class Supervisor:
         self, config: Config, workers: int, folder: Path, sharing: trio.Nursery, followers: Sequence[Follower]
     ) -> None:
         self.config = config
-        self._redactor = Redactor(config.redaction)
-        self._ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
-        self._collector = TrafficCollector(self._ring, workers)
+        ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
+        self.observers = Observers(config.admin, Redactor(config.redaction), new_run(), ring=ring)
+        self._collector = TrafficCollector(ring, workers)
         self._totals = Totals()
         self.pool = WorkerPool(workers, self._start_for, self._collector.take)
         self._shared: dict[str, SharedUpstream] = {}
@@ -139,9 +139,6 @@ class Supervisor:
         self._collector.begin(worker)
         return self._config_of(worker), str(self._folder), tuple(sorted(self._drained))
 
-    def _act(self, action: str, name: str) -> None:
-        self.pool.tell("act", action, name)
-
     def share(self) -> list[SharedUpstream]:
         """Have the shared upstreams of the configuration. Returns those to start."""
         wanted = {upstream.name: upstream for upstream in self.config.upstreams if is_shared(upstream)}
@@ -154,7 +151,7 @@ class Supervisor:
                 self._shared[name].apply(config)
             else:
                 path = self._folder / f"{next(self._sockets)}.sock"
-                on_ready = partial(self._act, "reconnect")
+                on_ready = partial(self.pool.tell, "act", "reconnect")
                 self._shared[name] = SharedUpstream(name, path, config, on_ready)
                 added.append(self._shared[name])
         return added
@@ -168,24 +165,17 @@ class Supervisor:
                 self._sharing.start_soon(shared.run, name=f"shared upstream {shared.name}")
             for worker in self.pool.running:
                 worker.control.post("apply", self._config_of(worker.number))
-            self._redactor.adopt(config.redaction)
-            for follower in self._followers:
+            for follower in (self.observers.follow, *self._followers):
                 follower(config)
         return plan
 
-    def restart(self, name: str) -> None:
+    def act(self, action: str, name: str) -> None:
         self._drained.discard(name)
-        if name in self._shared:
+        if action == "drain":
+            self._drained.add(name)
+        elif action == "restart" and name in self._shared:
             self._shared[name].restart()
-        self._act("restart", name)
-
-    def drain(self, name: str) -> None:
-        self._drained.add(name)
-        self._act("drain", name)
-
-    def release(self, name: str) -> None:
-        self._drained.discard(name)
-        self._act("release", name)
+        self.pool.tell("act", action, name)
 
     async def renew(self) -> tuple[str, ...]:
         changed = await self.certificates.renew()
@@ -197,31 +187,11 @@ class Supervisor:
         """Wait until each worker, one that starts too, has done what it was told; a late one is logged."""
         await self.pool.ask("heartbeat", [worker for worker in self.pool.running if not worker.silent])
 
-    # The admin listener, which shows all workers as one. A worker that does not answer is left out.
-
-    async def serve_admin(
-        self,
-        control: Control,
-        stopping: trio.Event,
-        announce: Announce,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
-        await serve_admin(
-            self.config.admin,
-            LiveView(self._ring, self._redactor, new_run()),
-            self,
-            stopping,
-            announce,
-            [metrics_route(self._metrics)],
-            control,
-            self.certificates,
-            task_status=task_status,
-        )
+    # For the admin listener, which shows all workers as one. A worker that does not answer is left out.
 
     async def read_all(self) -> list[UpstreamState]:
         shared = {
-            name: (await UpstreamView(mux.upstreams, mux.hub.subscriptions, self._redactor).read_all())[0]
+            name: (await UpstreamView(mux.upstreams, mux.hub.subscriptions, self.observers.redactor).read_all())[0]
             for name, each in self._shared.items()
             if (mux := each.mux) is not None
         }
@@ -231,7 +201,7 @@ class Supervisor:
         states = merge_upstreams(await self.pool.ask("upstreams"), {})  # a shared one as the workers see it
         return {each.name: each.state for each in states if each.state != DISABLED}
 
-    async def _metrics(self) -> list[Family]:
+    async def read_metrics(self) -> list[Family]:
         starts = self.pool.starts
         told = {(key, starts[key]): found for key, found in (await self.pool.ask("metrics")).items()}
         return self._totals.add_up(told, starts.items())

@@ -199,7 +199,7 @@ class Worker:
             if name not in mux.upstreams:
                 return
             if action != "reconnect":
-                getattr(mux, action)(name)
+                mux.act(action, name)
             elif mux.upstreams[name].state in ("down", "crash-loop"):  # it can be connected now
                 mux.upstreams.add(name, mux.make_shared(name))
 
