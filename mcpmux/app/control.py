@@ -78,7 +78,6 @@ def look_at(path: str) -> Look | None:
 
 
 def _load(file: ConfigFile) -> Config:
-    """The configuration in the file. Raises ConfigError if mcpmux could not be started with it."""
     config = file.load()
     check_listeners(config)
     return config

@@ -121,7 +121,6 @@ class Mux:
         self.service = MuxService(self.router, self.hub, tap, StateSeal(_key_of(config)), mark)
 
     def _adopt(self, config: Config) -> None:
-        """Make sessions as this configuration says from now on."""
         self._settings = config.enabled
         self._namespace = Namespace(config.prefixes)
         self.hub.passes_all = self._namespace.transparent is not None

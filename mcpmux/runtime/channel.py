@@ -155,7 +155,6 @@ class Channel:
         raise NotImplementedError
 
     def _abandon(self, pending: PendingRequest) -> None:
-        """Nobody waits any more for the answer to what was sent: the peer is told. Never waits."""
         raise NotImplementedError
 
     def _close(self, pending: PendingRequest) -> None:

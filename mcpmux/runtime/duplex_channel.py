@@ -101,7 +101,6 @@ class InlineExchange:
             running.close()
 
     def _make_scope(self) -> trio.CancelScope:
-        """Its scope; most are over before they need one."""
         if self._scope is None:
             self._scope = trio.CancelScope()
         return self._scope

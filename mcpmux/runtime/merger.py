@@ -371,7 +371,6 @@ class Merger:
         return [position for position in positions if position.upstream in visible]
 
     async def _round(self, call: Call, walk: Walk, parts: Parts) -> None:
-        """The next page of every upstream that has one."""
         fetches = []
         for position in walk.wanted:
             try:
@@ -385,7 +384,6 @@ class Merger:
     async def _fetch(
         self, position: Position, upstream: Upstream, call: Call, walk: Walk, parts: Parts
     ) -> None:
-        """Have `walk` take the page at `position`, or why it could not be had in what is left of its time."""
         seconds = upstream.config.list_timeout
         deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
         of_tasks = call.method == TASKS_LIST

@@ -345,7 +345,6 @@ class Router:
         return result if self.access.policy is None else confined(result)
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """A tool call, or a prompt."""
         name = call.text("name") or call.required("name")
         found = self.namespace.resolve_name(name) if self.access.policy is None else None
         if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):

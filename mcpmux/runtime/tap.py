@@ -216,7 +216,7 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
 
 def tapped(messages: MessageStream, watch: Watch | None) -> MessageStream:
     """The message stream, seen by whoever watches."""
-    return messages if watch is None else TappedStream(messages, watch.tap, watch.leg)
+    return messages if watch is None else TappedStream(messages, watch)
 
 
 @dataclass(eq=False)
@@ -224,16 +224,15 @@ class TappedStream(MessageStream):
     """A MessageStream whose messages a tap sees, as they are."""
 
     _messages: MessageStream
-    _tap: Tap = field(repr=False)
-    _leg: Leg
+    _watch: Watch = field(repr=False)
 
     async def send(self, message: bytes) -> None:
-        self._tap.message_passed(self._leg, "out", message)
+        self._watch.tap.message_passed(self._watch.leg, "out", message)
         await self._messages.send(message)
 
     async def receive(self) -> bytes:
         message = await self._messages.receive()
-        self._tap.message_passed(self._leg, "in", message)
+        self._watch.tap.message_passed(self._watch.leg, "in", message)
         return message
 
     async def aclose(self) -> None:

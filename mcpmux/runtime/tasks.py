@@ -196,7 +196,6 @@ class Tasks:
     # | `tasks/cancel` | `tasks/cancel`; its answer says nothing more than that |
 
     async def _get(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
-        """The task as it is now, with its result, error or questions. Raises RpcError."""
         modern = _is_modern(upstream)
         task = await _ask(upstream, m.TASKS_GET, task_id, call)
         if modern:
@@ -248,7 +247,6 @@ class Tasks:
         return _acknowledged()
 
     async def _cancel(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
-        """Ask the server to give up. Raises RpcError."""
         try:
             await _ask(upstream, m.TASKS_CANCEL, task_id, call)
         finally:
@@ -347,7 +345,6 @@ def _acknowledged() -> Fields:
 
 
 def _is_repeated(call: Call, again: Call) -> bool:
-    """Whether it is the same client, and the same principal, that calls the same tool again."""
     return (
         call.client is again.client
         and call.principal.name == again.principal.name

@@ -191,7 +191,6 @@ class HttpEndpoint:
         return True
 
     async def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> None:
-        """Let in who may come in, then answer one HTTP request."""
         refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
         if refusal is not None:
             await refuse_with(reply, 403, refusal)
@@ -235,7 +234,6 @@ class HttpEndpoint:
         return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
 
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> HttpReply:
-        """Tell the tap what comes in, and have it see what goes out."""
         session = self._find_session(request)
         watch = (session.watch if session is not None else None) or self._legs.of(tap, request.peer)
         watch.rest()
@@ -276,14 +274,12 @@ class HttpEndpoint:
         return None
 
     def _batching(self, request: HttpRequest) -> HttpSession | None:
-        """The session that a batch is for, if this is one and the session's revision has them."""
         session = self._find_session(request)
         if session is None or not allows_batch(session.session.revision):
             return None
         return session if is_batch(request.body) else None
 
     def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Handling:
-        """Find out whose request this is, and answer it."""
         streams = "text/event-stream" in request.headers.get("accept", "")
         if isinstance(reply, TappedReply):
             reply.watch.begin(message.id, request.headers, request.body)
@@ -306,7 +302,6 @@ class HttpEndpoint:
     def _take_legacy(
         self, message: Request, request: HttpRequest, reply: HttpReply, version: str | None, *, streams: bool
     ) -> Handling:
-        """Raises RpcError for a refusal."""
         if version is not None and version not in SUPPORTED:
             raise unsupported_version(version)
         if message.method == m.INITIALIZE:
@@ -341,7 +336,6 @@ class HttpEndpoint:
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
 
     async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
-        """A notification or an answer: nothing to say but that it was taken."""
         if SESSION_HEADER in request.headers:
             try:
                 session = self._session_of(request)

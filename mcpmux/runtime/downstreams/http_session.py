@@ -123,11 +123,7 @@ class HttpSession:
     """One legacy client. `last_used` is trio's time of its last request."""
 
     def __init__(
-        self,
-        session: Session,
-        nursery: trio.Nursery,
-        deadlines: DeadlineSweeper,
-        in_flight: int,
+        self, session: Session, nursery: trio.Nursery, deadlines: DeadlineSweeper, in_flight: int
     ) -> None:
         """`in_flight`: requests of it at a time. `nursery` owns calls that last, `deadlines` their time."""
         self._in_flight_limit = in_flight
@@ -282,7 +278,6 @@ class HttpSession:
             await _send_only(reply, data)
 
     def _open(self, call: ResumableCall) -> int:
-        """The number of a call's stream, which there is from now on."""
         if call.number is None:
             call.number = self._next_stream
             self._next_stream += 1
@@ -291,7 +286,6 @@ class HttpSession:
         return call.number
 
     async def _work(self, call: ResumableCall) -> None:
-        """A request that outlives its connection: everything it says goes into its stream."""
 
         async def say(message: bytes) -> None:
             self._put(call, message)
@@ -334,7 +328,6 @@ class HttpSession:
             self._readers -= 1
 
     async def _send_after(self, call: ResumableCall, event_id: str, reply: HttpReply) -> None:
-        """Send everything behind an event of a call's stream, until its end."""
         while True:
             try:
                 events = self._buffer.after(event_id, trio.current_time())[1]

@@ -117,12 +117,7 @@ class MuxService:
     """What mcpmux offers to clients: modern calls, and legacy sessions."""
 
     def __init__(
-        self,
-        router: Router,
-        hub: NotificationHub,
-        tap: Tap | None,
-        state_seal: StateSeal,
-        mark: str,
+        self, router: Router, hub: NotificationHub, tap: Tap | None, state_seal: StateSeal, mark: str
     ) -> None:
         """`tap` watches what clients do; `state_seal` binds a server's states to principals.
 
@@ -157,26 +152,21 @@ class MuxService:
         return self._sealed(await self._router.exchange(self._opened(call), notify), call.principal.name)
 
     def _opened(self, call: Call) -> Call:
-        """The call with the state that its server gave, and the task id.
-
-        Raises RpcError for those of another principal or worker.
-        """
+        """The call with its server's own state and task id. Raises RpcError for another principal's."""
         state, task_id = call.text(STATE), call.text(TASK_ID) if self._mark else None
         if state is None and task_id is None:
             return call
-        params = {**call.params}
+        params, principal = {**call.params}, call.principal.name
+        refusal = unknown_state()
         try:
             if state is not None:
                 state = own_part(self._mark, state)
-                principal = call.principal.name
                 params[STATE] = raw(self._state_seal.open(principal, state) if principal else state)
-        except (ForeignState, ForeignMark):
-            raise unknown_state() from None
-        try:
+            refusal = no_task()
             if task_id is not None:
                 params[TASK_ID] = raw(own_part(self._mark, task_id))
-        except ForeignMark:
-            raise no_task() from None
+        except (ForeignState, ForeignMark):
+            raise refusal from None
         return call.with_params(params)
 
     def _sealed(self, result: Fields, principal: str) -> Fields:
@@ -227,7 +217,6 @@ class MuxService:
 
 
 def _wanted(call: Call, notify: Notify) -> Notify:
-    """`notify` for what the call has asked to hear, which has asked for log messages."""
     level = text_of(call.meta.get(LOG_LEVEL))
 
     async def pass_on(event: Event) -> None:
@@ -345,7 +334,6 @@ class LegacySession:
         return upgrade_call(request.method, request.payload, self._client, self, self.principal)
 
     async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: Ask) -> Fields:
-        """The client's responses to what a server wants to know, asked one after the other."""
         responses: Fields = {}
         state = text_of(result.get(STATE)) or ""
         done = False
@@ -468,7 +456,6 @@ async def serve_listen(
 async def _subscribe_all(
     router: Router, outbox: ClientOutbox, uris: tuple[str, ...], call: Call
 ) -> list[str]:
-    """Those of `uris` that can be listened to, in their order."""
     honoured: set[str] = set()
 
     async def subscribe(uri: str) -> None:

@@ -88,7 +88,6 @@ class DuplexClient:
         return result
 
     async def _ask(self, method: str, params: Fields) -> Fields:
-        """Ask the client something. Raises RpcError when it refuses or has gone."""
         try:
             return await self.channel.exchange(Call(method, params, {}), unheard)
         except TransportError as error:
