@@ -20,8 +20,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -132,7 +133,7 @@ class WorkerPool:
     _on_traffic: Callable[[int, TrafficBatch], None]
 
     def __post_init__(self) -> None:
-        self.starts: dict[int, int] = {}
+        self.starts: Counter[int] = Counter()
         self._workers: dict[int, WorkerProcess] = {}
         self._changed = trio.lowlevel.ParkingLot()
         self._turn = 0
@@ -188,7 +189,11 @@ class WorkerPool:
     async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
         """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
-            async with self._open_worker(number) as worker, trio.open_nursery() as nursery:
+            worker = await self._start_worker(number)
+        except OSError as error:
+            return False, TransportError(f"a worker cannot be started: {reason_of(error)}")
+        try:
+            async with trio.open_nursery() as nursery:
                 start = nursery.start_soon
                 start(self._guard.watch, worker.process.pid, trio.CancelScope(), name=f"guard {number}")
                 start(self._watch, worker, name=f"heartbeat {number}")
@@ -197,41 +202,35 @@ class WorkerPool:
                     await self.listen(worker)
                     talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
                 nursery.cancel_scope.cancel(reason="the worker has ended")
-        except OSError as error:
-            return False, TransportError(f"a worker cannot be started: {reason_of(error)}")
+        finally:
+            await worker.end()
         return worker.ready.is_set(), worker.failure
 
-    @asynccontextmanager
-    async def _open_worker(self, number: int) -> AsyncIterator[WorkerProcess]:
-        """A new process; it has ended when this is left. Raises OSError when there is none."""
+    async def _start_worker(self, number: int) -> WorkerProcess:
+        """A new process. Raises OSError when there is none."""
         control, their_control = socket.socketpair()
         connection_channel, their_connection_channel = connection_channel_pair()
-        with their_control, their_connection_channel:
+        with their_control, their_connection_channel, ExitStack() as ours:
+            ours.push(control)
+            ours.push(connection_channel)
             fds = (their_control.fileno(), their_connection_channel.fileno(), self._counters)
             arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
-            try:
-                process = await trio.lowlevel.open_process(
-                    [sys.executable, "-P", "-c", BOOT, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # signals of a terminal must not reach it
-                    pass_fds=fds,
-                )
-            except BaseException:
-                control.close()
-                connection_channel.close()
-                raise
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-P", "-c", BOOT, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # signals of a terminal must not reach it
+                pass_fds=fds,
+            )
+            ours.pop_all()
         channel = ControlChannel(control)
         worker = WorkerProcess(number, process, channel, ConnectionChannel(connection_channel))
         channel.post("start", *self._start_for(number))
         if self._stopping:
             channel.post("stop")
         self._workers[number] = worker
-        self.starts[number] = self.starts.get(number, 0) + 1
-        try:
-            yield worker
-        finally:
-            await worker.end()
+        self.starts[number] += 1
+        return worker
 
     async def listen(self, worker: WorkerProcess) -> None:
         """Send a worker what is posted, and do what it says, until it has gone."""

@@ -253,11 +253,14 @@ def worst(states: Iterable[str]) -> str:
 def _merge(states: Mapping[int, UpstreamState], shared: UpstreamState | None) -> UpstreamState:
     several = list(states.values())
     state = worst(each.state for each in several)
+    cache: Counter[str] = Counter()
+    for each in several:
+        cache.update(each.cache or {})
     example = next(each for each in several if each.state == state)
     merged = msgspec.structs.replace(
         example,
         trouble=_trouble(states, state),
-        cache=_cache(several),
+        cache=dict(cache) or None,
         sessions=[
             msgspec.structs.replace(each, key=f"{worker}/{each.key}")
             for worker, of in states.items()
@@ -274,11 +277,6 @@ def _trouble(states: Mapping[int, UpstreamState], state: str) -> str | None:
     if trouble is None or len(there) == len(states):
         return trouble
     return f"{trouble} (worker {', '.join(map(str, there))} of {len(states)})"
-
-
-def _cache(states: Sequence[UpstreamState]) -> dict[str, int] | None:
-    counts = [each.cache for each in states if each.cache is not None]
-    return {name: sum(each.get(name, 0) for each in counts) for name in counts[0]} if counts else None
 
 
 def _merge_shared(
