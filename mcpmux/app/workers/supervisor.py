@@ -34,7 +34,7 @@ from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.admin.upstreams import DISABLED, SessionState, UpstreamState, UpstreamView
+from mcpmux.traffic.admin.upstreams import DISABLED, UpstreamState, UpstreamView
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals
 from mcpmux.transports.handing import Note, can_hand
@@ -286,19 +286,18 @@ def _merge_shared(
     listeners: Counter[str] = Counter()
     for told in (told for each in several for session in each.sessions for told in session.subscriptions):
         listeners[told["uri"]] += told["listeners"]
-
-    def heard(session: SessionState) -> SessionState:
-        told = [
+    sessions = []
+    for session in shared.sessions:
+        heard = [
             {**each, "listeners": listeners.get(each["uri"], each["listeners"])}
             for each in session.subscriptions
         ]
-        return msgspec.structs.replace(session, subscriptions=told)
-
+        sessions.append(msgspec.structs.replace(session, subscriptions=heard))
     return msgspec.structs.replace(
         shared,
         prefix=merged.prefix,
         state=held or shared.state,
         since=merged.since if held else shared.since,
         cache=merged.cache,
-        sessions=[heard(each) for each in shared.sessions],
+        sessions=sessions,
     )

@@ -377,7 +377,8 @@ class HttpEndpoint:
         session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
         if session is None or session.session.principal.name != request.principal.name:
             return None
-        session.session.principal = request.principal  # the same somebody, perhaps with other scopes
+        legacy = session.session  # of the same somebody, perhaps with other scopes
+        legacy.principal = legacy.outbox.principal = request.principal
         return session
 
     # HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names the way in. A session

@@ -249,6 +249,7 @@ class LegacySession:
         self._hub = hub
         self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self)
         self._greeted = trio.Event()  # it knows that the session is open
+        self.principal = principal
         self.revision = revision
         self.knows_tasks = revision >= V_2025_11_25
         self.capabilities = client.capabilities
@@ -260,15 +261,6 @@ class LegacySession:
 
     def __repr__(self) -> str:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
-
-    @property
-    def principal(self) -> Principal:
-        """Who the client is, with the scopes of whatever it showed last."""
-        return self.outbox.principal
-
-    @principal.setter
-    def principal(self, principal: Principal) -> None:
-        self.outbox.principal = principal
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
