@@ -99,25 +99,10 @@ class Mux:
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in self._settings})
         self.tasks = Tasks(self.hub.personal, registry.client, self._access)
-        self.merger = Merger(
-            registry,
-            CursorSeal(_key_of(config)),
-            merging.page_size,
-            self.tasks.hides,
-            self._access,
-            self.store,
-            strict=merging.strict,
-        )
-        self.router = Router(
-            registry,
-            self._namespace,
-            self.merger,
-            self.hub,
-            self.tasks,
-            self._access,
-            server_info,
-            config.identity.instructions,
-        )
+        seal = CursorSeal(_key_of(config))
+        self.merger = Merger(registry, seal, merging, self.tasks.hides, self._access, self.store)
+        self.router = Router(registry, self._namespace, self.merger, self.hub, self.tasks, self._access)
+        self.router.present_itself(server_info, config.identity.instructions)
         self.service = MuxService(self.router, self.hub, tap, StateSeal(_key_of(config)), mark)
 
     def _adopt(self, config: Config) -> None:
@@ -214,7 +199,7 @@ class Mux:
             return plan
         merging, self._server_info = config.merging, implementation(config.identity)
         self.hub.window = merging.change_window
-        self.merger.page_size, self.merger.strict = merging.page_size, merging.strict
+        self.merger.merging = merging
         if merging.cursor_key != before.merging.cursor_key:
             self.merger.seal = CursorSeal(_key_of(config))
         self.router.present_itself(self._server_info, config.identity.instructions)

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
 from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
 from mcpmux.mux.merge import PAGE_LIMIT, Walk, expose_list
@@ -295,25 +296,19 @@ class Merger:
         self,
         registry: UpstreamRegistry,
         seal: CursorSeal,
-        page_size: int,
+        merging: Merging,
         hides: Hides,
         access: AccessControl,
         store: CacheStore,
-        *,
-        strict: bool,
     ) -> None:
-        """`hides`: which tasks are not the client's. `access`: what else its principal does not see.
-
-        `strict`: a list that lacks something is an error.
-        """
-        self.strict = strict
+        """`hides`: which tasks are not the client's. `access`: what else its principal does not see."""
         self._access = access
         self._store = store
         self._counts = self._store.count(MERGED)
         self._registry = registry
         self._hides = hides
         self.seal = seal
-        self.page_size = page_size
+        self.merging = merging
 
     def forget(self) -> None:
         """Other rules hold: no whole page of before may be used."""
@@ -347,7 +342,7 @@ class Merger:
             cache.end(fetch)
 
     async def _merge(self, call: Call, parts: Parts) -> Fields:
-        walk = Walk(self._start(call), self.page_size)
+        walk = Walk(self._start(call), self.merging.page_size)
         parts.began = trio.current_time()
         while not walk.done:
             await self._round(call, walk, parts)
@@ -409,7 +404,7 @@ class Merger:
 
     def _result(self, call: Call, walk: Walk, freshness: Freshness) -> Fields:
         method = call.method
-        if walk.failures and self.strict:
+        if walk.failures and self.merging.strict:
             raise incomplete("The list is not complete", self._registry, walk.failures)
         result = {"resultType": _COMPLETE, PAGED[method].items: walk.items()}
         if walk.wanted:

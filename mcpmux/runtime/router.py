@@ -81,7 +81,7 @@ Route = Callable[[Call, Notify], Awaitable[Fields]]
 
 
 class Router:
-    """All upstreams behind one `exchange`."""
+    """All upstreams behind one `exchange`. To be told how to `present_itself` first."""
 
     def __init__(
         self,
@@ -91,8 +91,6 @@ class Router:
         hub: NotificationHub,
         tasks: Tasks,
         access: AccessControl,
-        server_info: Raw,
-        instructions: str | None,
     ) -> None:
         self._registry = registry
         self.access = access
@@ -102,7 +100,6 @@ class Router:
         self._tasks = tasks
         self._catalog = Catalog(registry)
         self._personal = hub.personal
-        self.present_itself(server_info, instructions)
         self._routes: dict[str, Route] = {
             m.DISCOVER: self._signed(self._discover),
             m.RESOURCES_READ: self._read,
@@ -417,7 +414,7 @@ class Router:
     ) -> str:
         """The only owner of what names nobody. Raises RpcError if there is none, or several."""
         candidates, missing = owners
-        if missing and len(candidates) < 2 and (not candidates or self._merger.strict):
+        if missing and len(candidates) < 2 and (not candidates or self._merger.merging.strict):
             raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
         if len(candidates) == 1:
             return candidates[0]

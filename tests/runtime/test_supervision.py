@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.config import Merging
 from mcpmux.mux.breaker import DEATHS, FAILURES, JITTER, LOOP_SECONDS
 from mcpmux.runtime.upstreams.status import ANSWER_SECONDS, SILENCES
 from tests.runtime.scripted import MODERN, Json, RpcFailure, ScriptedServer
@@ -311,7 +312,7 @@ async def test_what_is_missing_in_a_list_is_told_and_an_error_when_strict(up, do
         missing = result["_meta"]["dev.mcpmux/upstreams"]
         assert missing.keys() == {"gone"}
         assert missing["gone"]["state"] == "down"
-        world.mux.merger.strict = True
+        world.mux.merger.merging = Merging(strict=True)
         with pytest.raises(RpcFailure) as failure:
             await client.request("resources/list")
         error = failure.value.error
@@ -353,7 +354,7 @@ async def test_a_raw_uri_whose_owner_may_be_missing_is_told_apart_from_one_that_
         assert error["data"]["dev.mcpmux/upstreams"].keys() == {"gone"}
         result = await client.request("resources/read", {"uri": "a:1"})
         assert result["_meta"]["dev.mcpmux/upstreams"].keys() == {"gone"}
-        world.mux.merger.strict = True
+        world.mux.merger.merging = Merging(strict=True)
         with pytest.raises(RpcFailure, match="It is not known who owns a:1"):
             await client.request("resources/read", {"uri": "a:1"})
         prefixed = await client.request("resources/read", {"uri": "x+a:1"})

@@ -185,11 +185,7 @@ class Worker:
                 await self._control.send("leaving")
 
     def _handlers(self, mux: Mux) -> Handlers:
-        """What the supervisor can have this worker do.
-
-        It asks for the `heartbeat`, and with an admin listener for `upstreams` (a list of `UpstreamState`)
-        and `metrics` (a list of `Family`).
-        """
+        """What the supervisor calls; it asks for `heartbeat`, too, to which there is no more to say."""
 
         def stop() -> None:
             self._stopping.set()
