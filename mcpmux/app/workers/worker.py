@@ -99,15 +99,10 @@ class Worker:
             forwarder = TrafficForwarder()
             if config.admin.port is not None:
                 everything.start_soon(forwarder.run, partial(self._control.send, "traffic"), name="traffic")
+            mark = mark_of(self._number)
             async with (
                 open_observers(config, forwarder) as observers,
-                open_mux(
-                    config,
-                    tap=observers.tap,
-                    trace=observers.trace,
-                    mark=mark_of(self._number),
-                    generations=self._generations,
-                ) as mux,
+                open_mux(config, None, observers.tap, observers.trace, mark, self._generations) as mux,
                 trio.open_nursery() as clients,
             ):
                 followers = (observers.follow, set_up_logs)
@@ -120,9 +115,7 @@ class Worker:
                     view, metrics = observers.view(mux), observers.metrics_of(mux)
                     handlers |= {"upstreams": view.read_all, "metrics": metrics}
                 everything.start_soon(self._obey, handlers, folder, everything, name="control")
-                mux.hub.on_list_change = lambda upstream, method: self._control.post(
-                    "list changed", method, upstream, once=True
-                )
+                mux.hub.on_list_change = partial(self._control.post, "list changed", once=True)
                 await self._open_listeners(config, serving, clients)
                 await self._control.send("ready")
                 settle_memory()
@@ -206,8 +199,10 @@ class Worker:
                 for problem in error.problems:
                     log.error("certificate not read again, the old one stays", problem=problem)
 
-        told = mux.hub.tell_list_change
-        return {"stop": stop, "apply": mux.apply, "act": act, "renew": renew, "list changed": told}
+        def tell(upstream: str, method: str) -> None:
+            mux.hub.tell_list_change(method, upstream)
+
+        return {"stop": stop, "apply": mux.apply, "act": act, "renew": renew, "list changed": tell}
 
     async def _obey(self, handlers: Handlers, folder: str, everything: trio.Nursery) -> None:
         await self._control.run(handlers)
