@@ -78,39 +78,27 @@ _TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
 
 
 class Session(Protocol):
-    """One initialized legacy client; see LegacySession."""
+    """One initialized legacy client. LegacySession says what each does."""
 
     revision: str
     outbox: ClientOutbox
     ask_unasked: Ask | None
     principal: Principal
 
-    async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
-        """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
-
-    def take_notification(self, notification: Notification) -> None:
-        """Take what the client says outside of its calls."""
-
-    def close(self) -> None:
-        """The client has gone."""
+    async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields: ...
+    def take_notification(self, notification: Notification) -> None: ...
+    def close(self) -> None: ...
 
 
 class Service(Protocol):
-    """Serves modern calls, and opens legacy sessions; see `runtime.downstreams.service.MuxService`."""
+    """Serves modern calls, and opens legacy sessions. MuxService says what each does."""
 
     tap: Tap | None
 
-    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
-        """Answer one modern call. Raises RpcError, at once or when it is awaited."""
-
-    async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]:
-        """Open a legacy session of `principal`: it, and the answer. The caller closes it. Raises RpcError."""
-
-    def leave(self, client: object) -> None:
-        """A client has gone that called itself `client` in its calls."""
-
-    def roots_changed(self) -> None:
-        """A client says that its roots have changed."""
+    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]: ...
+    async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]: ...
+    def leave(self, client: object) -> None: ...
+    def roots_changed(self) -> None: ...
 
 
 class MuxService:
