@@ -246,25 +246,24 @@ class HttpSession:
             async with turn:  # the members share one stream
                 await say_now(message)
 
-        async def work(request: Request, scope: trio.CancelScope) -> None:
+        async def work(request: Request) -> None:
             if self.watch is not None:
                 self.watch.begin(request.id)
             try:
-                with scope:
-                    answers.append(await self._outcome(request, say))
+                answers.append(await self._outcome(request, say))
             finally:
                 del self._in_flight[request.id]
 
         async with trio.open_nursery() as nursery:
             for member in members:
                 if isinstance(member, Request):
-                    scope = trio.CancelScope()
+                    exchange = InlineExchange(nursery)
                     try:
-                        self._admit(member, partial(_cancel, scope))
+                        self._admit(member, exchange.cancel)
                     except RpcError as refusal:
                         answers.append(encode_error(member.id, refusal))
                     else:
-                        nursery.start_soon(work, member, scope, name=f"exchange {member.method}")
+                        exchange.start(work(member), copy_context(), at_once=False)
                 elif isinstance(member, BadMessage):
                     answers.append(encode_error(member.id, member))
                 elif isinstance(member, Notification):
@@ -361,10 +360,6 @@ class HttpSession:
                 await self._send_after(self._calls[number], last or "", reply)
         finally:
             self._readers -= 1
-
-
-def _cancel(scope: trio.CancelScope, reason: str) -> None:
-    scope.cancel(reason=reason)
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:
