@@ -72,6 +72,7 @@ class Mux:
         mark: str,
         generations: Generations | None,
         poller: ReadinessPoller | None,
+        nursery: trio.Nursery,
     ) -> None:
         """See `open_mux`."""
         limits, merging, server_info = config.limits, config.merging, implementation(config.identity)
@@ -98,7 +99,7 @@ class Mux:
         self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in self._settings})
-        self.tasks = Tasks(self.hub.personal, registry.client, self._access)
+        self.tasks = Tasks(self.hub.personal, registry.client, self._access, nursery)
         seal = CursorSeal(_key_of(config))
         self.merger = Merger(registry, seal, merging, self.tasks.hides, self._access, self.store)
         self.router = Router(registry, self._namespace, self.merger, self.hub, self.tasks, self._access)
@@ -311,10 +312,9 @@ async def open_mux(
     """
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller()) if available else None
-        mux = Mux(config, open_channel, tap, trace, mark, generations, poller)
         nursery = await stack.enter_async_context(trio.open_nursery())
+        mux = Mux(config, open_channel, tap, trace, mark, generations, poller, nursery)
         nursery.start_soon(mux.hub.run, name="notification")
-        await nursery.start(mux.tasks.run)
         await nursery.start(mux.upstreams.run, name="upstreams")
         yield mux
         nursery.cancel_scope.cancel()

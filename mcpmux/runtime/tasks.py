@@ -80,20 +80,14 @@ class Wait:
 
 @dataclass(eq=False, repr=False)
 class Tasks:
-    """What can make a task or is about one, for one upstream at a time, in its own ids. `run` has to run."""
+    """What can make a task or is about one, for one upstream at a time, in its own ids."""
 
     _personal: Personal
     _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
     _access: AccessControl
+    _nursery: trio.Nursery  # for waits whose clients are asked something
     _asked: dict[tuple[str, str], Asked] = field(default_factory=dict)
     _parked: dict[str, Wait] = field(default_factory=dict)
-    _nursery: trio.Nursery = field(init=False)
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look after waits whose clients are asked something, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
 
     def makes_none(self, upstream: Upstream, call: Call) -> bool:
         """Whether a tool call is no matter of tasks: its server makes none, and none is asked for."""
