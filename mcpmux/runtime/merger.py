@@ -179,10 +179,14 @@ NAMES_KEPT: Final = 10_000  # shortened names whose own names are remembered
 
 
 class Owners(NamedTuple):
-    """Who owns a URI or a name; `missing`: who could not be asked, with a sentence why."""
+    """Who owns a URI or a name; `missing`: who could not be asked, with a sentence why.
+
+    `all_meant`: nobody was left out because of access rules.
+    """
 
     names: list[str]
     missing: dict[str, str]
+    all_meant: bool
 
 
 class Catalog:
@@ -233,7 +237,8 @@ class Catalog:
             for name in asked:
                 nursery.start_soon(claim, self._registry.for_call(name, call))
         owners = listed or templated
-        return Owners([name for name in asked if name in owners], missing), again
+        names = [name for name in asked if name in owners]
+        return Owners(names, missing, len(asked) == len(self._registry)), again
 
     async def find_name(
         self, list_method: str, owner: str, name: str, call: Call, find: Callable[[list[str]], str | None]

@@ -355,8 +355,7 @@ class Router:
         return self._routed(call, owner, params, notify)
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
-        listed = m.TOOLS_LIST if call.method == m.TOOLS_CALL else m.PROMPTS_LIST
-        owner, own, missing = await self._resolve_name(listed, name, call, call.method)
+        owner, own, missing = await self._resolve_name(name, call, call.method)
         return mention(await self._use_from(owner, own, call, notify), self._registry, missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
@@ -364,7 +363,7 @@ class Router:
         if key == "uri":
             owner, own, _ = await self._resolve_uri(named, call, m.COMPLETE)
         else:
-            owner, own, _ = await self._resolve_name(m.PROMPTS_LIST, named, call, m.COMPLETE)
+            owner, own, _ = await self._resolve_name(named, call, m.COMPLETE)
         ref[key] = raw(own)
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
 
@@ -400,46 +399,39 @@ class Router:
         # Who may not have it from an upstream does not even make that upstream be asked.
         asked = access.candidates(call.principal, self._registry, use, uri)
         owners = await self._catalog.owners_of(uri, call, asked)
-        owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri, all_asked=len(asked))
+        owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
         return owner, uri, owners.missing
 
     def _sole(
-        self,
-        owners: Owners,
-        wanted: str,
-        refusal: RpcError,
-        expose: Callable[[Space, str], str],
-        *,
-        all_asked: int,
+        self, owners: Owners, wanted: str, refusal: RpcError, expose: Callable[[Space, str], str]
     ) -> str:
         """The only owner of what names nobody. Raises RpcError if there is none, or several."""
-        candidates, missing = owners
+        candidates, missing, all_meant = owners
         if missing and len(candidates) < 2 and (not candidates or self._merger.merging.strict):
             raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
         if len(candidates) == 1:
             return candidates[0]
         if not candidates:
-            raise refusal if all_asked == len(self._registry) else as_refused(refusal, NO_RULE)
+            raise refusal if all_meant else as_refused(refusal, NO_RULE)
         spaces = self.namespace.spaces
         raise one_of(refusal, wanted, [expose(spaces[name], wanted) for name in candidates])
 
-    async def _resolve_name(
-        self, list_method: str, name: str, call: Call, use: str
-    ) -> tuple[str, str, Reasons]:
-        """As `_resolve_uri`, of the name of something in a list."""
+    async def _resolve_name(self, name: str, call: Call, use: str) -> tuple[str, str, Reasons]:
+        """As `_resolve_uri`, of the name of a tool, or of a prompt."""
         namespace, access = self.namespace, self.access
-        missing = no_item(m.LISTS[list_method].items.removesuffix("s"), name)
+        kind, listed = ("tool", m.TOOLS_LIST) if use == m.TOOLS_CALL else ("prompt", m.PROMPTS_LIST)
+        missing = no_item(kind, name)
         found = namespace.resolve_name(name)
         if found is None:
             asked = access.candidates(call.principal, self._registry, use, name, is_uri=False)
-            owners = await self._catalog.owners_of(name, call, asked, list_method)
-            owner = self._sole(owners, name, missing, Space.expose_name, all_asked=len(asked))
+            owners = await self._catalog.owners_of(name, call, asked, listed)
+            owner = self._sole(owners, name, missing, Space.expose_name)
             return owner, name, owners.missing
         if not access.may_use(call.principal, found[0], use):
             raise as_refused(missing, NO_RULE)
         if namespace.is_shortened(name):
             match = partial(namespace.match_name, name, found[0])
-            own = await self._catalog.find_name(list_method, found[0], name, call, match)
+            own = await self._catalog.find_name(listed, found[0], name, call, match)
             if own is None:
                 raise missing
             found = found[0], own

@@ -82,7 +82,7 @@ class Session(Protocol):
 
     revision: str
     outbox: ClientOutbox
-    ask_unasked: Ask | None
+    ask_unasked: Ask
     principal: Principal
 
     async def answer(self, request: Request, notify: Notify, ask: Ask) -> Fields: ...
@@ -224,6 +224,8 @@ class LegacySession:
     client something outside of its calls.
     """
 
+    ask_unasked: Ask
+
     def __init__(
         self,
         router: Router,
@@ -241,7 +243,6 @@ class LegacySession:
         self.revision = revision
         self.knows_tasks = revision >= V_2025_11_25
         self.capabilities = client.capabilities
-        self.ask_unasked: Ask | None = None
         self._client = client
         self._tap = tap
         router.join(self)
@@ -253,8 +254,6 @@ class LegacySession:
     async def ask(self, method: str, params: Fields) -> Fields:
         """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
         await self._greeted.wait()
-        if self.ask_unasked is None:
-            raise RpcError(INVALID_REQUEST, "the client cannot be asked at the moment")
         return await self._ask(Wish(method, params), self.ask_unasked)
 
     def take_notification(self, notification: Notification) -> None:

@@ -301,11 +301,12 @@ class MockSession:
     come after the answer they followed in the capture; updates of a resource come once it has subscribed.
     """
 
+    ask_unasked: Ask
+
     def __init__(self, mock: Mock, result: Fields, principal: Principal) -> None:
         """`result` answered its `initialize`."""
         self.revision = negotiate_legacy(text_of(result.get("protocolVersion")) or "")
         self.outbox = ClientOutbox(frozenset())
-        self.ask_unasked: Ask | None = None
         self.principal = principal
         self._mock = mock
         self._feeds: dict[object, trio.CancelScope] = {}  # of a subscription by its URI
