@@ -151,7 +151,7 @@ async def test_every_call_carries_its_principal():
             seen.append((call.method, call.principal.name, call.principal.scopes))
             return await exchange(call, notify)
 
-        mux.world.mux.service._router.exchange = spy
+        mux.world.mux.router.exchange = spy
         await mux.modern("resources/list", None, ANN)
         session = await mux.initialize(BEN)
         await mux.send(request("tools/list"), BEN | session)

@@ -47,7 +47,7 @@ class Listening:
     def __init__(self, url: str, world: Any) -> None:
         self.url = url
         self.principals: list[str] = []
-        router = world.mux.service._router
+        router = world.mux.router
         exchange = router.exchange
 
         async def spy(call: Any, notify: Any) -> Any:

@@ -114,8 +114,8 @@ class MuxService:
         self._mark = mark
         self._state_seal = state_seal
         self.tap = tap
-        self._router = router
-        self._hub = hub
+        self.router = router
+        self.hub = hub
 
     def answer(
         self, request_id: Id, call: Call, notify: Notify, *, watched_already: bool = False
@@ -127,17 +127,17 @@ class MuxService:
                 work = partial(self.answer, request_id, call, notify, watched_already=True)
                 return watched(self.tap, call, work)
         if call.method == m.LISTEN:
-            return serve_listen(request_id, call, notify, self._router, self._hub)
+            return serve_listen(request_id, call, notify, self.router, self.hub)
         if call.method in m.REMOVED_IN_MODERN:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
         wanted = _wanted(call, notify) if LOG_LEVEL in call.meta else notify
         if not call.principal.name and not self._mark:
-            return self._router.exchange(call, wanted)
+            return self.router.exchange(call, wanted)
         return self._exchange_sealed(call, wanted)
 
     async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
-        return self._sealed(await self._router.exchange(self._opened(call), notify), call.principal.name)
+        return self._sealed(await self.router.exchange(self._opened(call), notify), call.principal.name)
 
     def _opened(self, call: Call) -> Call:
         """The call with its server's own state and task id. Raises RpcError for another principal's."""
@@ -166,11 +166,11 @@ class MuxService:
 
     def leave(self, client: object) -> None:
         """A client has gone that called itself `client` in its calls."""
-        self._router.leave(client)
+        self.router.leave(client)
 
     def roots_changed(self) -> None:
         """A client says that its roots have changed."""
-        self._router.roots_changed()
+        self.router.roots_changed()
 
     async def initialize(
         self, request: Request, principal: Principal = ANYONE
@@ -182,20 +182,17 @@ class MuxService:
         else:
             call = Call.of(request.method, request.payload, principal=principal)
             result = await watched(self.tap, call, agree)
-        requested, client = read_client(request)
-        revision = negotiate_legacy(requested)
-        return LegacySession(self._router, self._hub, revision, client, self.tap, principal), result
+        return LegacySession(self, *read_client(request), principal), result
 
     async def _agree(self, request: Request, principal: Principal) -> Fields:
-        requested, client = read_client(request)
-        capabilities, instructions = await self._router.introduce(legacy=True, principal=principal)
-        revision = negotiate_legacy(requested)
+        revision, client = read_client(request)
+        capabilities, instructions = await self.router.introduce(legacy=True, principal=principal)
         if revision < V_2025_11_25:
             capabilities.pop("tasks", None)
         result = {
             "protocolVersion": raw(revision),
             "capabilities": raw(capabilities),
-            "serverInfo": self._router.server_info,
+            "serverInfo": self.router.server_info,
         }
         if instructions is not None:
             result["instructions"] = raw(instructions)
@@ -226,17 +223,9 @@ class LegacySession:
 
     ask_unasked: Ask
 
-    def __init__(
-        self,
-        router: Router,
-        hub: NotificationHub,
-        revision: str,
-        client: ClientFacts,
-        tap: Tap | None,
-        principal: Principal,
-    ) -> None:
-        self._router = router
-        self._hub = hub
+    def __init__(self, service: MuxService, revision: str, client: ClientFacts, principal: Principal) -> None:
+        self._router = router = service.router
+        self._hub = hub = service.hub
         self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self)
         self._greeted = trio.Event()  # it knows that the session is open
         self.principal = principal
@@ -244,7 +233,7 @@ class LegacySession:
         self.knows_tasks = revision >= V_2025_11_25
         self.capabilities = client.capabilities
         self._client = client
-        self._tap = tap
+        self._tap = service.tap
         router.join(self)
         hub.personal.join(self, self.outbox)
 
@@ -360,7 +349,7 @@ class LegacySession:
 
 
 def read_client(request: Request) -> tuple[str, ClientFacts]:
-    """The revision that an `initialize` asks for, and who asks. Raises RpcError."""
+    """The revision that an `initialize` leads to, and who asks. Raises RpcError."""
     params = decode_fields(request.payload)
     requested = text_of(params.get("protocolVersion"))
     if requested is None:
@@ -369,7 +358,7 @@ def read_client(request: Request) -> tuple[str, ClientFacts]:
     for key, value in facts.items():
         if first_byte(value) != b"{":
             raise RpcError(INVALID_PARAMS, f'Invalid params: "{key}" must be an object')
-    return requested, ClientFacts(facts["clientInfo"], facts["capabilities"])
+    return negotiate_legacy(requested), ClientFacts(facts["clientInfo"], facts["capabilities"])
 
 
 # Listens: exchanges that stay open and tell what changes.
