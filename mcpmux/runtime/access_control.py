@@ -31,6 +31,7 @@ _JUDGED = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
 _JUDGED_OF_REF = {key: key for key in ("type", "uri", "name")}
 """Members that rules are about. Some servers read them in any case of letters, and take the last one."""
 
+Facts = list[tuple[str, ServerFacts]]
 _CAPABILITY_OF_CHANGE = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 
@@ -46,8 +47,7 @@ class AccessControl:
 
     def visible(self, call: Call, upstreams: Iterable[str]) -> list[str]:
         """The upstreams that are asked for the list that `call` asks for."""
-        policy = self.policy
-        if policy is None:
+        if (policy := self.policy) is None:
             return list(upstreams)
         use = USED_BY[call.method]
         return [name for name in upstreams if policy.may_use(call.principal, name, use)]
@@ -85,15 +85,12 @@ class AccessControl:
                 raise as_refused(refusal, rule)
 
     def candidates(
-        self, principal: Principal, upstreams: Collection[str], use: str, uri: str, *, is_uri: bool = True
+        self, principal: Principal, upstreams: Collection[str], use: str, target: str | Target
     ) -> Collection[str]:
-        """The upstreams of which a URI, or a name, that nobody is named in may be used, if they own it."""
-        policy = self.policy
-        if policy is None:
+        """The upstreams of which `target`, in which nobody is named, may be used, if they own it."""
+        if (policy := self.policy) is None:
             return upstreams
-        if use == m.COMPLETE and is_uri:
-            return [name for name in upstreams if policy.may_complete(principal, name, uri).allowed]
-        return [name for name in upstreams if policy.allows(principal, name, use, uri)]
+        return [name for name in upstreams if policy.decide(principal, name, use, target).allowed]
 
     def sees(self, principal: Principal, upstream: str) -> bool:
         """Whether a principal may know that there is an upstream."""
@@ -158,12 +155,9 @@ class AccessControl:
 
     # What an upstream is at all
 
-    def narrow(
-        self, principal: Principal, facts: list[tuple[str, ServerFacts]]
-    ) -> list[tuple[str, ServerFacts]]:
+    def narrow(self, principal: Principal, facts: Facts) -> Facts:
         """What servers said about themselves, as far as it is of any use to a principal."""
-        policy = self.policy
-        if policy is None:
+        if (policy := self.policy) is None:
             return facts
         seen = [(name, fact) for name, fact in facts if policy.sees(principal, name)]
         return [(name, _narrowed(policy, principal, name, fact)) for name, fact in seen]

@@ -93,12 +93,7 @@ _NOTHING = Page([], [], None, {})
 
 
 async def find_page(
-    upstream: Upstream,
-    call: Call,
-    cursor: str | None,
-    deadline: Deadline | None = None,
-    *,
-    anew: bool = False,
+    upstream: Upstream, call: Call, cursor: str | None, deadline: Deadline | None, *, anew: bool
 ) -> Found:
     """One page of the list that `call` asks for, as clients see it; an empty one of a list that is not there.
 
@@ -158,7 +153,7 @@ async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
     again = False
     position = Position(upstream.name)
     for _ in range(PAGE_LIMIT):
-        found = await find_page(upstream, call, position.cursor, anew=anew)
+        found = await find_page(upstream, call, position.cursor, None, anew=anew)
         page, again = found.page, again or found.again
         if len(page.texts) > room:
             page = page._replace(texts=page.texts[:room], items=page.items[:room])

@@ -392,12 +392,13 @@ class Router:
         """(upstream, its own URI, who might own it, too, and could not be asked) of a URI or a template."""
         namespace, access = self.namespace, self.access
         found = namespace.resolve_uri(uri)
+        own = uri if found is None else found[1]
+        target = Target(own, is_template=True) if use == m.COMPLETE else own
         if found is not None:
-            target = Target(found[1], is_template=True) if use == m.COMPLETE else found[1]
             access.check(call.principal, found[0], use, target, no_resource(uri))
             return (*found, {})
         # Who may not have it from an upstream does not even make that upstream be asked.
-        asked = access.candidates(call.principal, self._registry, use, uri)
+        asked = access.candidates(call.principal, self._registry, use, target)
         owners = await self._catalog.owners_of(uri, call, asked)
         owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
         return owner, uri, owners.missing
@@ -423,7 +424,7 @@ class Router:
         missing = no_item(kind, name)
         found = namespace.resolve_name(name)
         if found is None:
-            asked = access.candidates(call.principal, self._registry, use, name, is_uri=False)
+            asked = access.candidates(call.principal, self._registry, use, name)
             owners = await self._catalog.owners_of(name, call, asked, listed)
             owner = self._sole(owners, name, missing, Space.expose_name)
             return owner, name, owners.missing
