@@ -137,12 +137,9 @@ async def _prepare_http(
 ) -> Serve:
     """`nursery` is for the sessions, which may outlive their connections."""
     bounds, stopping = serving.limits, serving.stopping
-    policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
-    endpoint = HttpEndpoint(
-        serving.service, listener.path, policy, bounds, listener.sse_path, gate, mark, stopping
-    )
+    endpoint = HttpEndpoint(serving.service, listener, bounds, gate, mark, stopping)
     handle: Handler = endpoint.handle
     if handed is not None:
         handle = partial(handle_by_owner, handed.worker, handed.workers, handle)

@@ -11,8 +11,7 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Limits, Merging, Upstream
-from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.config import Config, Http, HttpListener, Limits, Merging, Upstream
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
@@ -73,9 +72,7 @@ async def open_http_cell(down: str, up: str) -> AsyncIterator[Cell]:
             merging=Merging(page_size=PAGE_SIZE, change_window=0.01),
         )
         async with app.open_mux(config) as mux:
-            endpoint = HttpEndpoint(
-                mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), Limits(max_sessions=10)
-            )
+            endpoint = HttpEndpoint(mux.service, HttpListener(port=0), Limits(max_sessions=10))
             await nursery.start(endpoint.run)
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             serve = partial(serve_http, refuse=refuse, stopping=trio.Event())

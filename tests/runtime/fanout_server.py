@@ -12,9 +12,8 @@ from functools import partial
 
 import trio
 
-from mcpmux.config import Limits
+from mcpmux.config import HttpListener, Limits
 from mcpmux.logs import configure_logs
-from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.message import HttpLimits
@@ -45,7 +44,7 @@ async def listen(world: World) -> int:
     """Serve `world` on a free port of the loopback."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=CLIENTS)
     sessions = Limits(max_sessions=CLIENTS)
-    endpoint = HttpEndpoint(world.mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+    endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions)
     await world.nursery.start(endpoint.run)
     limits = HttpLimits(connections=CLIENTS)
     serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)

@@ -19,9 +19,8 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Limits, Upstream
+from mcpmux.config import Config, Http, HttpListener, Limits, Upstream
 from mcpmux.errors import TransportClosed
-from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
@@ -351,7 +350,7 @@ async def open_http_world(workers: dict[str, Worker]) -> AsyncIterator[tuple[app
         mux = await stack.enter_async_context(app.open_mux(Config(upstreams=upstreams)))
         nursery = await stack.enter_async_context(trio.open_nursery())
         sessions = Limits(max_sessions=len(CLIENTS))
-        endpoint = HttpEndpoint(mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+        endpoint = HttpEndpoint(mux.service, HttpListener(port=0), sessions)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(endpoint.run)
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), poller=mux.poller)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.config import Limits
-from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.config import HttpListener, Limits
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
@@ -133,7 +132,7 @@ async def open_endpoint(
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
         sessions = Limits(max_sessions=max_sessions)
-        endpoint = HttpEndpoint(world.mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), sessions)
+        endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions)
         await world.nursery.start(endpoint.run)
         limits = HttpLimits(body_bytes=body_bytes)
         serve = partial(

@@ -13,8 +13,7 @@ import trio
 
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
-from mcpmux.config import Auth, Limits, StaticToken
-from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.config import Auth, HttpListener, Limits, StaticToken
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
@@ -69,9 +68,8 @@ async def open_guarded(
     gate = gate or make_gate(tokens=STATIC)
     async with open_world(servers or {"docs": docs(), "more": docs()}, page_size=page_size) as world:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        policy = OriginPolicy("127.0.0.1", (), ())
         sessions = Limits(max_sessions=10)
-        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, "/sse", gate=gate)
+        endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions, gate)
         await world.nursery.start(endpoint.run)
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
         await world.nursery.start(serve, listeners, endpoint.handle)

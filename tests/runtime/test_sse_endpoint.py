@@ -12,12 +12,11 @@ import pytest
 import trio
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Limits
+from mcpmux.config import Config, Http, HttpListener, Limits
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
@@ -123,9 +122,9 @@ async def open_site(
         sessions = Limits(
             max_sessions=max_sessions, session_idle=idle, max_in_flight=in_flight, client_stall=stall
         )
-        policy = OriginPolicy("127.0.0.1", (), ())
+        listener = HttpListener(port=0, sse_path=sse_path)
         stopping = trio.Event()
-        endpoint = HttpEndpoint(world.mux.service, "/mcp", policy, sessions, sse_path, stopping=stopping)
+        endpoint = HttpEndpoint(world.mux.service, listener, sessions, stopping=stopping)
         site = Site(world, endpoint, url, stopping)
         limits = HttpLimits(body_bytes=1 << 20, write_seconds=stall)
 

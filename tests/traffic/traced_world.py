@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
 from mcpmux import app
-from mcpmux.config import Config, Http, Limits, Redaction, Upstream
-from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.config import Config, Http, HttpListener, Limits, Redaction, Upstream
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.traffic.recorder import Recorder
@@ -150,7 +149,7 @@ async def open_over_http(
         watching = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
         async with app.open_mux(config, **watching) as mux:
             limits = Limits(max_sessions=10)
-            endpoint = HttpEndpoint(mux.service, "/mcp", OriginPolicy("127.0.0.1", (), ()), limits)
+            endpoint = HttpEndpoint(mux.service, HttpListener(port=0), limits)
             await nursery.start(endpoint.run)
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listeners[0].socket.getsockname()[1]

@@ -28,7 +28,7 @@ from urllib.parse import parse_qs
 import structlog
 import trio
 
-from mcpmux.config import Limits
+from mcpmux.config import HttpListener, Limits
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import owner_of_request
@@ -116,32 +116,29 @@ class HttpEndpoint:
     def __init__(
         self,
         service: Service,
-        path: str,
-        policy: OriginPolicy,
+        listener: HttpListener,
         limits: Limits,
-        sse_path: str = "",
         gate: Gate | None = None,
         mark: str = "",
         stopping: trio.Event | None = None,
     ) -> None:
-        """`sse_path`: of HTTP+SSE, "" for none. Once `stopping` is set its streams come to their end.
+        """`gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
 
-        `gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
-        `mark` stands in front of every session id.
+        `mark` stands in front of every session id. Once `stopping` is set, streams of HTTP+SSE end.
         """
         self._mark = mark
         self._gate = gate
         self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
-        self._path = path
-        self._policy = policy
+        self._path = listener.path
+        self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         self._limits = limits
         self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
         self._legs = ConnectionLegs()
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
-        self._sse_path = sse_path
+        self._sse_path = listener.sse_path
         self._streams: dict[str, SseSession] = {}
         self._stopping = stopping
 
