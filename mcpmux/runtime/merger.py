@@ -34,7 +34,7 @@ from mcpmux.protocol.codes import (
     UPSTREAM_TIMEOUT,
     UPSTREAM_UNAVAILABLE,
 )
-from mcpmux.protocol.envelope import decode_fields, raw, text_of
+from mcpmux.protocol.envelope import members_of, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.access_control import AccessControl, confined
@@ -59,11 +59,10 @@ Reasons = Mapping[str, str]
 
 def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, dict[str, str]]:
     """The states and reasons of the missing, in order."""
-    there = [name for name in registry if name in reasons]
-    names = there + [name for name in reasons if name not in registry]
     return {
         name: {"state": registry[name].state if name in registry else REMOVED, "reason": reasons[name]}
-        for name in names
+        for name in dict.fromkeys((*registry, *reasons))
+        if name in reasons
     }
 
 
@@ -71,11 +70,7 @@ def mention(result: Fields, registry: UpstreamRegistry, reasons: Reasons) -> Fie
     """The answer (changed in place), in which is said what is missing, if anything is."""
     if not reasons:
         return result
-    try:
-        meta = decode_fields(result.get(META))
-    except ValueError:
-        meta = {}
-    result[META] = raw({**meta, LEFT_OUT: describe(registry, reasons)})
+    result[META] = raw({**members_of(result.get(META)), LEFT_OUT: describe(registry, reasons)})
     return result
 
 

@@ -20,7 +20,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
-from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.envelope import members_of, text_of
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.transports.inline import AT_ONCE, in_task
 from mcpmux.transports.message_stream import MessageStream
@@ -181,10 +181,7 @@ def _kept(said: Introduction) -> Introduction | None:
 
 def name_in(info: Raw | None) -> str | None:
     """What a client calls itself."""
-    try:
-        return text_of(decode_fields(info).get("name")) if info is not None else None
-    except ValueError:
-        return None
+    return text_of(members_of(info).get("name"))
 
 
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:

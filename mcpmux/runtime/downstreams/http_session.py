@@ -33,11 +33,11 @@ from mcpmux.protocol.envelope import (
     Notification,
     Reply,
     Request,
-    decode_fields,
     encode_error,
     encode_notification,
     encode_request,
     id_of,
+    members_of,
 )
 from mcpmux.protocol.framing import join_batch
 from mcpmux.protocol.raw_json import Fields, Id
@@ -178,10 +178,7 @@ class HttpSession:
         if notification.method != m.CANCELLED:
             self.session.take_notification(notification)
             return
-        try:
-            request_id = id_of(decode_fields(notification.params).get("requestId"))
-        except ValueError:
-            return
+        request_id = id_of(members_of(notification.params).get("requestId"))
         call_off = self._in_flight.get(request_id) if request_id is not None else None
         if call_off is not None:
             call_off("the client cancelled the request")
