@@ -208,10 +208,7 @@ async def tls_of(listener: AnyListener, certificates: TlsContexts) -> CurrentCon
 
 
 def check_listeners(config: Config) -> None:
-    """Raises ConfigError for listeners that would let strangers in, and for keys that cannot be used.
-
-    Reads files: call it in a thread.
-    """
+    """Raises ConfigError for listeners that would let strangers in, and for key files of no use."""
     problems = [f"{where}: {text}" for where, text in find_unguarded_listeners(config.listeners, config.auth)]
     if problems:
         raise ConfigError(problems)
@@ -224,7 +221,7 @@ def check_listeners(config: Config) -> None:
 
 async def make_gate(config: Config) -> Gate | None:
     """What asks clients who they are; None when no listener asks. Raises what `check_listeners` raises."""
-    await trio.to_thread.run_sync(check_listeners, config)
+    await trio.to_thread.run_sync(check_listeners, config)  # it reads files
     if not config.auth.asks_tokens and not any(map(asks_certificate, config.listeners.bound)):
         return None
     on_web = (*config.listeners.http, *config.listeners.websocket) if config.auth.asks_tokens else ()

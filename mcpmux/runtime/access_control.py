@@ -123,10 +123,7 @@ class AccessControl:
         return ref, key, named
 
     def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
-        """Judge a call to the only upstream there is, in its own words.
-
-        The answer when the upstream need not be asked, else None. Raises Refused.
-        """
+        """The answer to a call to the only upstream there is, if that need not see it. Raises Refused."""
         if self.policy is None:
             return None
         use = call.method

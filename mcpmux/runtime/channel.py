@@ -328,10 +328,9 @@ class Channel:
 
 
 async def _pass_on(event: Event, call: Call, notify: Notify) -> None:
-    """Hand an event to the client, progress under the client's own token.
+    """Hand an event to the client, progress under its own token; progress it did not ask for stops here.
 
-    Progress that the client did not ask for stops here: its token is our id, which may well be the token of
-    another call of that client.
+    The token is our id then, which may well be the token of another call of that client.
     """
     if event.method != m.PROGRESS:
         await notify(event)

@@ -18,11 +18,9 @@ async def open_duplex_channel(
 ) -> AsyncIterator[DuplexChannel]:
     """A channel over `messages` that reads in the background. The stream stays the caller's.
 
-    `answer` runs inline, see `transports/inline`.
-
-    `objects`: whether the peer is told about messages that cannot be taken (clients are, servers not).
-
-    When the stream ends `closed` is set and the body goes on. Leaving cancels the peer's exchanges.
+    `answer` runs inline, see `transports/inline`. `objects`: whether the peer is told about messages that
+    cannot be taken (clients are, servers not). When the stream ends `closed` is set and the body goes on.
+    Leaving cancels the peer's exchanges.
     """
     async with trio.open_nursery() as nursery:
         channel = DuplexChannel(messages, answer, hear, objects=objects)

@@ -270,10 +270,7 @@ class Router:
             upstream.tell_nowait(m.ROOTS_CHANGED)
 
     async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
-        """From now on `outbox`, of the client of `call`, hears of updates of `uri`.
-
-        Raises RpcError, and everything is as before then.
-        """
+        """From now on `outbox`, of the client of `call`, hears of updates of `uri`. Raises RpcError."""
         await in_task()
         said_raw = self.namespace.resolve_uri(uri) is None
         owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)

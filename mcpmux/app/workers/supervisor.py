@@ -108,10 +108,7 @@ async def serve_workers(
 
 
 class Supervisor:
-    """All workers and shared upstreams, to be controlled like one mux.
-
-    `sharing`: for shared upstreams, whose sockets are in `folder`.
-    """
+    """All workers and shared upstreams (in `sharing`, with sockets in `folder`), controlled like one mux."""
 
     def __init__(
         self, config: Config, workers: int, folder: Path, sharing: trio.Nursery, followers: Sequence[Follower]

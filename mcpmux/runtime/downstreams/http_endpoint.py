@@ -108,10 +108,7 @@ class SseSession(NamedTuple):
 
 
 class HttpEndpoint:
-    """All HTTP clients of one listener. `run` has to run. `sessions` holds the legacy ones by id.
-
-    `handle` answers one HTTP request.
-    """
+    """All HTTP clients of one listener. `handle` answers a request; `run` has to run. `sessions`: by id."""
 
     def __init__(
         self,

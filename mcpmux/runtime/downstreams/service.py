@@ -215,10 +215,9 @@ def _wanted(call: Call, notify: Notify) -> Notify:
 
 
 class LegacySession:
-    """One initialized client. `close` must follow.
+    """One initialized client. `close` must follow. `outbox` holds the changes that it has to be told.
 
-    `outbox` holds the changes that it has to be told; `ask_unasked` is set by the transport: how to ask the
-    client something outside of its calls.
+    `ask_unasked`, which the transport sets, asks the client something outside of its calls.
     """
 
     ask_unasked: Ask
