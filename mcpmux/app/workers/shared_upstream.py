@@ -61,38 +61,33 @@ class SharedUpstream:
         if self.mux is not None:
             self.mux.restart(self.name)
 
-    @property
-    def server(self) -> Server:
-        """The session with the server, while `mux` is there."""
-        assert self.mux is not None
-        return self.mux.upstreams[self.name]
-
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until `scope` is cancelled. Raises TransportError when the socket cannot be made."""
         with self.scope:
             async with (
                 open_unix_listener(str(self.path), SOCKET_MODE) as listener,
-                open_mux(self.config) as self.mux,
+                open_mux(self.config) as mux,
                 trio.open_nursery() as nursery,
             ):
-                nursery.start_soon(self._tell_when_ready, name=f"shared upstream {self.name}")
-                serve = partial(serve_streams, [listener], self._serve, trio.Event(), CONNECTIONS)
+                self.mux = mux
+                nursery.start_soon(self._tell_when_ready, mux, name=f"shared upstream {self.name}")
+                serve_one = partial(self._serve, mux)
+                serve = partial(serve_streams, [listener], serve_one, trio.Event(), CONNECTIONS)
                 await nursery.start(serve, name=f"unix {self.path}")
                 task_status.started()
 
-    async def _tell_when_ready(self) -> None:
+    async def _tell_when_ready(self, mux: Mux) -> None:
         told = None
         while True:
-            connection = self.server.connection
+            connection = mux.upstreams[self.name].connection
             if connection is not None and connection is not told:
                 told = connection
                 self.on_ready(self.name)
                 await connection.closed.wait()
             await trio.sleep(CHECK_SECONDS)
 
-    async def _serve(self, stream: Stream, crowded: bool) -> None:
-        mux, server = self.mux, self.server
-        assert mux is not None
+    async def _serve(self, mux: Mux, stream: Stream, crowded: bool) -> None:
+        server = mux.upstreams[self.name]
         await server.settled()
         connection = server.connection
         async with trio.open_nursery() as nursery:
