@@ -340,7 +340,15 @@ class Merger:
         walk = Walk(self._start(call), self.merging.page_size)
         parts.began = trio.current_time()
         while not walk.done:
-            await self._round(call, walk, parts)
+            fetches = []
+            for position in walk.wanted:
+                try:
+                    upstream = self._registry.for_call(position.upstream, call)
+                except RpcError as error:
+                    walk.take_failure(position, error.message)
+                else:
+                    fetches.append(self._fetch(position, upstream, call, walk, parts))
+            await together(fetches)
             walk.end_round()
         if walk.failures:
             parts.until = None
@@ -359,17 +367,6 @@ class Merger:
             raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
         visible = set(self._access.visible(call, [position.upstream for position in positions]))
         return [position for position in positions if position.upstream in visible]
-
-    async def _round(self, call: Call, walk: Walk, parts: Parts) -> None:
-        fetches = []
-        for position in walk.wanted:
-            try:
-                upstream = self._registry.for_call(position.upstream, call)
-            except RpcError as error:
-                walk.take_failure(position, error.message)
-            else:
-                fetches.append(self._fetch(position, upstream, call, walk, parts))
-        await together(fetches)
 
     async def _fetch(
         self, position: Position, upstream: Upstream, call: Call, walk: Walk, parts: Parts

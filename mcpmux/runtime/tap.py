@@ -153,10 +153,6 @@ class Watch(NamedTuple):
         """What this task works for asks an upstream (its configured name) something."""
         self.tap.routed(EXCHANGE.get(), upstream)
 
-    def rest(self) -> None:
-        """This task works for no exchange any more."""
-        EXCHANGE.set(0)
-
     def sent(self, message: bytes, status: int | None = None) -> None:
         self.tap.message_passed(self.leg, "out", message, status)
 

@@ -75,7 +75,7 @@ from mcpmux.runtime.downstreams.http_answer import (
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.runtime.tap import Tap
+from mcpmux.runtime.tap import EXCHANGE, Tap
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
@@ -230,7 +230,7 @@ class HttpEndpoint:
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> HttpReply:
         session = self._find_session(request)
         watch = (session.watch if session is not None else None) or self._legs.of(tap, request.peer)
-        watch.rest()
+        EXCHANGE.set(0)  # this task works for the one before no more
         if request.path != self._path:
             return reply
         if request.body:
