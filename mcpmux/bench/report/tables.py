@@ -187,7 +187,6 @@ def _steps(title: str, steps: Sequence[Step]) -> Table:
         (
             step.name,
             "" if step.offered is None else rate_text(step.offered),
-            "" if step.clients is None else f"{step.clients:,}",
             rate_text(step.rate),
             share_text(sum(step.errors.values()) / step.count if step.count else None),
             *_times_of(step.latency),
@@ -195,7 +194,7 @@ def _steps(title: str, steps: Sequence[Step]) -> Table:
         )
         for step in steps
     ]
-    return _table(title, ("step", "offered", "clients", "rate", "errors", *TIMES, "held"), rows, (0, 10))
+    return _table(title, ("step", "offered", "rate", "errors", *TIMES, "held"), rows, (0, 9))
 
 
 def _fan_out(title: str, pushes: FanOut) -> Table:
