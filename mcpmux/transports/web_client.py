@@ -107,13 +107,13 @@ class WebClient(NamedTuple):
         Raises ConnectFailed, other TransportErrors, RemoteProtocolError, ConfigError for files of `tls`, and
         what `find` raises.
         """
-        connection = await trio.to_thread.run_sync(_Connection, self, _read_url(url))
-        request = httpx.Request(
-            method, url, headers=[*_OWN_FIELDS, *fields], content=body, extensions=_EXTENSIONS
-        )
+        place, headers = _read_url(url), [*_OWN_FIELDS, *fields]
+        authority = place.netloc.decode("ascii")
+        request = httpx.Request(method, url, headers=headers, content=body, extensions=_EXTENSIONS)
+        transport = await trio.to_thread.run_sync(self._make_transport, place)
         try:
-            async with connection.transport:  # no client of httpx: we want nothing of what that adds
-                answered = await connection.send(request)
+            async with transport:  # no client of httpx: we want nothing of what that adds
+                answered = await self._send(request, transport, authority)
                 response = WebResponse(answered, self.body_bytes)
                 try:
                     self._check_head(answered)
@@ -121,7 +121,36 @@ class WebClient(NamedTuple):
                 finally:
                     await response.close()
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _trouble(error, connection.authority) from None
+            raise _trouble(error, authority) from None
+
+    def _make_transport(self, url: httpx.URL) -> Transport:
+        """Reads files. Raises ConfigError."""
+        context: ssl.SSLContext | bool = False
+        if url.scheme == "https":
+            context, host = client_context(self.tls), url.raw_host.decode("ascii")
+            _verify_as(context, (self.tls.server_name or host).partition("%")[0].rstrip("."))
+        proxy = None
+        if self.proxy is not None:
+            own = client_context(ClientTls()) if self.proxy.origin.secure else None
+            proxy = httpx.Proxy(self.proxy.origin.url, headers=list(self.proxy.fields), ssl_context=own)
+        return Transport(verify=context, trust_env=False, proxy=proxy, socket_options=KEEP_ALIVE)
+
+    async def _send(self, request: httpx.Request, transport: Transport, authority: str) -> httpx.Response:
+        """The response, its head being in. Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
+        url, failure = request.url, ConnectFailed(f"cannot connect to {authority}")
+        host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
+        if self.proxy is not None:
+            if self.find is not None and _is_address(host):
+                await self.find(host, port)
+            return await _send_by_proxy(self.proxy, request, transport, authority)
+        addresses = [host] if self.find is None else await self.find(host, port)
+        for address in addresses[:MOST_ADDRESSES]:
+            request.url = url.copy_with(host=address)
+            try:
+                return await _send_once(request, transport, authority)
+            except ConnectFailed as error:
+                failure = error
+        raise failure
 
     def _check_head(self, response: httpx.Response) -> None:
         fields = response.headers.raw
@@ -131,65 +160,32 @@ class WebClient(NamedTuple):
             raise RemoteProtocolError(f"the response's head is larger than {self.head_bytes} bytes")
 
 
-class _Connection:
-    """The connection for one request: to addresses that were found, or to a proxy. Making it reads files."""
+Transport = httpx.AsyncHTTPTransport
+"""Makes the connection for one request: to addresses that were found, or to a proxy."""
 
-    def __init__(self, settings: WebClient, url: httpx.URL) -> None:
-        """Raises ConfigError."""
-        self.authority = url.netloc.decode("ascii")
-        self._find = settings.find
-        self._proxy = settings.proxy
-        host = url.raw_host.decode("ascii")
-        context: ssl.SSLContext | bool = False
-        if url.scheme == "https":
-            context = client_context(settings.tls)
-            _verify_as(context, (settings.tls.server_name or host).partition("%")[0].rstrip("."))
-        proxy = None
-        if self._proxy is not None:
-            own = client_context(ClientTls()) if self._proxy.origin.secure else None
-            proxy = httpx.Proxy(self._proxy.origin.url, headers=list(self._proxy.fields), ssl_context=own)
-        self.transport = httpx.AsyncHTTPTransport(
-            verify=context, trust_env=False, proxy=proxy, socket_options=KEEP_ALIVE
-        )
 
-    async def send(self, request: httpx.Request) -> httpx.Response:
-        """Its response, as far as the head. Raises ConnectFailed, what `find` raises, and httpx.HTTPError."""
-        host = request.url.raw_host.decode("ascii")
-        port = request.url.port or (443 if request.url.scheme == "https" else 80)
-        if self._proxy is not None:
-            if self._find is not None and _is_address(host):
-                await self._find(host, port)
-            return await self._send_by_proxy(self._proxy, request)
-        addresses = [host] if self._find is None else await self._find(host, port)
-        failure = ConnectFailed(f"cannot connect to {self.authority}")
-        url = request.url
-        for address in addresses[:MOST_ADDRESSES]:
-            request.url = url.copy_with(host=address)
-            try:
-                return await self._send(request, self.authority)
-            except ConnectFailed as error:
-                failure = error
-        raise failure
+async def _send_by_proxy(
+    proxy: Proxy, request: httpx.Request, transport: Transport, authority: str
+) -> httpx.Response:
+    try:
+        response = await _send_once(request, transport, f"{authority} through the proxy {proxy}")
+    except httpx.ProxyError as error:
+        status, _, phrase = str(error).partition(" ")
+        if status == str(AUTHENTICATION_REQUIRED):
+            raise proxy.wants_credentials() from None
+        words = f"status {status} ({printable(phrase[:SHOWN_CHARACTERS])})"
+        raise ConnectFailed(f"the proxy {proxy} does not connect to {authority}: {words}") from None
+    if response.status_code == AUTHENTICATION_REQUIRED and request.url.scheme == "http":
+        await response.aclose()
+        raise proxy.wants_credentials()
+    return response
 
-    async def _send_by_proxy(self, proxy: Proxy, request: httpx.Request) -> httpx.Response:
-        try:
-            response = await self._send(request, f"{self.authority} through the proxy {proxy}")
-        except httpx.ProxyError as error:
-            status, _, phrase = str(error).partition(" ")
-            if status == str(AUTHENTICATION_REQUIRED):
-                raise proxy.wants_credentials() from None
-            words = f"status {status} ({printable(phrase[:SHOWN_CHARACTERS])})"
-            raise ConnectFailed(f"the proxy {proxy} does not connect to {self.authority}: {words}") from None
-        if response.status_code == AUTHENTICATION_REQUIRED and request.url.scheme == "http":
-            await response.aclose()
-            raise proxy.wants_credentials()
-        return response
 
-    async def _send(self, request: httpx.Request, where: str) -> httpx.Response:
-        try:
-            return await self.transport.handle_async_request(request)
-        except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
-            raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
+async def _send_once(request: httpx.Request, transport: Transport, where: str) -> httpx.Response:
+    try:
+        return await transport.handle_async_request(request)
+    except (httpx.ConnectError, httpx.ConnectTimeout, ValueError) as error:
+        raise ConnectFailed(f"cannot connect to {where}: {_reason(error)}") from None
 
 
 def _read_url(url: str) -> httpx.URL:
