@@ -96,19 +96,16 @@ OK = "ok"  # a result
 TOOL_ERROR = "tool_error"  # a tool's result with `isError`
 
 ERROR = "error"  # of any other code
+_AS_IN_CODES = (
+    *("parse_error", "invalid_request", "method_not_found", "invalid_params", "internal_error"),
+    *("header_mismatch", "unsupported_version", "busy"),
+)
 _CLASSES = {
-    codes.PARSE_ERROR: "parse_error",
-    codes.INVALID_REQUEST: "invalid_request",
-    codes.METHOD_NOT_FOUND: "method_not_found",
-    codes.INVALID_PARAMS: "invalid_params",
-    codes.INTERNAL_ERROR: "internal_error",
+    **{getattr(codes, word.upper()): word for word in _AS_IN_CODES},
     codes.RESOURCE_NOT_FOUND: "not_found",  # of the legacy revisions
-    codes.HEADER_MISMATCH: "header_mismatch",
     codes.MISSING_CLIENT_CAPABILITY: "missing_capability",
-    codes.UNSUPPORTED_VERSION: "unsupported_version",
-    codes.UPSTREAM_UNAVAILABLE: "unavailable",  # these two: an upstream did not answer
-    codes.UPSTREAM_TIMEOUT: "timeout",
-    codes.BUSY: "busy",  # too much is in flight
+    codes.UPSTREAM_UNAVAILABLE: "unavailable",
+    codes.UPSTREAM_TIMEOUT: "timeout",  # it did not answer
 }
 
 METHODS = frozenset(
