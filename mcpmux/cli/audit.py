@@ -24,7 +24,7 @@ from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.chain import KeyNeeded, chains_in, read_head, read_records, verify
 from mcpmux.traffic.audit.record import AuditRecord
 from mcpmux.traffic.reading.filters import TIME_LENGTH, FilterError, Key, parse_filter
-from mcpmux.traffic.record import reason_of
+from mcpmux.transports.byte_stream import reason_of
 
 # The keys of filters for records: their members. `status` is the outcome as `show` prints it. A member that
 # is a list fits if one of its items does.

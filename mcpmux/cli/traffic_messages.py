@@ -46,7 +46,8 @@ from mcpmux.traffic.reading.summary import (
     passages,
     statuses_of,
 )
-from mcpmux.traffic.record import ANSWERS, Record, cut, encode_record, reason_of
+from mcpmux.traffic.record import ANSWERS, Record, cut, encode_record
+from mcpmux.transports.byte_stream import reason_of
 
 by_option = click.option(
     "--by",

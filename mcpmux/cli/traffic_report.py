@@ -37,8 +37,9 @@ from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.reading.export import to_csv, to_har
 from mcpmux.traffic.reading.histogram import Histogram
 from mcpmux.traffic.reading.stats import CLIENTS, PERCENTILES, Group, Stats, Timeline
-from mcpmux.traffic.record import Record, encode_record, reason_of
+from mcpmux.traffic.record import Record, encode_record
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.byte_stream import reason_of
 
 SPARK_WIDTH = 12
 BAR_WIDTH = 40

@@ -18,8 +18,9 @@ from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
 from mcpmux.traffic.reading.filters import KEYS, SORTS, Filter, FilterError, may_be_term, parse_filter
 from mcpmux.traffic.reading.summary import Targets
-from mcpmux.traffic.record import Record, reason_of
+from mcpmux.traffic.record import Record
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.byte_stream import reason_of
 
 FOLDER = Capture().directory
 TOLD_LIMIT = 5  # lines that cannot be read and are named one by one

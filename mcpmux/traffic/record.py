@@ -233,8 +233,3 @@ def listened_uris(params: Fields) -> list[str]:
 def cut(text: str, limit: int) -> str:
     """No more than so many characters of it."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def reason_of(error: OSError) -> str:
-    """What went wrong, for the end of a sentence."""
-    return (error.strerror or str(error)).lower()

@@ -29,7 +29,7 @@ import msgspec
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.capture.files import BadLine
-from mcpmux.traffic.record import reason_of
+from mcpmux.transports.byte_stream import reason_of
 
 VERSION = 1
 

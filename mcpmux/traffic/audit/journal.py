@@ -38,8 +38,9 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, RecordMaker
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import micros_of, reason_of
+from mcpmux.traffic.record import micros_of
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.inline import AT_ONCE
 
 if TYPE_CHECKING:

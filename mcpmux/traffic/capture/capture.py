@@ -30,8 +30,9 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, sweep
 from mcpmux.traffic.capture.line import data_of, encode_lines
 from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
-from mcpmux.traffic.record import ANSWERS, Run, reason_of
+from mcpmux.traffic.record import ANSWERS, Run
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.inline import AT_ONCE
 
 log = structlog.get_logger()

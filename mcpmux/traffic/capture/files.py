@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Capture
-from mcpmux.traffic.record import VERSION, BadRecord, Record, Run, decode_record, encode_record, reason_of
+from mcpmux.traffic.record import VERSION, BadRecord, Record, Run, decode_record, encode_record
+from mcpmux.transports.byte_stream import reason_of
 
 SUFFIX = ".jsonl"
 COMPRESSED = ".jsonl.gz"
