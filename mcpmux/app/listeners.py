@@ -35,7 +35,6 @@ from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, handle_by_own
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
-from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.stdio import open_stdio_stream
@@ -136,23 +135,13 @@ async def _prepare_http(
     nursery: trio.Nursery,
 ) -> Serve:
     """`nursery` is for the sessions, which may outlive their connections."""
-    bounds, stopping = serving.limits, serving.stopping
+    limits, stopping = serving.limits, serving.stopping
     gate = gate_of(listener, serving.gate)
     mark = mark_of(handed.worker) if handed is not None else ""
-    endpoint = HttpEndpoint(serving.service, listener, bounds, gate, mark, stopping)
+    endpoint = HttpEndpoint(serving.service, listener, limits, gate, mark, stopping)
     handle: Handler = endpoint.handle
     if handed is not None:
         handle = partial(handle_by_owner, handed.worker, handed.workers, handle)
-    limits = HttpLimits(
-        head_bytes=bounds.max_head_bytes,
-        head_fields=bounds.max_header_fields,
-        body_bytes=bounds.max_message_bytes,
-        head_seconds=bounds.head_timeout,
-        body_seconds=bounds.body_timeout,
-        idle_seconds=bounds.connection_idle,
-        write_seconds=bounds.client_stall,
-        connections=bounds.max_connections,
-    )
     await nursery.start(endpoint.run)
     return partial(
         serve_http,

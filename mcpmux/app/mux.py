@@ -75,21 +75,14 @@ class Mux:
         nursery: trio.Nursery,
     ) -> None:
         """See `open_mux`."""
-        limits, merging, server_info = config.limits, config.merging, implementation(config.identity)
+        merging, server_info = config.merging, implementation(config.identity)
         self.config = config
         self.followers: list[Follower] = []
         self.poller = poller
         self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
         self._access = AccessControl(policy_of(config.access))
-        opener = ChannelOpener(
-            limits.max_message_bytes,
-            limits.max_head_bytes,
-            STOP_LADDER,
-            head_fields=limits.max_header_fields,
-            poller=poller,
-            certificates=self.certificates,
-        )
+        opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
         self._tap = tap
         self._trace = trace

@@ -27,12 +27,13 @@ from mcpmux.auth.credential import Clock
 from mcpmux.auth.discovery import ACCEPT, AuthorizationServer, Found, OAuthHttp, discover
 from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble
 from mcpmux.auth.upstream_auth import SHOWN_CHARACTERS, Denied, configured_client, request_tokens
+from mcpmux.config import Limits
 from mcpmux.config.auth import OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
+from mcpmux.transports.http.message import Fields, HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 
@@ -75,7 +76,9 @@ async def log_in(
     except StoreTrouble:
         kept = None  # a new one takes its place
     scopes = _choose_scopes(found, config, kept, more)
-    ports = [config.redirect_port] if config.redirect_port else [_port_of(kept), 0]
+    # The port of the registration that is kept comes first: the server may know no other.
+    known_uri = kept.client.redirect_uri if kept is not None else None
+    ports = [config.redirect_port] if config.redirect_port else [urlsplit(known_uri or "").port or 0, 0]
     async with await _listen(ports) as listener:
         redirect_uri = f"http://{HOST}:{listener.socket.getsockname()[1]}{PATH}"
         client = _known_client(config, server, redirect_uri, kept)
@@ -134,12 +137,6 @@ def read_code(said: dict[str, str], server: AuthorizationServer) -> str:
     return said["code"]
 
 
-def _port_of(kept: Login | None) -> int:
-    """The port of the registration that is kept: the server may know no other."""
-    uri = kept.client.redirect_uri if kept is not None else None
-    return urlsplit(uri or "").port or 0
-
-
 async def _listen(ports: Sequence[int]) -> trio.SocketListener:
     """Listen on the first of these loopback ports that can be had, 0 for any. Raises TransportError."""
     for port in ports:
@@ -170,7 +167,7 @@ async def _wait_for_browser(
             came.set()
 
     async with trio.open_nursery() as nursery:
-        limits = HttpLimits(connections=CONNECTIONS, body_bytes=1024)
+        limits = Limits(max_connections=CONNECTIONS, max_message_bytes=1024)
         serve = partial(serve_http, refuse=_page, stopping=trio.Event(), limits=limits)
         await nursery.start(serve, [listener], handle, name="login callback")
         await show()

@@ -138,8 +138,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a run under one load: of a ramp, or a probe of a search.
 
     `offered`: requests per second asked for, or None. `count`, `errors` and `latency`: of the requests meant
-    to be sent in the step. `arrived`: answers without error that came while it lasted, whenever they were asked for: a server that falls behind shows it here. `held`: whether
-    the load held, None when nobody asked; `why`: what broke first.
+    to be sent in the step. `arrived`: answers without error that came while it lasted, whenever they were
+    asked for: a server that falls behind shows it here. `held`: whether the load held, None when nobody
+    asked; `why`: what broke first.
     """
 
     name: str

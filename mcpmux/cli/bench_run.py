@@ -227,12 +227,13 @@ class Bench:
         if self.interrupted:
             return
         plan = attrs.evolve(self._plan, seed=self._plan.seed + number)
-        sizes = self._limits.max_message_bytes, self._limits.max_head_bytes
         self._turn += 1
         self._runs = []
         for upstream in upstreams:
             if upstream.name not in self.failures:
-                opener = ChannelOpener(*sizes, STOP, plan.connections_each(upstream) + SPARE_CONNECTIONS)
+                opener = ChannelOpener(
+                    self._limits, STOP, plan.connections_each(upstream) + SPARE_CONNECTIONS
+                )
                 self._runs.append(Run(upstream, plan, opener.open, sleep_until))
         async with trio.open_nursery() as nursery:
             for run in self._runs:

@@ -242,7 +242,7 @@ def replay(
         tell(f"this takes {seconds / 60:.1f} minutes, as it did; --speed max does not wait")
     report = Report(reading.left_out, redactor)
     limits = Limits()
-    opener = ChannelOpener(limits.max_message_bytes, limits.max_head_bytes, STOP_LADDER)
+    opener = ChannelOpener(limits, STOP_LADDER)
     run(partial(run_replay, **options), dialogues, partial(opener.open, server), report)
     if as_json:
         click.echo(json.dumps(report.as_json()))

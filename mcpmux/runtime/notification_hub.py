@@ -19,6 +19,7 @@ Source: `basic/utilities/tasks` and `client/elicitation`, 2025-11-25, for what i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import Final
 
 import structlog
@@ -308,16 +309,13 @@ class NotificationHub:
         space = self._space_of(upstream)
         if not audience or space is None:
             return
-        words: dict[tuple[str, bool], Event] = {}
 
+        @cache
         def event_of(uri: str, said_raw: bool) -> Event:
             """That it has changed: one event for all clients that spell it alike, encoded once."""
-            event = words.get((uri, said_raw))
-            if event is None:
-                event = words[uri, said_raw] = _update_of(uri if said_raw else space.expose_uri(uri))
-            return event
+            return _update_of(uri if said_raw else space.expose_uri(uri))
 
-        usual = event_of(uri, said_raw=False)
+        usual = event_of(uri, False)
         restricted, raw_of = self._access.policy is not None, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):

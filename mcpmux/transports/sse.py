@@ -5,14 +5,21 @@ The data of an event stays bytes: whoever parses it decodes it. Knows nothing of
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
 
-BOM = b"\xef\xbb\xbf"
-LINE_ENDS = (b"\n", b"\r")
-LINE_OVERHEAD = len(b"data: \n")  # what a line of data has besides its data
-RETRY_DIGITS = 9  # eleven days; more is not a time to wait
+BOM: Final = b"\xef\xbb\xbf"
+LINE_ENDS: Final = (b"\n", b"\r")
+LINE_OVERHEAD: Final = len(b"data: \n")  # what a line of data has besides its data
+RETRY_DIGITS: Final = 9  # eleven days; more is not a time to wait
+STREAM_HEADERS: Final = (
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-store"),
+    ("X-Accel-Buffering", "no"),
+)
 
 
 class SseEvent(msgspec.Struct, frozen=True):

@@ -71,7 +71,7 @@ async def pool_to(answer: Answer, modern: bool = True, limits: Limits | None = N
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, server.serve, [listener])
         url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp"
-        opener = ChannelOpener(1 << 20, 1 << 16, StopLadder(close_seconds=1, terminate_seconds=1))
+        opener = ChannelOpener(Limits(), StopLadder(close_seconds=1, terminate_seconds=1))
         upstream = Upstream(name="x", target=Http(url))
         with trio.fail_after(20):
             async with opener.open(upstream, lambda _: None) as channel:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpmux.config import Limits
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.mux.replay import Gone, ReplayBounds, ReplayBuffer
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
@@ -36,7 +37,7 @@ from mcpmux.protocol.framing import LineDecoder, Oversized, read_batch
 from mcpmux.protocol.headers import HeaderMismatch, check_request, decode_value, encode_value
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.transports.http.message import HttpLimits, RequestParser, ResponseParser
+from mcpmux.transports.http.message import RequestParser, ResponseParser
 from mcpmux.transports.sse import SseDecoder
 
 LIMIT = 4096  # more than any input: which limit is met first may depend on how the bytes are cut
@@ -119,7 +120,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 cuts = st.lists(st.integers(0, 10_000), max_size=8) | st.just(list(range(300)))
 
 
-def requests_in(pieces: list[bytes], limits: HttpLimits) -> object:
+def requests_in(pieces: list[bytes], limits: Limits) -> object:
     parser = RequestParser(limits, "peer")
     for piece in pieces:
         if parser.refusal is None:
@@ -135,14 +136,14 @@ def requests_in(pieces: list[bytes], limits: HttpLimits) -> object:
 @MANY
 @given(st.binary(max_size=200) | damaged(REQUESTS), cuts)
 def test_http_requests(data: bytes, places: list[int]):
-    limits = HttpLimits(head_bytes=LIMIT, body_bytes=LIMIT, head_fields=LIMIT)
+    limits = Limits(max_head_bytes=LIMIT, max_message_bytes=LIMIT, max_header_fields=LIMIT)
     assert requests_in(cut(data, places), limits) == requests_in([data], limits)
 
 
 @MANY
 @given(damaged(REQUESTS), cuts)
 def test_http_requests_stay_within_small_limits(data: bytes, places: list[int]):
-    parser = RequestParser(HttpLimits(head_bytes=SMALL, body_bytes=2, head_fields=2), "peer")
+    parser = RequestParser(Limits(max_head_bytes=SMALL, max_message_bytes=2, max_header_fields=2), "peer")
     for piece in cut(data, places):
         if parser.refusal is None:
             parser.feed(piece)

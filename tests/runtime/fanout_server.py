@@ -16,7 +16,6 @@ from mcpmux.config import HttpListener, Limits
 from mcpmux.logs import configure_logs
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import serve_http
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world
@@ -46,7 +45,7 @@ async def listen(world: World) -> int:
     sessions = Limits(max_sessions=CLIENTS)
     endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions)
     await world.nursery.start(endpoint.run)
-    limits = HttpLimits(connections=CLIENTS)
+    limits = Limits(max_connections=CLIENTS)
     serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)
     await world.nursery.start(serve, listeners, endpoint.handle)
     port: int = listeners[0].socket.getsockname()[1]

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from attrs import evolve
 
-from mcpmux.config import Http, Upstream
+from mcpmux.config import Http, Limits, Upstream
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
@@ -32,7 +32,7 @@ class HttpWorld(World):
         async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
             url, scope = await nursery.start(_serve, server)
             self._pipes[upstream.name] = scope
-            opener = ChannelOpener(1 << 24, 1 << 16, STOP, poller=poller)
+            opener = ChannelOpener(Limits(), STOP, poller=poller)
             async with opener.open(evolve(upstream, target=Http(url)), hear, watch) as channel:
                 yield channel
             nursery.cancel_scope.cancel()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from mcpmux.config import Limits
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
-from mcpmux.transports.http.message import HttpLimits, HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply, ServerState
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import FINISHED, HttpReply, ServerState
 
 EVENT = Event("notifications/message", {"data": raw("on its way")})
 
@@ -18,7 +19,7 @@ EVENT = Event("notifications/message", {"data": raw("on its way")})
 class Peer:
     def __init__(self) -> None:
         request = HttpRequest("POST", "/mcp", "", {}, b"", "", http_1_0=True, keep_alive=False)
-        self.reply = HttpReply(request, self, ServerState(None, None, HttpLimits(), 0.0, b""))
+        self.reply = HttpReply(request, self, ServerState(None, None, Limits(), 0.0, b""))
         self.received = b""
 
     async def send(self, data: bytes) -> None:
@@ -44,7 +45,7 @@ async def test_an_answer_comes_in_the_stream_that_was_opened_before_it(before, f
         return {"ok": raw(True)}
 
     await respond(Request(7, "tasks/result", raw({})), peer.reply, work, streams=True, legacy=True)
-    assert peer.reply.finished
+    assert peer.reply.stage is FINISHED
     head, _, body = peer.received.partition(b"\r\n\r\n")
     streamed = bool(before)
     assert (b"text/event-stream" in head) is streamed

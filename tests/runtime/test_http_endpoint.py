@@ -15,7 +15,6 @@ from mcpmux.config import HttpListener, Limits
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder
@@ -134,7 +133,7 @@ async def open_endpoint(
         sessions = Limits(max_sessions=max_sessions)
         endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions)
         await world.nursery.start(endpoint.run)
-        limits = HttpLimits(body_bytes=body_bytes)
+        limits = Limits(max_message_bytes=body_bytes)
         serve = partial(
             serve_http,
             inline=True,

@@ -20,7 +20,6 @@ from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_streams import open_sse_client_stream
@@ -126,7 +125,7 @@ async def open_site(
         stopping = trio.Event()
         endpoint = HttpEndpoint(world.mux.service, listener, sessions, stopping=stopping)
         site = Site(world, endpoint, url, stopping)
-        limits = HttpLimits(body_bytes=1 << 20, write_seconds=stall)
+        limits = Limits(max_message_bytes=1 << 20, client_stall=stall)
 
         async def serve(task_status: trio.TaskStatus[None]) -> None:
             run = partial(serve_http, refuse=refuse, stopping=site.stopping, limits=limits)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.transports.http.message import HttpLimits, RequestParser
+from mcpmux.config import Limits
+from mcpmux.transports.http.message import RequestParser
 
-LIMITS = HttpLimits(body_bytes=60)
+LIMITS = Limits(max_message_bytes=60)
 POST = b"POST /mcp HTTP/1.1\r\nHost: here\r\n"
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"

@@ -8,6 +8,7 @@ import socket
 import pytest
 import trio
 
+from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.byte_stream import PlainStream
 from mcpmux.transports.handing import (
@@ -18,7 +19,7 @@ from mcpmux.transports.handing import (
     Note,
     connection_channel_pair,
 )
-from mcpmux.transports.http.message import HttpLimits, HttpRequest, RequestParser, encode_requests
+from mcpmux.transports.http.message import HttpRequest, RequestParser, encode_requests
 
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
 
@@ -157,7 +158,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: f"{each.method} {each.path}")
 def test_a_request_that_is_sent_again_is_the_same(request_: HttpRequest):
-    parser = RequestParser(HttpLimits(), "p")
+    parser = RequestParser(Limits(), "p")
     times = 2 if request_.keep_alive else 1
     parser.feed(encode_requests([request_] * times))
     assert parser.refusal is None

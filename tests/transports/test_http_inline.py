@@ -346,7 +346,7 @@ async def test_the_connection_ends_after_the_answer_when_the_server_stops(text):
 
 async def test_a_connection_is_idle_from_its_answer_on():
     desk = Desk()
-    limits = {"idle_seconds": 0.6, "head_seconds": 0.6}
+    limits = {"connection_idle": 0.6, "head_timeout": 0.6}
     async with serving_inline(desk.handle, **limits) as server, await server.connect() as stream:
         await stream.send_all(GET)
         answer = await desk.answer()
@@ -606,7 +606,7 @@ async def test_nothing_follows_an_answer_that_was_cut_in_the_middle(twice):
 async def test_what_comes_behind_and_is_no_request_wins_no_time(text):
     """Tiny: a line end behind a request is none, as RFC 9112 (2.2) has it."""
     desk = Desk()
-    async with serving_inline(desk.handle, idle_seconds=0.2) as server, await server.connect() as stream:
+    async with serving_inline(desk.handle, connection_idle=0.2) as server, await server.connect() as stream:
         answer = await ask(stream, desk)
         await stream.send_all(b"\r\n")
         await trio.testing.wait_all_tasks_blocked(0.05)

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.transports.http.message import BODY, HEAD, IDLE, HttpLimits, RequestParser
+from mcpmux.config import Limits
+from mcpmux.transports.http.message import BODY, HEAD, IDLE, RequestParser
 
-LIMITS = HttpLimits(head_bytes=500, head_fields=20, body_bytes=40)
+LIMITS = Limits(max_head_bytes=500, max_header_fields=20, max_message_bytes=40)
 START = b"POST /mcp?a=1 HTTP/1.1\r\nHost: here\r\n"
 CHUNKED = START + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -194,7 +195,7 @@ def test_requests_before_a_refused_one_are_kept(parse):
 @both
 def test_head_and_body_of_exactly_the_limits_pass(parse):
     head = START + b"Content-Length: 40\r\nA: "
-    padding = LIMITS.head_bytes - len(head) - 4
+    padding = LIMITS.max_head_bytes - len(head) - 4
     parser = parse(head + b"a" * padding + b"\r\n\r\n" + b"b" * 40)
     assert parser.refusal is None
     assert parser.requests.pop(0).body == b"b" * 40

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from mcpmux.config import Limits
 from mcpmux.errors import LocalProtocolError
-from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, SWEEP_SECONDS, serve_http
 from mcpmux.transports.polling import open_readiness_poller
 from tests.transports import ways
@@ -53,7 +53,7 @@ async def serving(handler, *, inline=False, **limits):
             handler,
             refuse=refuse,
             stopping=running.stopping,
-            limits=HttpLimits(**limits),
+            limits=Limits(**limits),
             poller=poller if ways.received == ways.TOGETHER else None,
             inline=inline,
             task_status=task_status,
@@ -161,7 +161,7 @@ async def test_body_that_waits_for_a_go_ahead_gets_one():
 async def test_a_client_that_sends_far_too_much_reads_why_it_is_refused():
     """Many send all that they have before they read."""
     size = 32 * 2**20
-    async with serving(echo, body_bytes=2**20) as server:
+    async with serving(echo, max_message_bytes=2**20) as server:
         answer = await server.ask(
             b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + bytes(size)
         )
@@ -283,7 +283,10 @@ async def test_field_that_would_break_the_response_is_not_sent(name, value):
     ],
 )
 async def test_refused_request_is_answered_and_others_are_unharmed(request_bytes, status):
-    async with serving(echo, head_bytes=1000, body_bytes=1000) as server, await server.connect() as other:
+    async with (
+        serving(echo, max_head_bytes=1000, max_message_bytes=1000) as server,
+        await server.connect() as other,
+    ):
         answer = await server.ask(request_bytes)
         assert answer.startswith(b"HTTP/1.1 " + status)
         assert b"\r\nConnection: close\r\n" in answer
@@ -293,7 +296,7 @@ async def test_refused_request_is_answered_and_others_are_unharmed(request_bytes
 
 
 async def test_client_that_goes_on_sending_sees_the_refusal():
-    async with serving(echo, body_bytes=1000) as server:
+    async with serving(echo, max_message_bytes=1000) as server:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n"
         answer = await server.ask(head + b"a" * 2_000_000)
         assert answer.startswith(b"HTTP/1.1 413 ")
@@ -306,20 +309,20 @@ async def test_requests_before_a_malformed_one_are_answered():
 
 
 async def test_head_that_takes_too_long_is_refused():
-    async with serving(echo, head_seconds=0.05) as server:
+    async with serving(echo, head_timeout=0.05) as server:
         assert (await server.ask(b"GET / HT")).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_body_that_stalls_is_refused():
-    async with serving(echo, body_seconds=0.05) as server:
+    async with serving(echo, body_timeout=0.05) as server:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
         assert (await server.ask(head)).startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.parametrize("limits", [{"head_seconds": 0.05}, {"idle_seconds": 0.05}])
+@pytest.mark.parametrize("limits", [{"head_timeout": 0.05}, {"connection_idle": 0.05}])
 async def test_connection_that_idles_too_long_is_closed(limits):
     async with serving(echo, **limits) as server, await server.connect() as stream:
-        if "idle_seconds" in limits:
+        if "connection_idle" in limits:
             await stream.send_all(GET)
             await receive_until(stream, b"GET /a b ")
         assert await receive_all(stream) == b""
@@ -330,7 +333,7 @@ async def test_handler_may_take_longer_than_any_deadline():
         await trio.sleep(0.3)
         await reply.send(200, (), b"done")
 
-    seconds = dict.fromkeys(("head_seconds", "body_seconds", "idle_seconds", "write_seconds"), 0.05)
+    seconds = dict.fromkeys(("head_timeout", "body_timeout", "connection_idle", "client_stall"), 0.05)
     async with serving(take_time, **seconds) as server:
         assert (await server.ask(GET_AND_CLOSE)).endswith(b"done")
 
@@ -346,7 +349,7 @@ async def test_client_that_does_not_read_is_cut_off():
         finally:
             cut_off.set()
 
-    async with serving(flood, write_seconds=0.05) as server, await server.connect() as stream:
+    async with serving(flood, client_stall=0.05) as server, await server.connect() as stream:
         await stream.send_all(GET)
         await cut_off.wait()
 
@@ -489,7 +492,7 @@ async def test_cancelling_closes_everything():
 
 
 async def test_a_connection_above_the_limit_is_refused_while_all_others_work():
-    async with serving(wait_forever, connections=1) as server, await server.connect() as stream:
+    async with serving(wait_forever, max_connections=1) as server, await server.connect() as stream:
         await stream.send_all(GET)
         await trio.testing.wait_all_tasks_blocked(0.01)
         for _ in range(2):
@@ -497,7 +500,7 @@ async def test_a_connection_above_the_limit_is_refused_while_all_others_work():
 
 
 async def test_a_connection_above_the_limit_gets_the_place_of_the_one_that_has_rested_longest():
-    async with serving(echo, connections=3) as server:
+    async with serving(echo, max_connections=3) as server:
         streams = [await server.connect() for _ in range(3)]
         for stream in (streams[0], streams[2], streams[1]):
             await stream.send_all(GET)
@@ -517,7 +520,7 @@ async def test_a_connection_above_the_limit_gets_the_place_of_the_one_that_has_r
 
 async def test_who_comes_far_above_the_limit_reads_why():
     """Also when nobody of those before has read it: they have had their time."""
-    async with serving(wait_forever, connections=0) as server:
+    async with serving(wait_forever, max_connections=0) as server:
         streams = [await server.connect() for _ in range(REFUSED_CONNECTIONS + 20)]
         await trio.testing.wait_all_tasks_blocked(0.01)
         for stream in reversed(streams):
@@ -526,7 +529,7 @@ async def test_who_comes_far_above_the_limit_reads_why():
 
 
 async def test_many_idle_connections_of_one_peer_keep_nobody_out():
-    async with serving(echo, connections=80) as server:
+    async with serving(echo, max_connections=80) as server:
         streams = [await server.connect() for _ in range(150)]
         await trio.testing.wait_all_tasks_blocked(0.01)
         streams.append(await server.connect())

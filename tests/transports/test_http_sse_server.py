@@ -9,8 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.http.message import HttpLimits, HttpRequest
+from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply, ServerState
 from mcpmux.transports.http.sse_streams import (
     FLUSH_SECONDS,
@@ -52,7 +53,7 @@ class ByteStream:
 @asynccontextmanager
 async def open_pipe(byte_stream: ByteStream) -> AsyncIterator[SseServerStream]:
     request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
-    reply = HttpReply(request, byte_stream, ServerState(None, None, HttpLimits(), 0.0, b""))
+    reply = HttpReply(request, byte_stream, ServerState(None, None, Limits(), 0.0, b""))
     async with open_sse_server_stream(reply, "/sse?s=1") as pipe:
         yield pipe
 

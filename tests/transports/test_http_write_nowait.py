@@ -123,7 +123,7 @@ async def test_a_client_that_takes_nothing_of_the_rest_is_cut_off():
         finally:
             cut.set()
 
-    async with serving(handle, write_seconds=0.2) as server, await server.connect() as stream:
+    async with serving(handle, client_stall=0.2) as server, await server.connect() as stream:
         await stream.send_all(GET)
         with trio.fail_after(PATIENCE):
             await cut.wait()

@@ -12,12 +12,11 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from mcpmux.config import ClientTls, ServerTls
+from mcpmux.config import ClientTls, Limits, ServerTls
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed
 from mcpmux.logs import configure_logs
 from mcpmux.transports import tls as tls_handshake
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import HttpLimits
 from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
 from mcpmux.transports.tls import client_context, server_context
@@ -42,7 +41,7 @@ async def serving(context, handler=echo, host="127.0.0.1", **limits):
             handler,
             refuse=lambda status, sentence: ((), f"{status} {sentence}".encode()),
             stopping=trio.Event(),
-            limits=HttpLimits(**limits),
+            limits=Limits(**limits),
             tls=context and (lambda: context),
             task_status=task_status,
         )
@@ -297,7 +296,7 @@ async def test_server_that_leaves_during_the_handshake_is_told(certificates):
 @pytest.mark.parametrize("begun", [b"", b"\x16", b"\x16\x03\x01\x40\x00" + bytes(50)])
 async def test_silent_client_is_cut_off_and_holds_up_nobody(certificates, begun):
     async with (
-        serving(server_tls(certificates), head_seconds=1.0) as port,  # longer than a handshake
+        serving(server_tls(certificates), head_timeout=1.0) as port,  # longer than a handshake
         await trio.open_tcp_stream("127.0.0.1", port) as silent,
     ):
         if begun:
@@ -330,7 +329,10 @@ async def test_too_many_connections_are_told_inside_tls(certificates):
         await trio.sleep_forever()
 
     assert REFUSED_CONNECTIONS >= 1
-    async with serving(server_tls(certificates), wait, connections=1) as port, trio.open_nursery() as nursery:
+    async with (
+        serving(server_tls(certificates), wait, max_connections=1) as port,
+        trio.open_nursery() as nursery,
+    ):
         with pool_to(port, certificates) as pool:
             nursery.start_soon(ask, pool)
             await trio.testing.wait_all_tasks_blocked(0.05)
@@ -433,7 +435,7 @@ async def test_client_above_the_limit_that_says_nothing_is_sent_nothing(certific
     async def wait(_request, _reply):
         await trio.sleep_forever()
 
-    limits = {"connections": 1, "head_seconds": 0.1}
+    limits = {"max_connections": 1, "head_timeout": 0.1}
     async with serving(server_tls(certificates), wait, **limits) as port, trio.open_nursery() as nursery:
         with pool_to(port, certificates) as pool:
             nursery.start_soon(ask, pool)

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from mcpmux.config import Limits
 from mcpmux.errors import McpmuxError
 from mcpmux.transports.http.message import (
     BODY,
     LEARNED_BYTES,
     LESSONS,
-    HttpLimits,
     RequestParser,
     ResponseParser,
     learn,
 )
 
-LIMITS = HttpLimits(head_bytes=400, head_fields=20, body_bytes=40)
+LIMITS = Limits(max_head_bytes=400, max_header_fields=20, max_message_bytes=40)
 HEAD_LIMIT = 300
 REQUEST = (
     b"POST /mcp?a HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer abc\r\nMcp-Method: x/y\r\nMcp-Name: n\r\n"

@@ -53,7 +53,7 @@ async def test_an_answer_that_is_cut_off_goes_with_its_connection(how: str):
         sent.append(weakref.ref(body))
         await reply.send_parts(200, TEXT, [memoryview(body)])
 
-    async with serving(answer, write_seconds=0.2) as server:
+    async with serving(answer, client_stall=0.2) as server:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", server.port))

@@ -50,7 +50,12 @@ async def hold(server, first, rest, ended):
 @pytest.mark.parametrize(("first", "rest"), SLOW.values(), ids=SLOW)
 async def test_slow_clients_are_ended_and_others_are_served(first: bytes, rest: bytes):
     ended: list[bytes] = []
-    limits = {"head_seconds": 0.4, "body_seconds": 0.4, "idle_seconds": 60, "connections": SLOW_CLIENTS + 1}
+    limits = {
+        "head_timeout": 0.4,
+        "body_timeout": 0.4,
+        "connection_idle": 60,
+        "max_connections": SLOW_CLIENTS + 1,
+    }
     async with serving(echo, **limits) as server, trio.open_nursery() as nursery:
         for _ in range(SLOW_CLIENTS):
             nursery.start_soon(hold, server, first, rest, ended)
@@ -68,7 +73,7 @@ async def test_slow_clients_are_ended_and_others_are_served(first: bytes, rest: 
 
 async def test_slow_but_steady_body_is_waited_for():
     """More than the rate that is asked for, over a longer time than one pause may take."""
-    async with serving(echo, body_seconds=0.6) as server, await server.connect() as stream:
+    async with serving(echo, body_timeout=0.6) as server, await server.connect() as stream:
         await stream.send_all(HEAD + b"Content-Length: 8000\r\n\r\n")
         for _ in range(8):
             await trio.sleep(2 * PAUSE)
@@ -80,7 +85,7 @@ async def test_slow_but_steady_body_is_waited_for():
 async def test_time_in_which_the_server_did_not_run_is_not_counted(sent: bytes, mock_clock):
     """As after SIGSTOP: what had come meanwhile is read only after the deadlines are looked at."""
     mock_clock.rate = 1
-    limits = dict.fromkeys(("head_seconds", "body_seconds", "idle_seconds"), 10)
+    limits = dict.fromkeys(("head_timeout", "body_timeout", "connection_idle"), 10)
     async with serving(echo, **limits) as server, await server.connect() as stream:
         await stream.send_all(sent)
         await trio.testing.wait_all_tasks_blocked(0.01)

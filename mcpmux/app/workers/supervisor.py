@@ -187,11 +187,11 @@ class Supervisor:
     # For the admin listener, which shows all workers as one. A worker that does not answer is left out.
 
     async def read_all(self) -> list[UpstreamState]:
-        shared = {
-            name: (await UpstreamView(mux.upstreams, mux.hub.subscriptions, self.observers.redactor).read_all())[0]
-            for name, each in self._shared.items()
-            if (mux := each.mux) is not None
-        }
+        redactor, shared = self.observers.redactor, {}
+        for name, each in self._shared.items():
+            if (mux := each.mux) is not None:
+                view = UpstreamView(mux.upstreams, mux.hub.subscriptions, redactor)
+                (shared[name],) = await view.read_all()
         return merge_upstreams(await self.pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:

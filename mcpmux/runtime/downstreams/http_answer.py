@@ -5,10 +5,9 @@ And what a tap sees of it. A session is a leg; requests without one are on the l
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextvars import Context, copy_context
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Final
 
 import msgspec
 import structlog
@@ -36,9 +35,9 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
-from mcpmux.runtime.tap import Tap, Watch
+from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http.server_connection import HttpReply
-from mcpmux.transports.sse import SseDecoder, encode_event
+from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 
 log = structlog.get_logger()
 
@@ -49,11 +48,6 @@ Say = Callable[[bytes], Awaitable[None]]
 
 JSON: Final[Headers] = (("Content-Type", "application/json"),)
 JSON_LATER: Final[Headers] = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
-STREAM_HEADERS: Final[Headers] = (
-    ("Content-Type", "text/event-stream"),
-    ("Cache-Control", "no-store"),
-    ("X-Accel-Buffering", "no"),
-)
 
 
 class NoSession(RpcError):
@@ -74,14 +68,6 @@ def status_of(error: RpcError) -> int:
 def headers_of(status: int) -> Headers:
     """What goes with an answer of that status, which is JSON."""
     return JSON_LATER if status in (TOO_MANY_REQUESTS, UNAVAILABLE) else JSON
-
-
-async def outcome(request: Request, work: Work, notify: Notify) -> tuple[int, bytes]:
-    """(HTTP status, encoded answer) of `work`, whatever becomes of it."""
-    try:
-        return 200, encode_reply(request.id, await work(notify))
-    except Exception as error:
-        return failure(request, error)
 
 
 def failure(request: Request, error: Exception) -> tuple[int, bytes]:
@@ -178,90 +164,26 @@ def refuse(status: int, sentence: str) -> tuple[Headers, bytes]:
     return JSON, encode_error(None, RpcError(INVALID_REQUEST, sentence[:1].upper() + sentence[1:]))
 
 
-# Legs that are remembered, of which most are over: a listener serves 800 at a time.
-CONNECTION_LIMIT: Final = 1024
 EVENT_LIMIT: Final = 2**40  # what mcpmux sends is bounded before it comes here
 
 
-class ConnectionLegs:
-    """The legs of clients without a session, by the address of their connection."""
+class WatchedReply:
+    """The tap of a reply, whose messages `watch` sees: a body, or the events of a stream."""
 
-    def __init__(self) -> None:
-        self._legs: OrderedDict[str, Watch] = OrderedDict()
-
-    def of(self, tap: Tap, address: str) -> Watch:
-        """What watches the leg of the connection from `address`."""
-        watch = self._legs.get(address)
-        if watch is None:
-            watch = self._legs[address] = Watch(tap, tap.client("http"))
-            if len(self._legs) > CONNECTION_LIMIT:
-                tap.gone(self._legs.popitem(last=False)[1].leg)
-        else:
-            self._legs.move_to_end(address)  # the first is the one that was silent for longest
-        return watch
-
-    def give_away(self, address: str) -> None:
-        """What was on this connection so far was a session: the next leg there is a new one."""
-        self._legs.pop(address, None)
-
-
-class TappedReply(HttpReply):
-    """A reply whose messages a tap sees: a body, or the events of a stream."""
-
-    __slots__ = ("_context", "_decoder", "_reply", "_status", "watch")
-
-    def __init__(self, reply: HttpReply, watch: Watch) -> None:
-        self._reply = reply
-        self._decoder: SseDecoder | None = None
-        self._context: Context | None = None
-        self._status: int | None = None  # of the stream
+    def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
-    @property
-    def started(self) -> bool:
-        return self._reply.started
-
-    @property
-    def finished(self) -> bool:
-        return self._reply.finished
-
-    def send(self, status: int, fields: Headers, body: bytes = b"") -> Coroutine[Any, Any, None]:
+    def see_body(self, status: int, body: bytes) -> None:
         if body:
             self.watch.tap.message_passed(self.watch.leg, "out", body, status)
-        return self._reply.send(status, fields, body)
 
-    async def send_parts(self, status: int, fields: Headers, body: Sequence[Part]) -> None:
-        await self.send(status, fields, b"".join(body))
-
-    async def open(self, status: int, fields: Headers, data: bytes = b"") -> None:
+    def see_stream(self, status: int, data: bytes) -> None:
         self._status = status
-        self._context = copy_context()  # of the exchange that all of the stream belongs to
-        self._see(data)
-        await self._reply.open(status, fields, data)
+        self._decoder = SseDecoder(EVENT_LIMIT)
+        self._context = copy_context()  # of the exchange that all of it belongs to, whichever task sends it
+        self.see_more(data)
 
-    async def write(self, data: bytes) -> None:
-        self._see(data)
-        await self._reply.write(data)
-
-    def write_nowait(self, data: bytes) -> bool:
-        """Whichever task this is, it is the stream's exchange that the tap is told."""
-        if self._context is not None:
-            self._context.run(self._see, data)
-        return self._reply.write_nowait(data)
-
-    async def flush(self) -> None:
-        await self._reply.flush()
-
-    async def finish(self, data: bytes = b"") -> None:
-        self._see(data)
-        await self._reply.finish(data)
-
-    def call_off(self, reason: str) -> None:
-        self._reply.call_off(reason)
-
-    def _see(self, data: bytes) -> None:
-        if self._decoder is None:  # only now is it known to be a stream
-            self._decoder = SseDecoder(EVENT_LIMIT)
+    def see_more(self, data: bytes) -> None:
         for event in self._decoder.feed(data):
             if event.data:
-                self.watch.sent(event.data, self._status)
+                self._context.run(self.watch.sent, event.data, self._status)

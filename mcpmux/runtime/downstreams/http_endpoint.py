@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -64,9 +64,8 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
-    ConnectionLegs,
     NoSession,
-    TappedReply,
+    WatchedReply,
     failure,
     headers_of,
     refuse_with,
@@ -75,7 +74,7 @@ from mcpmux.runtime.downstreams.http_answer import (
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.runtime.tap import EXCHANGE, Tap
+from mcpmux.runtime.tap import EXCHANGE, Tap, Watch
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
@@ -97,6 +96,8 @@ SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's pro
 SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
 # Principals whose lists of tools are remembered; for others headers are not compared.
 LEARNERS_LIMIT: Final = 1000
+# Legs without a session that are remembered, of which most are over: a listener serves 800 at a time.
+LEGS_LIMIT: Final = 1024
 
 
 class SseSession(NamedTuple):
@@ -131,7 +132,7 @@ class HttpEndpoint:
         self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         self._limits = limits
         self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
-        self._legs = ConnectionLegs()
+        self._legs: OrderedDict[str, Watch] = OrderedDict()  # without a session, by address of the client
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
@@ -213,7 +214,7 @@ class HttpEndpoint:
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if self._service.tap is not None:
-            reply = self._watch(self._service.tap, request, reply)
+            self._watch(self._service.tap, request, reply)
         refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
         if refusal is not None:
             return refuse_with(reply, 403, refusal)
@@ -227,15 +228,22 @@ class HttpEndpoint:
             return self._delete(request, reply)
         return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
 
-    def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> HttpReply:
+    def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> None:
         session = self._find_session(request)
-        watch = (session.watch if session is not None else None) or self._legs.of(tap, request.peer)
+        watch = (session.watch if session is not None else None) or self._leg_from(request.peer, tap)
         EXCHANGE.set(0)  # this task works for the one before no more
-        if request.path != self._path:
-            return reply
-        if request.body:
-            tap.message_passed(watch.leg, "in", request.body)
-        return TappedReply(reply, watch)
+        if request.path == self._path:
+            if request.body:
+                tap.message_passed(watch.leg, "in", request.body)
+            reply.tap = WatchedReply(watch)
+
+    def _leg_from(self, address: str, tap: Tap) -> Watch:
+        if address not in self._legs:
+            self._legs[address] = Watch(tap, tap.client("http"))
+            if len(self._legs) > LEGS_LIMIT:
+                tap.gone(self._legs.popitem(last=False)[1].leg)
+        self._legs.move_to_end(address)  # the first is the one that was silent for longest
+        return self._legs[address]
 
     def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.headers.get("content-type", "") != JSON_TYPE and not _is_json(request):
@@ -275,8 +283,8 @@ class HttpEndpoint:
 
     def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Handling:
         streams = "text/event-stream" in request.headers.get("accept", "")
-        if isinstance(reply, TappedReply):
-            reply.watch.begin(message.id, request.headers, request.body)
+        if isinstance(reply.tap, WatchedReply):
+            reply.tap.watch.begin(message.id, request.headers, request.body)
         try:
             params = message.params if message.members is None else message.members
             call = Call.of(message.method, params, principal=request.principal)
@@ -322,10 +330,10 @@ class HttpEndpoint:
         session_id, in_flight = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits.max_in_flight
         opened = HttpSession(session, self._nursery, self._deadlines, in_flight)
         self.sessions[session_id] = opened
-        if isinstance(reply, TappedReply):
-            opened.watch = reply.watch
+        if isinstance(reply.tap, WatchedReply):
+            opened.watch = reply.tap.watch
             opened.watch.leg.session = session_id
-            self._legs.give_away(request.peer)
+            self._legs.pop(request.peer, None)  # the next leg there is a new one
         log.info("session opened", revision=session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
 

@@ -35,6 +35,7 @@ from mcpmux.protocol.envelope import (
     Request,
     encode_error,
     encode_notification,
+    encode_reply,
     encode_request,
     id_of,
     members_of,
@@ -45,11 +46,10 @@ from mcpmux.protocol.revisions import V_2025_11_25
 from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
-    STREAM_HEADERS,
     HttpNotify,
     Say,
     Work,
-    outcome,
+    failure,
     respond,
 )
 from mcpmux.runtime.downstreams.service import Session
@@ -57,7 +57,7 @@ from mcpmux.runtime.duplex_channel import InlineExchange
 from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken
-from mcpmux.transports.sse import encode_event, with_id
+from mcpmux.transports.sse import STREAM_HEADERS, encode_event, with_id
 from mcpmux.transports.waiting import DeadlineSweeper
 
 # For a call's answer, before its client gets an event id to resume from, at the sweep after that.
@@ -223,8 +223,11 @@ class HttpSession:
         async def notify(event: Event) -> None:
             await say(encode_notification(event.method, event.params))
 
-        ask = partial(self._ask, say)
-        return (await outcome(request, partial(self.session.answer, request, ask=ask), notify))[1]
+        try:
+            result = await self.session.answer(request, notify, partial(self._ask, say))
+            return encode_reply(request.id, result)
+        except Exception as error:
+            return failure(request, error)[1]
 
     async def answer_batch(
         self, members: Sequence[Message | BadMessage], reply: HttpReply, *, streams: bool

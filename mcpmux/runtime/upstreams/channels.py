@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.config import ClientTls, Http, Stdio, Tcp, Unix, Upstream, WebSocket
+from mcpmux.config import ClientTls, Http, Limits, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
@@ -37,7 +37,6 @@ from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
 from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
 from mcpmux.runtime.upstreams.http_peer import HttpPlace
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import HEAD_FIELDS
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
@@ -205,18 +204,16 @@ async def _connect(target: Tcp | Unix, patience: float) -> HalfCloseableStream:
 
 @dataclass(eq=False, repr=False)
 class ChannelOpener:
-    """Opens channels within one set of limits.
+    """Opens channels.
 
     `connections`: that an HTTP channel may open, and keeps open; None for the pool's own limits. `poller`
     runs as long as any channel is open; without one no HTTP channel sends without waiting. `certificates` are
     to be renewed; new HTTP connections use them as they are then.
     """
 
-    message_limit: int
-    head_limit: int
+    limits: Limits
     stop: StopLadder
     connections: int | None = None
-    head_fields: int = HEAD_FIELDS
     poller: ReadinessPoller | None = None
     certificates: TlsContexts = field(default_factory=TlsContexts)
     _guard: OrphanGuard = field(default_factory=OrphanGuard)
@@ -233,7 +230,7 @@ class ChannelOpener:
         credential = self._credential_of(upstream)
         if isinstance(target, Http):
             return self._open_http(upstream, target, hear, watch, credential)
-        limit, patience = self.message_limit, upstream.connect_timeout
+        limit, patience = self.limits.max_message_bytes, upstream.connect_timeout
         return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential)
 
     def _credential_of(self, upstream: Upstream) -> Credential | None:
@@ -266,7 +263,7 @@ class ChannelOpener:
                 Path(target.cwd) if target.cwd is not None else None,
                 stop=self.stop,
                 on_stderr_line=on_stderr,
-                max_message_bytes=self.message_limit,
+                max_message_bytes=self.limits.max_message_bytes,
                 guard=self._guard,
             ) as process,
             open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
@@ -284,9 +281,9 @@ class ChannelOpener:
         self, upstream: Upstream, target: Http, hear: Hear, watch: Watch | None, credential: Credential | None
     ) -> AsyncIterator[Channel]:
         limits = PoolLimits(
-            head_bytes=self.head_limit,
-            head_fields=self.head_fields,
-            body_bytes=self.message_limit,
+            head_bytes=self.limits.max_head_bytes,
+            head_fields=self.limits.max_header_fields,
+            body_bytes=self.limits.max_message_bytes,
             connections=upstream.max_in_flight + STREAMS,
         )
         if self.connections is not None:
@@ -294,7 +291,7 @@ class ChannelOpener:
         headers = tuple((key, secret.reveal()) for key, secret in target.headers.items())
         route = await self._find_route(upstream.name, target)
         with HttpPool(route.origin, limits=limits, route=route, poller=self.poller) as pool:
-            limit, patience = self.message_limit, upstream.connect_timeout
+            limit, patience = self.limits.max_message_bytes, upstream.connect_timeout
             place = HttpPlace(
                 pool, target.url, headers, limit, answer_server, hear, patience, watch, credential
             )

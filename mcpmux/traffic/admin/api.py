@@ -37,14 +37,13 @@ import trio
 from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
-from mcpmux.runtime.downstreams.http_answer import STREAM_HEADERS
 from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
 from mcpmux.traffic.reading.filters import Filter, FilterError, parse_filter
 from mcpmux.traffic.record import encode_record
-from mcpmux.transports.sse import encode_event
+from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
 DAY_SECONDS = 24 * 3600
 STATS_SECONDS = 300

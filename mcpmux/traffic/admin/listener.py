@@ -16,6 +16,7 @@ from importlib import resources
 
 import trio
 
+from mcpmux.config import Limits
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
 from mcpmux.errors import TransportError
@@ -24,7 +25,7 @@ from mcpmux.traffic.admin.api import Api
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, read_query
 from mcpmux.traffic.admin.upstreams import Control, Upstreams
 from mcpmux.traffic.admin.view import LiveView
-from mcpmux.transports.http.message import Fields, HttpLimits, HttpRequest
+from mcpmux.transports.http.message import Fields, HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import cannot_listen
@@ -104,7 +105,7 @@ async def serve_admin(
     api = Api(view, upstreams, control, stopping, config.ready, access.key)
     pages = await trio.to_thread.run_sync(page_routes)
     answer = partial(handle, access, (*api.routes, *more, *pages))
-    limits = HttpLimits(body_bytes=BODY_BYTES, connections=CONNECTIONS)
+    limits = Limits(max_message_bytes=BODY_BYTES, max_connections=CONNECTIONS)
     serve = partial(serve_http, refuse=_refuse, stopping=stopping, limits=limits, tls=tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, listeners, answer, name=f"admin {config.host}:{port}")

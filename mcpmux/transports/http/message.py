@@ -29,7 +29,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from http import HTTPStatus
 from time import gmtime, strftime
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
@@ -38,22 +38,12 @@ import msgspec
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
 from mcpmux.protocol.principal import ANYONE, Principal
 
+if TYPE_CHECKING:  # what reads foreign bytes needs no library for settings
+    from mcpmux.config import Limits
+
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
 HEAD_FIELDS: Final = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
 BODY_RATE: Final = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
-
-
-class HttpLimits(NamedTuple):
-    """What a server grants its clients."""
-
-    head_bytes: int = 32 * 1024
-    head_fields: int = HEAD_FIELDS
-    body_bytes: int = 64 * 1024 * 1024
-    head_seconds: float = 15  # from the first byte of a head (or from accepting) to its end
-    body_seconds: float = 60  # between two receives of one body, which is sent at BODY_RATE or faster
-    idle_seconds: float = 120  # between two requests of one connection
-    write_seconds: float = 60  # without the peer reading anything while we have something for it
-    connections: int = 800  # leaves room for upstreams below the usual 1024 open files
 
 
 class Refusal(NamedTuple):
@@ -397,8 +387,8 @@ class RequestParser(_MessageParser):
 
     __deletable__ = ("_parser",)  # by `close`, where this is compiled
 
-    def __init__(self, limits: HttpLimits, peer: str) -> None:
-        head_limit, field_limit = limits.head_bytes, limits.head_fields
+    def __init__(self, limits: Limits, peer: str) -> None:
+        head_limit, field_limit = limits.max_head_bytes, limits.max_header_fields
         super().__init__("request", "malformed request", head_limit, field_limit, SINGLETONS)
         self.phase = IDLE
         self.requests: list[HttpRequest] = []  # few; an empty deque is larger than all else here
@@ -454,7 +444,7 @@ class RequestParser(_MessageParser):
             return None
         headers, position = found
         limits = self._limits
-        if position > limits.head_bytes or len(data) - position > limits.body_bytes:
+        if position > limits.max_head_bytes or len(data) - position > limits.max_message_bytes:
             return None
         method, path, query = self._known_line
         body = data[position:]
@@ -516,7 +506,7 @@ class RequestParser(_MessageParser):
         elif "transfer-encoding" in headers:
             raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
         if "content-length" in headers or "transfer-encoding" in headers:
-            if int(headers.get("content-length", "0")) > self._limits.body_bytes:
+            if int(headers.get("content-length", "0")) > self._limits.max_message_bytes:
                 raise self._body_too_large()
             if "transfer-encoding" in headers:
                 _check_coding(headers["transfer-encoding"].lower())
@@ -530,7 +520,7 @@ class RequestParser(_MessageParser):
 
     def on_body(self, part: bytes) -> None:
         self.body_bytes += len(part)
-        if self.body_bytes > self._limits.body_bytes:
+        if self.body_bytes > self._limits.max_message_bytes:
             raise self._body_too_large()
         self._position += len(part)
         add_part(self._body, part)
@@ -588,7 +578,8 @@ class RequestParser(_MessageParser):
         return RequestRefused(status, sentence)
 
     def _body_too_large(self) -> RequestRefused:
-        return RequestRefused(413, f"the request's body is larger than {self._limits.body_bytes} bytes")
+        most = self._limits.max_message_bytes
+        return RequestRefused(413, f"the request's body is larger than {most} bytes")
 
 
 def _check_coding(coding: str) -> None:

@@ -17,8 +17,9 @@ from operator import itemgetter
 import trio
 from trio.abc import Listener
 
+from mcpmux.config import Limits
 from mcpmux.transports.handing import Handing, Note
-from mcpmux.transports.http.message import HttpLimits, HttpRequest, Refusal, http_date
+from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.server_connection import (
     Handler,
     HttpReply,
@@ -43,7 +44,7 @@ async def serve_http(
     *,
     refuse: Refuse,
     stopping: trio.Event,
-    limits: HttpLimits | None = None,
+    limits: Limits | None = None,
     tls: CurrentContext | None = None,
     handing: Handing | None = None,
     poller: ReadinessPoller | None = None,
@@ -61,7 +62,7 @@ async def serve_http(
     """
     handler = handler if inline else partial(_handle_in_task, handler)
     now, date = trio.current_time(), _date_field()
-    state = ServerState(handler, refuse, limits or HttpLimits(), now, date, tls, handing, poller)
+    state = ServerState(handler, refuse, limits or Limits(), now, date, tls, handing, poller)
     server = _Server(state)
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")
@@ -133,7 +134,7 @@ class _Server:
 
     def _has_room(self, host: str) -> bool:
         """Whether there is a place, perhaps because another connection has just lost it."""
-        if self._room.taken < self.state.limits.connections:
+        if self._room.taken < self.state.limits.max_connections:
             return True
         resting = self._room.make(host, self.state.now)
         if resting is not None:

@@ -28,12 +28,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 import trio
 
+from mcpmux.config import Limits
 from mcpmux.errors import LocalProtocolError, TransportClosed
 from mcpmux.transports.byte_stream import Part, PlainStream, address_of
 from mcpmux.transports.handing import Handing, Note
@@ -44,7 +45,6 @@ from mcpmux.transports.http.message import (
     JOIN_BYTES,
     LAST_CHUNK,
     Fields,
-    HttpLimits,
     HttpRequest,
     Phase,
     Refusal,
@@ -75,10 +75,21 @@ FINISHED: Final = Stage.FINISHED
 PASSED: Final = Stage.PASSED
 
 
-class HttpReply:
-    """The answer to one request. To be used by one task at a time."""
+class ReplyTap(Protocol):
+    """Sees what a reply sends. It must not wait."""
 
-    __slots__ = ("_chunked", "_connection", "_state", "passed_to", "request", "stage")
+    def see_body(self, status: int, body: bytes) -> None: ...
+    def see_stream(self, status: int, data: bytes) -> None: ...
+    def see_more(self, data: bytes) -> None: ...
+
+
+class HttpReply:
+    """The answer to one request. To be used by one task at a time.
+
+    `tap`, if there is one, sees all of a body, or each part of a stream as it is sent.
+    """
+
+    __slots__ = ("_chunked", "_connection", "_state", "passed_to", "request", "stage", "tap")
 
     def __init__(self, request: HttpRequest, connection: ServerConnection, state: ServerState) -> None:
         self.request = request
@@ -87,6 +98,7 @@ class HttpReply:
         self.stage = NEW
         self._chunked = False
         self.passed_to: int | None = None
+        self.tap: ReplyTap | None = None
 
     def __repr__(self) -> str:
         return f"HttpReply({self.stage.name}, to={self.request.method} {self.request.path})"
@@ -96,10 +108,6 @@ class HttpReply:
         """True once a byte of the response may have left."""
         return self.stage is not NEW
 
-    @property
-    def finished(self) -> bool:
-        return self.stage is FINISHED
-
     def send(self, status: int, fields: Fields, body: bytes = b"") -> Coroutine[Any, Any, None]:
         """Send the whole response. `fields` are without framing: Content-Length and the like are added.
 
@@ -108,6 +116,8 @@ class HttpReply:
         if self.stage is not NEW:
             self._advance(NEW, FINISHED)
         self.stage = FINISHED
+        if self.tap is not None:
+            self.tap.see_body(status, body)
         head = self._encode_head(status, fields)
         if status != 200 and has_no_body(status):
             return self._connection.send(head + b"\r\n")
@@ -123,6 +133,8 @@ class HttpReply:
         if has_no_body(status) or self.request.method == "HEAD":
             raise LocalProtocolError("a response without a body has no parts")
         self._advance(NEW, FINISHED)
+        if self.tap is not None:
+            self.tap.see_body(status, b"".join(body))
         size = sum(map(len, body))
         head = b"%bContent-Length: %d\r\n\r\n" % (self._encode_head(status, fields), size)
         await self._connection.send_parts([head, *body])
@@ -132,6 +144,8 @@ class HttpReply:
         if self.request.method == "HEAD":
             raise LocalProtocolError("a response to HEAD cannot be streamed")
         self._advance(NEW, OPEN)
+        if self.tap is not None:
+            self.tap.see_stream(status, data)
         self._chunked = not self.request.http_1_0
         if not self._chunked:
             self.request.keep_alive = False
@@ -143,6 +157,8 @@ class HttpReply:
     async def write(self, data: bytes) -> None:
         """Send more of a streamed response."""
         self._advance(OPEN, OPEN)
+        if self.tap is not None:
+            self.tap.see_more(data)
         if data:
             await self._connection.send(self._encode_part(data))
 
@@ -154,6 +170,8 @@ class HttpReply:
         """
         if self.stage is not OPEN:
             self._advance(OPEN, OPEN)
+        if self.tap is not None:
+            self.tap.see_more(data)
         if not data:
             return True
         # As `encode_chunk` has it: a call less, for many may be told at once.
@@ -166,6 +184,8 @@ class HttpReply:
     async def finish(self, data: bytes = b"") -> None:
         """End a streamed response; the last `data` and the end travel together."""
         self._advance(OPEN, FINISHED)
+        if self.tap is not None:
+            self.tap.see_more(data)
         end = LAST_CHUNK if self._chunked else b""
         await self._connection.send(self._encode_part(data) + end)
 
@@ -217,7 +237,7 @@ class ServerState(msgspec.Struct):
 
     handler: Handler
     refuse: Refuse
-    limits: HttpLimits
+    limits: Limits
     now: float
     date_field: bytes
     tls: CurrentContext | None = None
@@ -247,7 +267,7 @@ class ServerConnection:
         self.byte_stream: ByteStream = PlainStream(stream, note.data)
         self._handshaking = state.tls is not None and not note.open
         self.refusal: Refusal | None = None
-        self.deadline = state.now + state.limits.head_seconds
+        self.deadline = state.now + state.limits.head_timeout
         self._rested = state.now  # since when it has no request, if it has none
         self._body_began = 0.0  # when the head of the request was in whose body comes now
         self._state = state
@@ -376,7 +396,7 @@ class ServerConnection:
             return False
         self._handling = self._reply = None
         self._rested = now = self._state.now
-        self.deadline = now + self._limits.idle_seconds
+        self.deadline = now + self._limits.connection_idle
         return True
 
     def _handled(self) -> None:
@@ -427,7 +447,7 @@ class ServerConnection:
             elif reply is not None:
                 if not reply.started:
                     await reply.send(CALLED_OFF, ())
-                elif not reply.finished:
+                elif reply.stage is not FINISHED:
                     await reply.finish()
                 await self.flush()
                 self._reply = None
@@ -553,14 +573,14 @@ class ServerConnection:
         phase, limits, now = self._parser.phase, self._limits, self._state.now
         if phase is IDLE:
             self._rested = now
-            self.deadline = now + limits.idle_seconds
+            self.deadline = now + limits.connection_idle
         elif phase is BODY:
             if before is not BODY:
                 self._body_began = now
             least = self._body_began + self._parser.body_bytes / BODY_RATE
-            self.deadline = min(now, least) + limits.body_seconds
+            self.deadline = min(now, least) + limits.body_timeout
         else:
-            self.deadline = now + limits.head_seconds
+            self.deadline = now + limits.head_timeout
 
     async def send(self, data: bytes) -> None:
         """Send all of it. A peer that is gone, or reads nothing for too long, cancels the connection.
@@ -619,7 +639,7 @@ class ServerConnection:
         before = self.deadline
         try:
             while self._rest is not None:
-                self.deadline = self._state.now + self._limits.write_seconds
+                self.deadline = self._state.now + self._limits.client_stall
                 await self.byte_stream.wait_sendable()
                 sent = self.byte_stream.send_nowait(self._rest)
                 self._rest = self._rest[sent:] or None

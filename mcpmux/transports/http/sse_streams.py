@@ -30,7 +30,7 @@ from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import BROKEN, FLUSH_SECONDS, MessageStream, SendQueue, sending
-from mcpmux.transports.sse import SseDecoder, SseEvent, encode_event
+from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, SseEvent, encode_event
 
 log = structlog.get_logger()
 
@@ -259,11 +259,6 @@ async def open_sse_client_stream(
 
 KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream
 CLOSED = "the client's event stream has ended"
-STREAM_HEADERS: Fields = (
-    ("Content-Type", EVENT_STREAM),
-    ("Cache-Control", "no-store"),
-    ("X-Accel-Buffering", "no"),
-)
 
 
 class SseServerStream(MessageStream):
