@@ -129,8 +129,7 @@ def logout(upstream: str, config: str) -> None:
 
 def has_screen() -> bool:
     """Whether a browser would open a window. One that runs in the terminal would take the terminal over."""
-    screens = map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
-    return sys.platform in ("darwin", "win32") or any(screens)
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 def find_upstream(config: Config, name: str) -> tuple[Http | WebSocket, OAuth]:

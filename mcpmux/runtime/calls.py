@@ -33,7 +33,6 @@ class Client(Protocol):
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """The client's answer. Raises RpcError when it refuses or cannot be reached."""
-        ...
 
 
 class Question(NamedTuple):

@@ -180,7 +180,6 @@ class Timed(Protocol):
     @property
     def until(self) -> float:
         """The deadline, in trio's time."""
-        ...
 
     def cut_off(self) -> None:
         """End it: the deadline has passed."""

@@ -89,6 +89,18 @@ def taught():
     return parser
 
 
+def with_id(message, name):
+    """As real peers send it, with a field that is another one each time."""
+    return message.replace(b"\r\n", b"\r\nX-Request-Id: %b\r\n" % name, 1)
+
+
+def taught_by_ids():
+    parser = ResponseParser(HEAD_LIMIT)
+    for name in (b"1", b"a2", b"a3"):
+        answered(parser, [with_id(RESPONSE, name)])
+    return parser
+
+
 def changes_of(message):
     """Every byte replaced, left out, or something put before it."""
     for position in range(len(message) + 1):
@@ -112,6 +124,32 @@ def test_changed_response_is_what_it_is_to_a_parser_without_a_past():
     for changed in changes_of(RESPONSE):
         expected = answered(ResponseParser(HEAD_LIMIT), [changed])
         assert answered(taught(), [changed]) == expected, changed
+
+
+def test_changed_response_is_what_it_is_where_fields_vary():
+    for changed in changes_of(with_id(RESPONSE, b"a4")):
+        expected = answered(ResponseParser(HEAD_LIMIT), [changed])
+        assert answered(taught_by_ids(), [changed]) == expected, changed
+
+
+def test_a_field_that_has_varied_is_read_from_a_known_head():
+    request, response = (with_id(message, b"something-else") for message in (REQUEST, RESPONSE))
+    parser = RequestParser(LIMITS, "peer")
+    for name in (b"1", b"a2", b"a3"):
+        parser.feed(with_id(REQUEST, name))
+    for known, message in ((parser._known, request), (taught_by_ids()._known, response)):
+        assert known.read(message) == (fields_of(message), len(message) - 4)
+
+
+@pytest.mark.parametrize("name", [b"Connection", b"Host"])
+def test_what_the_parser_judges_does_not_vary(name):
+    first, second = (
+        REQUEST.replace(b"Host: here", b"%b: %b\r\nX-B: %b" % (name, value, value)) for value in (b"a", b"b")
+    )
+    known = learn(second, fields_of(second), learn(first, fields_of(first)))
+    assert known.read(second)[0]["x-b"] == "b"
+    assert known.read(second.replace(b"X-B: b", b"X-B: c"))[0]["x-b"] == "c"
+    assert known.read(second.replace(b"%b: b" % name, b"%b: c" % name)) is None
 
 
 def test_the_head_of_an_interim_response_teaches_nothing():
@@ -230,7 +268,7 @@ def test_who_never_says_the_same_is_not_listened_to_for_ever():
     parser = RequestParser(LIMITS, "peer")
     heads = set()
     for number in range(3 * LESSONS):
-        parser.feed(REQUEST.replace(b"X-A:", b"X-A: %d" % number))
+        parser.feed(REQUEST.replace(b"X-A:", b"X-%d:" % number))
         heads.add(parser._known)
     assert len(heads) == LESSONS + 1  # None is one: a connection's only request teaches nothing
     assert len(parser.requests) == 3 * LESSONS

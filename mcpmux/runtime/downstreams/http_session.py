@@ -191,8 +191,7 @@ class HttpSession:
             return self._answer_call(request, reply)
         self._admit(request, reply.call_off)
         ask = partial(self._ask, HttpNotify(reply, streams))
-        work: Work = partial(self.session.answer, request, ask=ask)
-        return self._respond(request, reply, work, streams=streams)
+        return self._respond(request, reply, partial(self.session.answer, request, ask=ask), streams=streams)
 
     def _answer_call(self, request: Request, reply: HttpReply) -> Coroutine[Any, Any, None]:
         """Answer a tool call, which goes on without its client: that cannot know what it has done so far."""

@@ -139,6 +139,7 @@ VARYING: Final = {
 }
 """And how long their values may be, more or less: the parser reads longer ones."""
 
+OTHER_BYTES: Final = 256  # of the value of another field that has been seen to vary, as ids of requests do
 LENGTH: Final = "content-length"
 LESSONS: Final = 4  # heads that are learned on one connection: some peers never say the same again
 LEARNED_BYTES: Final = 1024  # of a head, without what varies: to prepare a longer one takes too long
@@ -146,6 +147,7 @@ HEADS: Final = 256  # kept ready for all connections, as those who use the same 
 
 
 _UNFIT: Final = frozenset({"expect", "transfer-encoding", "upgrade"})  # these change how the rest is read
+_FIXED: Final = frozenset({"connection", "host", "keep-alive", "proxy-connection"})  # the parser judges them
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
 _RETURN: Final = "\r"
@@ -157,10 +159,11 @@ _DIGITS: Final = 15
 class KnownHead:
     """A good head, made by `learn`, with which the next message on the same connection is compared.
 
-    Who keeps a connection open says the same again and again. So only the values of VARYING are read: visible
-    ASCII on one line, which no parser reads in another way. All else is left to the parser, from its first
-    byte on: a head that differs, a message that is not in one piece, and whatever stands before or behind it.
-    What is made of a message here is what the parser would have made of it.
+    Who keeps a connection open says the same again and again. So only the values of VARYING are read, and of
+    fields whose values have differed already: visible ASCII on one line, which no parser reads in another
+    way. All else is left to the parser, from its first byte on: a head that differs, a message that is not in
+    one piece, and whatever stands before or behind it. What is made of a message here is what the parser
+    would have made of it.
     """
 
     __slots__ = ("_end", "_headers", "_most", "_varying")
@@ -168,10 +171,14 @@ class KnownHead:
     def __init__(self, fields: tuple[tuple[str, str | None], ...], between: tuple[str, ...]) -> None:
         """`between`: what stands before, between and behind the values of those fields that vary (None)."""
         *befores, self._end = between
-        keys = [key for key, value in fields if value is None]
         self._headers = {key: value or "" for key, value in fields}
-        self._varying = [(before, key, VARYING[key]) for before, key in zip(befores, keys, strict=True)]
-        self._most = sum(map(len, between)) + sum(VARYING[key] for key in keys)
+        most = [(key, VARYING.get(key, OTHER_BYTES)) for key, value in fields if value is None]
+        self._varying = [(before, *each) for before, each in zip(befores, most, strict=True)]
+        self._most = sum(map(len, between)) + sum(length for _, length in most)
+
+    def varies(self, key: str, value: str) -> bool:
+        """Whether a field of the next head has another value than here, and may have."""
+        return key not in _FIXED and self._headers.get(key, value) != value
 
     def read(self, data: bytes) -> tuple[dict[str, str], int] | None:
         """The fields of the one message that `data` is, and where its body begins; None for anything else."""
@@ -199,10 +206,11 @@ class KnownHead:
 _known: Final = lru_cache(HEADS)(KnownHead)
 
 
-def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:
+def learn(data: bytes, headers: dict[str, str], before: KnownHead | None = None) -> KnownHead | None:
     """The head of `data`, whose fields are `headers`, none of which was repeated; None when it is not fit.
 
-    It must have been parsed and found good, and have left the connection open.
+    It must have been parsed and found good, and have left the connection open. `before`: what was learned
+    from the connection last.
     """
     end = data.find(_HEAD_END)
     if LENGTH not in headers or not _UNFIT.isdisjoint(headers) or end < 0:
@@ -214,7 +222,8 @@ def learn(data: bytes, headers: dict[str, str]) -> KnownHead | None:
     fields: list[tuple[str, str | None]] = []
     for line, (key, value) in zip(lines, headers.items(), strict=True):
         name, colon, _ = line.partition(b": ")
-        varies = bool(colon) and key in VARYING and name.lower() == key.encode("latin-1")
+        may_vary = key in VARYING or (before is not None and before.varies(key, value))
+        varies = bool(colon) and may_vary and name.lower() == key.encode("latin-1")
         between[-1] += name + colon if varies else line + _LINE_END
         if varies:
             between.append(_LINE_END)
@@ -369,9 +378,8 @@ class _MessageParser:
         self._lessons -= 1
         if self._lessons >= LESSONS or self._repeats or not is_fit:
             return False
-        known = learn(data, self.headers)
-        if known is not None:
-            self._known = known
+        known = learn(data, self.headers, self._known)
+        self._known = known or self._known
         return known is not None
 
     def _refused(self, status: int, sentence: str) -> Exception:
