@@ -434,20 +434,22 @@ def resolve_arguments(arguments: Raw, upstream: str, namespace: Namespace) -> Ra
         owner, own = namespace.resolve_uri(text) or ("", text)
         return own if owner == upstream and _SCHEME.match(own) else text
 
-    def walk(value: Raw, depth: int) -> Raw:
-        start, data = first_byte(value), bytes(value)
-        if depth == 0 or (data.find(marker) < 0 and data.find(b"\\") < 0):
-            return value
-        if start == b"{":
-            return raw({key: walk(part, depth - 1) for key, part in decode_fields(value).items()})
-        if start == b"[":
-            return raw([walk(part, depth - 1) for part in decode_items(value)])
-        return _changed_text(value, resolve)
-
     try:
-        return walk(arguments, DEPTH_LIMIT)
+        return _resolved(arguments, marker, resolve, DEPTH_LIMIT)
     except ValueError:  # nested more deeply than JSON is read here
         return arguments
+
+
+def _resolved(value: Raw, marker: bytes, resolve: TextChange, depth: int) -> Raw:
+    start, data = first_byte(value), bytes(value)
+    if depth == 0 or (data.find(marker) < 0 and data.find(b"\\") < 0):
+        return value
+    if start == b"{":
+        members = decode_fields(value)
+        return raw({key: _resolved(part, marker, resolve, depth - 1) for key, part in members.items()})
+    if start == b"[":
+        return raw([_resolved(part, marker, resolve, depth - 1) for part in decode_items(value)])
+    return _changed_text(value, resolve)
 
 
 def resolve_related(fields: Fields, resolve: TextChange) -> Fields:

@@ -48,7 +48,7 @@ and its schema.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from mcpmux.errors import Refused, RpcError
@@ -189,23 +189,13 @@ def downgrade_error(method: str, error: RpcError) -> RpcError:
 
 def downgrade_content(method: str, result: Fields, revision: str) -> Fields:
     """The result of a tool call or prompt for a client of a legacy `revision` (changed in place)."""
-
-    def carry(block: Fields) -> Fields:
-        return _carried(block, revision)
-
-    def carry_in(message: Fields) -> Fields:
-        content = message.get("content")
-        if content is None or first_byte(content) != b"{":
-            return message
-        return {**message, "content": raw(carry(decode_fields(content)))}
-
     if method == m.TOOLS_CALL:
         if "structuredContent" in result:
             _say_structured(result, result["structuredContent"], revision)
         if revision < V_2025_06_18:
-            replace_each(result, "content", carry)
+            replace_each(result, "content", partial(_carried, revision=revision))
     elif method == m.PROMPTS_GET and revision < V_2025_06_18:
-        replace_each(result, "messages", carry_in)
+        replace_each(result, "messages", partial(_carried_in, revision=revision))
     return result
 
 
@@ -233,6 +223,13 @@ def replace_each(fields: Fields, key: str, change: Callable[[Fields], Fields]) -
     changed = [change(item) for item in items]
     if changed != items:
         fields[key] = raw(changed)
+
+
+def _carried_in(message: Fields, revision: str) -> Fields:
+    content = message.get("content")
+    if content is None or first_byte(content) != b"{":
+        return message
+    return {**message, "content": raw(_carried(decode_fields(content), revision))}
 
 
 def _carried(block: Fields, revision: str) -> Fields:

@@ -238,12 +238,7 @@ class HttpSession:
         """
         await in_task()
         answers: list[bytes] = []
-        turn = trio.Lock()
-        say_now = HttpNotify(reply, streams)
-
-        async def say(message: bytes) -> None:
-            async with turn:  # the members share one stream
-                await say_now(message)
+        say = partial(_say_in_turn, trio.Lock(), HttpNotify(reply, streams))
 
         async def work(request: Request) -> None:
             if self.watch is not None:
@@ -436,3 +431,8 @@ def _say(event: Event) -> Said:
     said = _said(data) if len(data) <= LATELY_BYTES else (OWN_STREAM, data)
     _last = event, said
     return said
+
+
+async def _say_in_turn(turn: trio.Lock, say: HttpNotify, message: bytes) -> None:
+    async with turn:  # the members of a batch share one stream
+        await say(message)
