@@ -26,7 +26,7 @@ async def run_inline(work: Awaitable[T]) -> T:
         try:
             await changed.wait()
         except trio.Cancelled:
-            await running.attend()
+            await running
             raise
-    await running.attend()
+    await running
     return results[0]

@@ -13,6 +13,7 @@ import pytest
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())
 HOOK = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
 MODULES: list[str] = HOOK["include"]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 HARMLESS = {"len", "find", "start", "end"}  # calls that may be made twice
 
 Found = Iterator[ast.AST]
@@ -52,6 +53,18 @@ def errors_of_one_name(tree: ast.AST) -> Found:
                         yield node
 
 
+def functions_that_name_each_other(tree: ast.AST) -> Found:
+    """Functions within a function that name another, or themselves, are a circle, left at each call."""
+    for outer in ast.walk(tree):
+        if isinstance(outer, FUNCTIONS):
+            inner = [each for each in ast.walk(outer) if isinstance(each, FUNCTIONS) and each is not outer]
+            names = {each.name for each in inner}
+            for function in inner:
+                named = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
+                if not names.isdisjoint(named):
+                    yield function
+
+
 def fields_that_are_objects(tree: ast.AST) -> Found:
     """A default in `field: object = None` of a NamedTuple is not found."""
     for node in ast.walk(tree):
@@ -74,6 +87,13 @@ def constants_that_are_not_final(tree: ast.AST) -> Found:
                     yield node
 
 
+def generators_made_coroutines(tree: ast.AST) -> Found:
+    """What is not compiled cannot await them, nor does trio start them. A class has `__await__` instead."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield from (each for each in node.decorator_list if "coroutine" in ast.unparse(each))
+
+
 def async_generators(tree: ast.AST) -> Found:
     """They are not compiled at all."""
     for node in ast.walk(tree):
@@ -83,10 +103,12 @@ def async_generators(tree: ast.AST) -> Found:
 
 RULES = [
     async_generators,
+    generators_made_coroutines,
     class_keywords,
     cached_properties,
     calls_in_bounds,
     errors_of_one_name,
+    functions_that_name_each_other,
     fields_that_are_objects,
     constants_that_are_not_final,
 ]
@@ -103,11 +125,14 @@ def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found
     ("rule", "source"),
     [
         (async_generators, "async def f():\n yield 1\n\ndef g():\n yield 1"),
+        (generators_made_coroutines, "class A:\n @coroutine\n def a(self): yield"),
         (class_keywords, "class A(Struct, frozen=True): pass\nclass B(Struct): pass"),
         (class_keywords, "class A(metaclass=B): pass"),
         (cached_properties, "class A:\n @cached_property\n def a(self): pass"),
         (calls_in_bounds, "rest[self.send(rest):]"),
         (errors_of_one_name, "def f():\n try: pass\n except A as e: pass\n except B as e: pass"),
+        (functions_that_name_each_other, "def f():\n def g(): pass\n def h(): g()"),
+        (functions_that_name_each_other, "def f():\n def g(n): return n and g(n - 1)"),
         (fields_that_are_objects, "class A(NamedTuple):\n a: object = None"),
         (constants_that_are_not_final, "LIMIT = 4\nA_SECONDS = 1.0\nT = TypeVar('T')\nB: Final = 1"),
         (constants_that_are_not_final, "LIMIT: int = 4\nC: Final[int] = 1\nHeaders = tuple[str]"),

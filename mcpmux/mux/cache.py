@@ -154,7 +154,7 @@ class Key(NamedTuple):
     legacy: bool = False
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct):
     """A kept value. `until`: when it is not used any more; `fresh_until`: what its ttlMs has promised."""
 
     value: Any
@@ -166,20 +166,22 @@ class Entry(msgspec.Struct, frozen=True):
     generation: int = 0
 
 
-class Fetch(msgspec.Struct, eq=False):
+class Fetch:
     """An open fetch. `spoiled`: what it brings must not be kept; `generation`: in which it began.
 
     `audience`: who may join it; `first`: the call that it was begun for. `outcome`: what it brings to those
     who have joined, perhaps an RpcError; None: one of them asks next. `done`: an event, once one has joined.
     """
 
-    key: Key
-    generation: int
-    audience: Audience = None
-    first: Call | None = None
-    spoiled: bool = False
+    spoiled = False
     outcome: Any = None
     done: Any = None
+
+    def __init__(self, key: Key, generation: int, audience: Audience, first: Call | None) -> None:
+        self.key = key
+        self.generation = generation
+        self.audience = audience
+        self.first = first
 
     def fail(self, error: RpcError) -> None:
         """What the server itself has said, and to all, is for those who have joined; other trouble is not."""

@@ -20,7 +20,7 @@ from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, split_batch
 
 
-class Oversized(msgspec.Struct, frozen=True):
+class Oversized(msgspec.Struct):
     """Stands where a line longer than the limit was. `size` is its length in bytes without the newline."""
 
     size: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import compress
+from typing import Final
 
 import msgspec
 
@@ -27,12 +28,12 @@ from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.tasks import TASK_ID
 
-_JUDGED = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
-_JUDGED_OF_REF = {key: key for key in ("type", "uri", "name")}
+_JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
+_JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
 """Members that rules are about. Some servers read them in any case of letters, and take the last one."""
 
 Facts = list[tuple[str, ServerFacts]]
-_CAPABILITY_OF_CHANGE = {method: capability for capability, method in m.LIST_CHANGES.items()}
+_CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 
 class AccessControl:

@@ -107,7 +107,7 @@ class InlineExchange:
 
     async def _go_on(self, running: Inline, scope: trio.CancelScope) -> None:
         with scope:
-            await running.attend()
+            await running
 
     def cancel(self, reason: str) -> None:
         self._make_scope().cancel(reason=reason)

@@ -2,8 +2,8 @@
 
     NEW ------ start ---------------> RUNNING
     RUNNING -- await woken(source) -> ASLEEP     `source.wake` runs it on, wherever that is called
-    RUNNING -- await in_task() -----> WAITING    for `attend`
-    ASLEEP, WAITING -- attend ------> ATTENDED   from now on it is as if the attending task had called it
+    RUNNING -- await in_task() -----> WAITING    for a task that awaits it
+    ASLEEP, WAITING -- awaited -----> ATTENDED   from now on it is as if the awaiting task had called it
     RUNNING, ATTENDED -- it ends ---> OVER
 
 Most exchanges wait for one thing only, the answer of a server, and everything before and after it can be done
@@ -13,7 +13,7 @@ it is run by whoever has something for it, and gets a task as soon as it waits f
 Rule: a coroutine that may run inline awaits `in_task()` before anything of trio that waits or opens a cancel
 scope. In a task both functions are what they say: `in_task` does nothing, `woken` sleeps until it is woken.
 
-Cancelling is left to tasks: `attend` in a cancelled scope ends the coroutine as any task would end.
+Cancelling is left to tasks: awaited in a cancelled scope, the coroutine ends as any task would end.
 
 An exchange that asks several servers does so `together`, in the same way.
 """
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
-from types import coroutine
 from typing import Any, Final, Protocol
 
 import trio
@@ -41,16 +40,17 @@ class Source(Protocol):
 
 
 class _Pause:
-    def __await__(self) -> Generator[Any, None, None]:
-        yield self
+    """What a coroutine hands to whoever runs it: once, by an iterator, as a generator costs more."""
+
+    def __await__(self) -> Any:
+        return iter((self,))
 
 
 class _AtOnce:
     """Waits for nothing."""
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
+    def __await__(self) -> Any:
+        return iter(())
 
 
 class _Abandoned(BaseException):
@@ -70,16 +70,17 @@ def in_task() -> Awaitable[None]:
     return AT_ONCE if _running is None else _IN_TASK
 
 
-@coroutine
-def woken(source: Source) -> Generator[Any, Any, None]:
-    """Sleep until `source.wake` is called. Look first whether what is waited for is there already."""
+def woken(source: Source) -> Awaitable[None]:
+    """Sleep until `source.wake` is called. Look first whether what is waited for is there already.
+
+    To be awaited at once.
+    """
     running = _running
     if running is None:
-        yield from _sleep(source)
-    else:
-        running._source = source
-        source.wake = running._wake
-        yield _ASLEEP
+        return _sleep(source)
+    running._source = source
+    source.wake = running._wake
+    return _ASLEEP
 
 
 async def _sleep(source: Source) -> None:
@@ -98,7 +99,7 @@ async def _sleep(source: Source) -> None:
 
 
 class Inline:
-    """One coroutine. `start` it, and `attend` to it whenever it is neither asleep nor over.
+    """One coroutine. `start` it, and await this whenever it is neither asleep nor over.
 
     `on_change` is called when it needs a task, or is over, after it was woken. `context`: its context
     variables; nobody else may run in it at the same time. `error`: what it has raised, once it `is_over`.
@@ -175,8 +176,7 @@ class Inline:
         self.error = error
         self._coroutine = self._on_change = None  # in circles they would wait for the collector
 
-    @coroutine
-    def attend(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, None]:
         """Go on in this task until it is over. Raises what it raises.
 
         Cancelling that cancels the coroutine, at the next thing that it waits for.
@@ -195,9 +195,9 @@ class Inline:
         try:
             if source is not None:
                 try:
-                    yield from _sleep(source)
-                except trio.Cancelled as error:
-                    thrown = error  # which the coroutine raises on
+                    yield from _sleep(source).__await__()
+                except trio.Cancelled as cancelled:
+                    thrown = cancelled  # which the coroutine raises on
             self._on_change = None
             while True:
                 try:
@@ -246,7 +246,7 @@ class _Group:
 
 
 async def _attend(member: Inline) -> None:
-    await member.attend()  # which trio does not start, as it is a generator
+    await member
 
 
 async def together(works: Sequence[Work]) -> None:
@@ -267,12 +267,10 @@ async def together(works: Sequence[Work]) -> None:
             member.start()
         if group.is_asleep():
             await woken(group)
-        waits = False
         for member in members:
             if member.error is not None:
-                await member.attend()  # which raises
-            waits = waits or not member.is_over
-        if not waits:
+                await member  # which raises
+        if all(member.is_over for member in members):
             return
         await in_task()
         async with trio.open_nursery() as nursery:

@@ -26,7 +26,8 @@ from trio.abc import ReceiveStream, SendStream
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
 from mcpmux.transports import orphan_reaper
-from mcpmux.transports.message_stream import BROKEN, LineStream, sending
+from mcpmux.transports.message_stream import LineStream, sending
+from mcpmux.transports.send_queue import BROKEN
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ STREAM_HEADERS: Final = (
 )
 
 
-class SseEvent(msgspec.Struct, frozen=True):
+class SseEvent(msgspec.Struct):
     """One dispatched event. `id` is the last event id in force, "" once reset, None if never set.
 
     `oversized`: it had more data than the limit, and all of that is thrown away.

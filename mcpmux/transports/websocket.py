@@ -47,7 +47,8 @@ from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.http.message import Fields, encode_response_head
 from mcpmux.transports.http.route import HttpOrigin, target_of
-from mcpmux.transports.message_stream import BROKEN, RECEIVE_BYTES, MessageStream, SendQueue, sending
+from mcpmux.transports.message_stream import RECEIVE_BYTES, MessageStream, sending
+from mcpmux.transports.send_queue import BROKEN, SendQueue
 from mcpmux.transports.stream import PatientStream, open_tcp
 
 SUBPROTOCOL = "mcp"  # what the SDKs' own WebSocket transports say; MCP itself specifies none

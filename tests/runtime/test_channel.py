@@ -17,7 +17,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.duplex_channel import LAST_WORDS_SECONDS, DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.inline import Inline
-from mcpmux.transports.message_stream import QUEUE_BYTES
+from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
 from tests.inline import run_inline
 from tests.memory_pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
@@ -61,7 +61,7 @@ class Begun:
         return self.inline.is_over
 
     async def result(self) -> Fields:
-        await self.inline.attend()
+        await self.inline
         return self._results[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -59,18 +59,18 @@ class Asking:
         return not self.attended and not self.carried
 
     def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        attend, carry = Inline.attend, HttpChannel._carry
+        attend, carry = Inline.__await__, HttpChannel._carry
 
-        async def note_attended(inline: Inline) -> None:
+        def note_attended(inline: Inline) -> Iterator[Any]:
             if not inline.is_over and "_handle_in_task" not in repr(inline._coroutine):  # the server's
                 self.attended.append(inline)
-            await attend(inline)
+            return attend(inline)
 
         def note_carried(channel: HttpChannel, pending: PendingHttpRequest) -> None:
             self.carried.append(pending)
             carry(channel, pending)
 
-        monkeypatch.setattr(Inline, "attend", note_attended)
+        monkeypatch.setattr(Inline, "__await__", note_attended)
         monkeypatch.setattr(HttpChannel, "_carry", note_carried)
 
     async def ask(self, method: str, params: Json, request_id: int = 1, **headers: Any) -> Answer:

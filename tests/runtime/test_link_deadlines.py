@@ -13,7 +13,8 @@ from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.transports.message_stream import QUEUE_BYTES, open_line_stream
+from mcpmux.transports.message_stream import open_line_stream
+from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
 from tests.memory_pipe import open_memory_pipes
 from tests.transports.test_pipe import Stuck

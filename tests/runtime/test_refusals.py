@@ -15,7 +15,8 @@ from mcpmux.config import Limits
 from mcpmux.protocol.codes import BUSY
 from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.runtime.duplex_channel import OBJECTION_LIMIT
-from mcpmux.transports.message_stream import QUEUE_BYTES, RECEIVE_BYTES
+from mcpmux.transports.message_stream import RECEIVE_BYTES
+from mcpmux.transports.send_queue import QUEUE_BYTES
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 

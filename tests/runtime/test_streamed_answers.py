@@ -128,7 +128,7 @@ class Client:
             assert exchange.start(), "it was sent at once, and waits for its answer"
             await changed.wait()
             alone = exchange.is_over and not nursery.started
-            await exchange.attend()
+            await exchange
         finally:
             channel._nursery = nursery.nursery
         self.taken.append(alone)

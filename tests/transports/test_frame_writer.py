@@ -14,7 +14,8 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.headers import OriginPolicy
-from mcpmux.transports.message_stream import QUEUE_BYTES, LineStream, open_line_stream
+from mcpmux.transports.message_stream import LineStream, open_line_stream
+from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket import CLOSE_SECONDS, Door, WebSocketStream, open_websocket_client
 from tests.transports.raw_websocket import CLOSE, PING, PONG, TEXT, RawClient, frame, handshake

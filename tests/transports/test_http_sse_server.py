@@ -19,7 +19,7 @@ from mcpmux.transports.http.sse_streams import (
     SseServerStream,
     open_sse_server_stream,
 )
-from mcpmux.transports.message_stream import QUEUE_BYTES
+from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.sse import SseDecoder, SseEvent
 
 pytestmark = pytest.mark.interpreted  # a connection of its own

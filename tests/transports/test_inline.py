@@ -222,7 +222,7 @@ async def attend(life, scope=None):
     """Attend to it in a task like any other; whether that was cancelled."""
     scope = scope or trio.CancelScope()
     with scope:
-        await life.inline.attend()
+        await life.inline
     return scope.cancelled_caught
 
 
@@ -238,7 +238,7 @@ async def test_what_needs_a_task_goes_on_in_the_one_that_attends_to_it():
 
     life = Life(work)
     life.inline.start()
-    await life.inline.attend()
+    await life.inline
     assert life.told == [trio.lowlevel.current_task(), "all"]
     assert life.inline.is_over
     assert life.changes == 0
@@ -280,7 +280,7 @@ async def test_who_attends_to_it_gets_what_it_raises(where):
     if life.inline.start():
         life.spring.wake()
     with pytest.raises(Boom):
-        await life.inline.attend()
+        await life.inline
     assert life.inline.is_over
 
 
@@ -291,7 +291,7 @@ async def test_attending_to_what_is_over_does_nothing():
     life = Life(work)
     life.inline.start()
     for _ in range(2):
-        await life.inline.attend()
+        await life.inline
     assert life.told == ["once"]
 
 
@@ -403,10 +403,10 @@ async def test_what_it_had_goes_with_it_and_not_when_the_collector_comes(how, sl
             life.inline.close()
         elif how == "cancelled":
             with trio.move_on_after(0):
-                await life.inline.attend()
+                await life.inline
         elif how != "raises unattended":
             with suppress(Boom):
-                await life.inline.attend()
+                await life.inline
         del life
         await trio.lowlevel.checkpoint()  # trio holds what it has raised here until it has another turn
         assert had[0]() is None
@@ -474,7 +474,7 @@ class Script:
     async def attend(self):
         try:
             with self.scope:
-                await self.inline.attend()
+                await self.inline
         except Boom as boom:
             self.raised = boom
 

@@ -413,7 +413,7 @@ class ServerConnection:
         """Attend to the handler until it is over; whether the connection goes on after it."""
         reply = self._reply
         assert reply is not None
-        await handling.attend()
+        await handling
         if reply.passed_to is not None:
             await self._pass_on(reply, reply.passed_to)
         elif reply.stage is NEW:
@@ -670,4 +670,4 @@ async def _crash(crash: Exception) -> None:
 async def _give_up(handling: Inline) -> None:
     with trio.CancelScope() as scope:
         scope.cancel(reason="the answer is not wanted any more")
-        await handling.attend()
+        await handling

@@ -29,7 +29,8 @@ from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.http.server_connection import HttpReply
-from mcpmux.transports.message_stream import BROKEN, FLUSH_SECONDS, MessageStream, SendQueue, sending
+from mcpmux.transports.message_stream import MessageStream, sending
+from mcpmux.transports.send_queue import BROKEN, FLUSH_SECONDS, SendQueue
 from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, SseEvent, encode_event
 
 log = structlog.get_logger()
