@@ -11,9 +11,10 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import trio
 from trio.lowlevel import wait_readable, wait_writable
@@ -39,6 +40,7 @@ LARGE_SEND_BYTES: Final = 2 * 2**20  # that may wait in the kernel to be sent, f
 PARTS_AT_ONCE: Final = 64  # what every system takes in one call; the rest comes after
 
 Part = bytes | memoryview
+T = TypeVar("T")
 
 
 class PlainStream:
@@ -64,14 +66,7 @@ class PlainStream:
             await trio.lowlevel.checkpoint()
             early, self.early = self.early, b""
             return early
-        while True:
-            try:
-                await wait_readable(self.descriptor)
-                return self.socket.recv(most)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise TransportClosed(reason_of(error)) from error
+        return await self._received(partial(self.socket.recv, most))
 
     async def receive_into(self, room: memoryview) -> int:
         """Fill `room`, or the beginning of it; how many bytes that was, 0 at the end. Raises as `receive`.
@@ -80,16 +75,19 @@ class PlainStream:
         """
         self._wake_at(min(len(room), LARGE_RECEIVE_BYTES))
         try:
-            while True:
-                try:
-                    await wait_readable(self.descriptor)
-                    return self.socket.recv_into(room)
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    raise TransportClosed(reason_of(error)) from error
+            return await self._received(partial(self.socket.recv_into, room))
         finally:  # or nobody would notice the few bytes of something else
             self._wake_at(1)
+
+    async def _received(self, receive: Callable[[], T]) -> T:
+        while True:
+            try:
+                await wait_readable(self.descriptor)
+                return receive()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise TransportClosed(reason_of(error)) from error
 
     def _wake_at(self, size: int) -> None:
         """Have whoever waits to receive sleep until so many bytes are there, or it is full, or the end."""
