@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -468,7 +468,7 @@ class Signature:
     def __init__(self, server_info: Raw) -> None:
         self._server_info = server_info
         self._own = raw({SERVER_INFO: server_info})
-        self._kept = lru_cache(SIGNED)(self._signed)
+        self._kept: dict[bytes, Raw] = {}  # by what was signed
 
     def put_on(self, result: Fields) -> Fields:
         """The result, signed (changed in place). A `_meta` that is no object goes."""
@@ -476,9 +476,14 @@ class Signature:
         if meta is None:
             result[META] = self._own
         else:
-            signed = self._kept if len(meta) <= SIGNED_BYTES else self._signed
-            result[META] = signed(bytes(meta))
+            data = bytes(meta)
+            result[META] = self._kept.get(data) or self._sign(data)
         return result
 
-    def _signed(self, meta: bytes) -> Raw:
-        return raw({**members_of(meta), SERVER_INFO: self._server_info})
+    def _sign(self, meta: bytes) -> Raw:
+        signed = raw({**members_of(meta), SERVER_INFO: self._server_info})
+        if len(meta) <= SIGNED_BYTES:
+            if len(self._kept) >= SIGNED:
+                self._kept.clear()
+            self._kept[meta] = signed
+        return signed

@@ -11,7 +11,6 @@ Source: "_meta" in the Base Protocol overview, `server/utilities/logging`; 2026-
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
@@ -105,13 +104,9 @@ class Call(Value):
         legacy: bool = False,
         principal: Principal = ANYONE,
     ) -> None:
-        self.method = method
-        self.params = params
-        self.meta = meta
-        self.client = client
-        self.capabilities = capabilities
-        self.legacy = legacy
-        self.principal = principal
+        self.method, self.params, self.meta = method, params, meta
+        self.client, self.capabilities = client, capabilities
+        self.legacy, self.principal = legacy, principal
 
     @staticmethod
     def of(
@@ -321,12 +316,12 @@ class PendingRequest:
     `cut_off` is called once `deadline` has passed.
     """
 
-    def __init__(self, id: int, call: Call) -> None:  # noqa: A002 - the protocol's word
-        self.id = id
+    def __init__(self, call: Call) -> None:
+        self.id = 0  # until it is open
         self.call = call
         self.asked: dict[str, Request] = {}
         self.parked_until: float | None = None
-        self.events: deque[Event] = deque()
+        self.events: list[Event] = []
         self.answer: Reply | ErrorReply | McpmuxError | None = None
         self.dropped = 0
         self.deadline: Deadline | None = None
@@ -349,7 +344,7 @@ class PendingRequest:
                     return True
         self.dropped += 1
         if event.method == m.PROGRESS:
-            self.events.popleft()
+            del self.events[0]
             return True
         return False
 
@@ -411,10 +406,10 @@ class PendingRequests:
     def __iter__(self) -> Iterator[PendingRequest]:
         return iter(list(self._tickets.values()))
 
-    def open(self, call: Call, kind: type[T] = PendingRequest) -> T:  # type: ignore[assignment]  # mypy 4236
-        """A pending request for a call, under an id that was never used on this stream."""
-        self._next += 1
-        pending = self._tickets[self._next] = kind(self._next, call)
+    def open(self, pending: T) -> T:
+        """Expect the answer to a request, which gets an id that was never used on this stream."""
+        pending.id = self._next = self._next + 1
+        self._tickets[self._next] = pending
         return pending
 
     def take_answer(self, answer: Reply | ErrorReply) -> bool:

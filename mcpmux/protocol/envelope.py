@@ -84,10 +84,8 @@ class Request(Value):
     __slots__ = ("id", "members", "method", "params")
 
     def __init__(self, id: Id, method: str, params: Raw | None = None, members: Fields | None = None) -> None:  # noqa: A002 - the field's name
-        self.id = id
-        self.method = method
-        self.params = params
-        self.members = members
+        self.id, self.method = id, method
+        self.params, self.members = params, members
 
     @property
     def payload(self) -> Raw | Fields | None:
@@ -125,10 +123,8 @@ class ErrorReply(Value):
     __slots__ = ("code", "data", "id", "message")
 
     def __init__(self, id: Id | None, code: int, message: str, data: Raw | None = None) -> None:  # noqa: A002
-        self.id = id
-        self.code = code
-        self.message = message
-        self.data = data
+        self.id, self.code = id, code
+        self.message, self.data = message, data
 
     def as_error(self) -> RpcError:
         """The same as an exception, to be raised in whoever waits for the answer."""

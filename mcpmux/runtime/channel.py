@@ -74,7 +74,6 @@ class Channel:
     """
 
     legacy_only = False
-    _pending_kind: type[PendingRequest] = PendingRequest
     _nursery: trio.Nursery
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, closed: trio.Event) -> None:
@@ -114,7 +113,7 @@ class Channel:
         the wire and put back in what returns. Raises RpcError (the peer's answer), TransportError (there is
         none), Overdue (not within `deadline`).
         """
-        pending = parked or self.pending_requests.open(call, self._pending_kind)
+        pending = parked or self.pending_requests.open(self._pending(call))
         try:
             if parked is None:
                 if deadline is not None:
@@ -126,7 +125,7 @@ class Channel:
                 if pending.events:
                     await in_task()
                     with limited(deadline):  # for a client that does not read
-                        await _pass_on(pending.events.popleft(), pending.call, notify)
+                        await _pass_on(pending.events.pop(0), pending.call, notify)
                 elif pending.asked:
                     return self._park(pending)
                 else:
@@ -145,6 +144,9 @@ class Channel:
     ) -> Awaitable[Fields] | None:
         """How the call is done once more after the peer's error; None when that is its answer."""
         return None
+
+    def _pending(self, call: Call) -> PendingRequest:
+        return PendingRequest(call)
 
     def _send_now(self, pending: PendingRequest) -> bool:
         """Send without waiting; False, and nothing is done, when that cannot be. Raises TransportError."""

@@ -124,13 +124,16 @@ SWEEP_SECONDS = 0.1  # how late a deadline may be kept
 
 
 class Deadline:
-    """`seconds` from now, less those `waited`; `at` in trio's time. Progress renews it, up to `maximum`."""
+    """`seconds` from now, less those `waited`; `at` in trio's time. Progress renews it, up to `maximum`.
+
+    `now`: the time, for who has just looked.
+    """
 
     __slots__ = ("_latest", "_maximum", "_scope", "at", "seconds")
 
-    def __init__(self, seconds: float, waited: float, maximum: float) -> None:
+    def __init__(self, seconds: float, waited: float, maximum: float, now: float | None = None) -> None:
         self.seconds = seconds
-        self.at = trio.current_time() + seconds - waited
+        self.at = (trio.current_time() if now is None else now) + seconds - waited
         self._maximum = maximum
         self._latest: float | None = None  # with all progress, once there was some
         self._scope: trio.CancelScope | None = None
@@ -203,6 +206,7 @@ class DeadlineSweeper:
         """Cut it off once its `until` has passed."""
         self.watched.add(timed)
         if self._resting:
+            self._resting = False
             self._rest.unpark()
 
     async def run(self) -> None:
@@ -211,7 +215,6 @@ class DeadlineSweeper:
             if not self.watched:
                 self._resting = True
                 await self._rest.park()
-                self._resting = False
             await trio.sleep(SWEEP_SECONDS)
             self._sweep()
 

@@ -39,7 +39,7 @@ class InFlight(RuleBasedStateMachine):
 
     @rule(target=all_pending)
     def open(self) -> PendingRequest:
-        pending = self.pending_requests.open(CALL)
+        pending = self.pending_requests.open(PendingRequest(CALL))
         assert pending.id not in self.used
         self.used.add(pending.id)
         self.open_tickets[pending.id] = pending
@@ -91,7 +91,7 @@ TestInFlight = InFlight.TestCase
 @pytest.mark.parametrize("foreign", [None, True, "1", 0, 2, -1, 10**40])
 def test_what_names_no_request_is_for_nobody(foreign):
     pending_requests = PendingRequests()
-    pending = pending_requests.open(CALL)
+    pending = pending_requests.open(PendingRequest(CALL))
     assert pending.id == 1
     assert not pending_requests.take_event(foreign, progress(1))
     assert not pending_requests.is_open(foreign)
@@ -102,7 +102,7 @@ def test_what_names_no_request_is_for_nobody(foreign):
 
 def test_a_closed_ticket_swallows_its_late_answer_and_progress():
     pending_requests = PendingRequests()
-    pending = pending_requests.open(CALL)
+    pending = pending_requests.open(PendingRequest(CALL))
     assert pending_requests.close(pending) is True
     assert pending_requests.take_answer(answer(pending.id)) is False
     assert pending_requests.take_event(pending.id, progress(1)) is False
@@ -111,7 +111,7 @@ def test_a_closed_ticket_swallows_its_late_answer_and_progress():
 
 def test_an_answer_that_came_survives_the_end_of_the_stream():
     pending_requests = PendingRequests()
-    pending = pending_requests.open(CALL)
+    pending = pending_requests.open(PendingRequest(CALL))
     pending_requests.take_answer(answer(pending.id))
     pending_requests.fail_all(TransportClosed("over"))
     assert pending.answer == answer(pending.id)
@@ -120,7 +120,7 @@ def test_an_answer_that_came_survives_the_end_of_the_stream():
 
 def test_whoever_waits_is_woken_by_each_event_and_by_the_answer():
     pending_requests = PendingRequests()
-    pending = pending_requests.open(CALL)
+    pending = pending_requests.open(PendingRequest(CALL))
     woken: list[tuple[bool, int]] = []
     pending.wake = lambda: woken.append((pending.answer is None, len(pending.events)))
     pending_requests.take_event(pending.id, progress(1))
@@ -129,7 +129,7 @@ def test_whoever_waits_is_woken_by_each_event_and_by_the_answer():
 
 
 def test_what_the_server_asks_is_kept_until_it_is_answered():
-    pending = PendingRequest(1, CALL)
+    pending = PendingRequest(CALL)
     woken: list[int] = []
     pending.wake = lambda: woken.append(len(pending.asked))
     first, second = Request(7, "roots/list", None), Request("7", "sampling/createMessage", None)
@@ -148,11 +148,11 @@ def test_what_names_no_request_is_for_the_oldest_when_all_are_of_one_client():
     pending_requests = PendingRequests()
     ann, ben = object(), object()
     assert pending_requests.sole(m.LOG_MESSAGE) is None
-    first = pending_requests.open(call_of(ann))
+    first = pending_requests.open(PendingRequest(call_of(ann)))
     assert pending_requests.sole(m.LOG_MESSAGE) is first
-    second = pending_requests.open(call_of(ann))
+    second = pending_requests.open(PendingRequest(call_of(ann)))
     assert pending_requests.sole(m.LOG_MESSAGE) is first
-    stranger = pending_requests.open(call_of(ben))
+    stranger = pending_requests.open(PendingRequest(call_of(ben)))
     assert pending_requests.sole(m.LOG_MESSAGE) is None
     pending_requests.close(stranger)
     pending_requests.close(first)
@@ -161,9 +161,9 @@ def test_what_names_no_request_is_for_the_oldest_when_all_are_of_one_client():
 
 def test_requests_of_clients_that_nobody_knows_are_told_apart():
     pending_requests = PendingRequests()
-    only = pending_requests.open(call_of(None))
+    only = pending_requests.open(PendingRequest(call_of(None)))
     assert pending_requests.sole(m.LOG_MESSAGE) is only
-    pending_requests.open(call_of(None))
+    pending_requests.open(PendingRequest(call_of(None)))
     assert pending_requests.sole(m.LOG_MESSAGE) is None
 
 
@@ -171,10 +171,11 @@ def test_a_log_message_of_a_modern_server_is_for_a_request_that_asked_for_some()
     """ "The server MUST NOT emit `notifications/message` for a request that does not include this field"."""
     pending_requests = PendingRequests()
     modern = {VERSION: raw("2026-07-28")}
-    pending_requests.open(Call("subscriptions/listen", {}, modern))
+    pending_requests.open(PendingRequest(Call("subscriptions/listen", {}, modern)))
     assert pending_requests.sole(m.LOG_MESSAGE) is None
-    loud = pending_requests.open(Call("tools/call", {}, {**modern, LOG_LEVEL: raw("info")}, object()))
-    quiet = pending_requests.open(Call("tools/call", {}, modern, object()))
+    hears = {**modern, LOG_LEVEL: raw("info")}
+    loud = pending_requests.open(PendingRequest(Call("tools/call", {}, hears, object())))
+    quiet = pending_requests.open(PendingRequest(Call("tools/call", {}, modern, object())))
     assert pending_requests.sole(m.LOG_MESSAGE) is loud
     assert pending_requests.sole("notifications/vendor/thing") is None
     pending_requests.close(loud)
@@ -188,7 +189,7 @@ steps = st.one_of(st.just("progress"), st.just("log"), st.just("other"))
 
 @given(st.lists(steps, max_size=3 * EVENT_LIMIT))
 def test_events_are_bounded_in_order_and_counted_when_lost(kinds: list[str]):
-    pending = PendingRequest(1, CALL)
+    pending = PendingRequest(CALL)
     made = [
         progress(number)
         if kind == "progress"
@@ -210,7 +211,7 @@ def test_events_are_bounded_in_order_and_counted_when_lost(kinds: list[str]):
 
 
 def test_the_latest_progress_is_always_kept():
-    pending = PendingRequest(1, CALL)
+    pending = PendingRequest(CALL)
     for number in range(1000):
         pending.push(progress(number))
     assert pending.events[-1] == progress(999)
@@ -219,7 +220,7 @@ def test_the_latest_progress_is_always_kept():
 
 
 def test_progress_gets_in_among_log_messages_only():
-    pending = PendingRequest(1, CALL)
+    pending = PendingRequest(CALL)
     for number in range(EVENT_LIMIT):
         pending.push(log_message(number))
     pending.push(log_message(EVENT_LIMIT))
@@ -235,7 +236,7 @@ def test_the_deadline_of_a_ticket_may_move():
     class Moving:
         at = 5.0
 
-    pending = PendingRequests().open(CALL)
+    pending = PendingRequests().open(PendingRequest(CALL))
     assert pending.until == float("inf")
     pending.deadline = moving = Moving()
     assert pending.until == 5
@@ -245,7 +246,7 @@ def test_the_deadline_of_a_ticket_may_move():
 
 def test_a_ticket_that_is_cut_off_wakes_who_waits_and_the_peer_is_to_be_told():
     pending_requests = PendingRequests()
-    pending = pending_requests.open(CALL)
+    pending = pending_requests.open(PendingRequest(CALL))
     woken = []
     pending.wake = lambda: woken.append(pending.overdue)
     pending.cut_off()

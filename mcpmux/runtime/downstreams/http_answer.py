@@ -25,13 +25,13 @@ from mcpmux.protocol.codes import (
     http_status,
 )
 from mcpmux.protocol.envelope import (
-    LARGE_BYTES,
     Part,
     Request,
     encode_error,
     encode_large_reply,
     encode_notification,
     encode_reply,
+    is_large,
 )
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
@@ -134,7 +134,7 @@ async def respond(
     try:
         result = await work(notify)
         started = reply.started  # by `notify`, or by a question
-        if not started and max(map(len, result.values()), default=0) > LARGE_BYTES:
+        if not started and any(is_large(value) for value in result.values()):
             parts = encode_large_reply(request.id, result)
         status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
         del result  # nothing has to be kept while it is sent but what is sent

@@ -164,7 +164,7 @@ class HttpSession:
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
         """Ask the client something in the stream of the call that it is about. Raises RpcError."""
-        pending: PendingRequest = self._asked.open(Call(method, params, {}))
+        pending = self._asked.open(PendingRequest(Call(method, params, {})))
         try:
             await say(encode_request(pending.id, method, params or None))
             while pending.answer is None:

@@ -114,8 +114,6 @@ class HttpChannel(Channel):
     `exchange` raises SessionExpired and HttpStatusError besides.
     """
 
-    _pending_kind = PendingHttpRequest
-
     def __init__(self, place: HttpPlace, nursery: trio.Nursery, older: OpenOlder | None) -> None:
         self.peer = peer = HttpPeer(place)
         super().__init__(peer.tell, place.hear, peer.closed)
@@ -129,7 +127,7 @@ class HttpChannel(Channel):
 
     @property
     def close_reason(self) -> TransportError:
-        return self.peer.close_reason
+        return self.peer.close_reason or TransportClosed("not reachable")
 
     def give_up(self, reason: TransportError) -> None:
         self.peer.lose(reason)
@@ -187,6 +185,9 @@ class HttpChannel(Channel):
 
     # One request
 
+    def _pending(self, call: Call) -> PendingHttpRequest:
+        return PendingHttpRequest(call)
+
     def _send_now(self, pending: PendingRequest) -> bool:
         assert isinstance(pending, PendingHttpRequest)
         if self._over is not None:
@@ -195,7 +196,7 @@ class HttpChannel(Channel):
         if peer.watched:
             pending.context = copy_context()  # which says for what exchange it is
         # The answer to `initialize` says more than its body.
-        if not self.closed.is_set() and pending.call.method != m.INITIALIZE:
+        if peer.close_reason is None and pending.call.method != m.INITIALIZE:
             pending.sent = peer.post(pending.call, pending.id, partial(self._take, pending))
         if pending.sent is None:
             self._carry(pending)

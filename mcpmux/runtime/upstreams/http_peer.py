@@ -25,7 +25,6 @@ from mcpmux.errors import (
     McpmuxError,
     RemoteProtocolError,
     RpcError,
-    TransportClosed,
     TransportError,
 )
 from mcpmux.protocol import method as m
@@ -258,7 +257,7 @@ class HttpPeer:
         self.batches = False
         self.tools = ToolHeaders()
         self.closed = trio.Event()
-        self.close_reason: TransportError = TransportClosed("not reachable")
+        self.close_reason: TransportError | None = None  # once it is closed
 
     def settle(self, facts: ServerFacts) -> None:
         """From now on every request carries what the agreed revision asks for."""
@@ -429,6 +428,6 @@ class HttpPeer:
 
     def lose(self, reason: TransportError) -> None:
         """It is over with this server, or with what was agreed."""
-        if not self.closed.is_set():
+        if self.close_reason is None:
             self.close_reason = reason
             self.closed.set()

@@ -88,6 +88,7 @@ class Upstream(UpstreamStatus):
     ) -> None:
         super().__init__(config, on_change)
         self._generations = generations
+        self._clock = trio.lowlevel.current_clock().current_time  # which every exchange looks at
         self.watch = watch
         self.key = key
         self.space = space
@@ -131,8 +132,9 @@ class Upstream(UpstreamStatus):
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
         if self.silent:
             self.check_breaker()
-        if deadline is None or deadline.at > trio.current_time() + seconds:
-            deadline = Deadline(seconds, 0.0, self.config.max_request_timeout)
+        now = self._clock()
+        if deadline is None or deadline.at > now + seconds:
+            deadline = Deadline(seconds, 0.0, self.config.max_request_timeout, now)
 
         async def pass_on(event: Event) -> None:
             deadline.renew()

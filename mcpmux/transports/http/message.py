@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
-import msgspec
 
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -246,7 +245,7 @@ def http_date(seconds: float) -> str:
     return strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(seconds))
 
 
-class HttpRequest(msgspec.Struct):
+class HttpRequest:
     """One complete request.
 
     `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
@@ -255,16 +254,23 @@ class HttpRequest(msgspec.Struct):
     finds out who it is.
     """
 
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    body: bytes
-    peer: str
-    http_1_0: bool
-    keep_alive: bool
-    holder: str = ""
-    principal: Principal = ANYONE
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        headers: dict[str, str],
+        body: bytes,
+        peer: str,
+        http_1_0: bool,
+        keep_alive: bool,
+        holder: str = "",
+    ) -> None:
+        self.method, self.path, self.query = method, path, query
+        self.headers, self.body = headers, body
+        self.peer, self.holder = peer, holder
+        self.http_1_0, self.keep_alive = http_1_0, keep_alive
+        self.principal: Principal = ANYONE
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method} {self.path})"  # what else it says may be secret
