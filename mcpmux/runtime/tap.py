@@ -22,7 +22,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
 from mcpmux.protocol.envelope import members_of, text_of
 from mcpmux.protocol.raw_json import Fields, Id, Raw
-from mcpmux.transports.inline import AT_ONCE, in_task
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
 
 Side = Literal["client", "upstream"]
@@ -102,8 +102,8 @@ class Tap(Protocol):
     ) -> Awaitable[None]:
         """A client's request is about to be worked on; `headers`: of the HTTP request that it came in.
 
-        Waits until what will pass can be kept; AT_ONCE when there is nothing to wait for. Raises RpcError, at
-        once or when awaited, when it must be kept and cannot.
+        To be awaited at once, inline, as `ended` is. Waits until what will pass can be kept. Raises RpcError
+        when it must be kept and cannot.
         """
 
     def routed(self, exchange: int, upstream: str) -> None:
@@ -181,18 +181,14 @@ def name_in(info: Raw | None) -> str | None:
 
 
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:
-    """Do the work of the exchange that this task works for, and tell how it went. Raises like `work`."""
+    """Do the work of the exchange that this works for, and tell how it went. Raises like `work`."""
     origin, exchange = ORIGIN.get(), EXCHANGE.get()
     if origin is None or not tap.keeps:
         return await work()
-    admitted = tap.admit(origin.leg, exchange, call, origin.headers)
-    if admitted is not AT_ONCE:
-        await in_task()
-        await admitted
+    await tap.admit(origin.leg, exchange, call, origin.headers)
     try:
         result = await work()
     except RpcError as error:  # an answer, too: it waits until it is kept
-        await in_task()
         await tap.ended(exchange, error)
         raise
     except BaseException as error:
@@ -200,10 +196,7 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
         with trio.move_on_after(LAST_SECONDS, shield=True):
             await tap.ended(exchange, error)
         raise
-    kept = tap.ended(exchange, result)
-    if kept is not AT_ONCE:
-        await in_task()
-        await kept
+    await tap.ended(exchange, result)
     return result
 
 
@@ -222,6 +215,18 @@ class TappedStream(MessageStream):
     async def send(self, message: bytes) -> None:
         self._watch.tap.message_passed(self._watch.leg, "out", message)
         await self._messages.send(message)
+
+    def offer(self, message: bytes) -> bool:
+        taken = self._messages.offer(message)
+        if taken:
+            self._watch.tap.message_passed(self._watch.leg, "out", message)
+        return taken
+
+    def receive_nowait(self) -> bytes | None:
+        message = self._messages.receive_nowait()
+        if message is not None:
+            self._watch.tap.message_passed(self._watch.leg, "in", message)
+        return message
 
     async def receive(self) -> bytes:
         message = await self._messages.receive()

@@ -27,7 +27,7 @@ from mcpmux.traffic.observer import (
     MessageObserver,
     UnreadMessage,
 )
-from mcpmux.transports.inline import AT_ONCE
+from mcpmux.transports.inline import AT_ONCE, in_task
 
 BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
 
@@ -133,6 +133,7 @@ class Recorder:
                 await observer.admit(known)
                 admitted.append(observer)
         except BaseException as refusal:
+            await in_task()
             with trio.move_on_after(LAST_SECONDS, shield=True):
                 for observer in admitted:
                     await observer.ended(known, refusal, self._clock() - known.began)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Iterator
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import trio
 
 from mcpmux.cli.main import is_compiled
+from mcpmux.config import Audit as AuditSettings
 from mcpmux.mux import rewrite
 from mcpmux.protocol.envelope import LARGE_BYTES
 from mcpmux.runtime.duplex_channel import DuplexChannel
@@ -18,6 +21,11 @@ from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_peer import PendingHttpRequest
 from mcpmux.runtime.upstreams.response_cache import DOUBTS
+from mcpmux.traffic.audit.journal import Audit
+from mcpmux.traffic.audit.record import RecordMaker
+from mcpmux.traffic.recorder import Recorder
+from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.waiting import available
 from tests.runtime.http_world import HttpWorld
@@ -88,12 +96,12 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    server: Placed, era: str, monkeypatch: pytest.MonkeyPatch, **settings: Any
+    server: Placed, era: str, monkeypatch: pytest.MonkeyPatch, tap: Recorder | None = None, **settings: Any
 ) -> AsyncIterator[Asking]:
     """It has answered once; its gate is closed."""
     servers = {"x": server, "y": ScriptedServer()}
     worlds = HttpWorld if server.over == HTTP else World
-    async with open_endpoint(servers, settings={"x": settings}, world_class=worlds) as client:
+    async with open_endpoint(servers, settings={"x": settings}, world_class=worlds, tap=tap) as client:
         found = Asking(client, None if era == MODERN else await client.initialize(era))
         server.gate.set()
         for method, params in [TOOL, *[READ] * DOUBTS]:  # then a read is not looked for in a memory first
@@ -177,6 +185,28 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
             assert ("resource_link" in text) is (call is TOOL and era != "2024-11-05")
         assert found.has_no_task
         assert held(found.client.world) == NO_SLOT_IS_HELD
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+async def test_what_is_counted_and_written_before_it_is_answered_takes_no_task(server, era, monkeypatch):
+    written: list[bytes] = []
+
+    async def append(records: Sequence[bytes]) -> None:
+        written.extend(records)
+
+    metrics = Metrics()
+    audit = Audit(append, AuditSettings(), RecordMaker("run", Redactor(), time.time))
+    recorder = Recorder([metrics], [metrics, audit], trio.current_time)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(audit.run)
+        async with asking(server, era, monkeypatch, recorder) as found:
+            server.gate.set()
+            for number in range(5):
+                assert "result" in (await found.ask(*READ, number)).last
+                record = json.loads(written[-1])
+                assert (record["method"], record["outcome"]) == ("resources/read", "answered")
+            assert found.has_no_task
+        audit.close()
 
 
 async def test_a_call_that_outlives_its_connection_has_no_task_before_there_is_something_to_tell(

@@ -15,6 +15,7 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
+from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import available
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import MODERN, Json, ScriptedServer
@@ -137,6 +138,7 @@ class Keeping(Witness):
         self.admitted: list[str] = []
 
     async def admit(self, exchange: Exchange) -> None:
+        await in_task()
         await trio.lowlevel.checkpoint()
         self.admitted.append(exchange.call.method)
 

@@ -154,7 +154,6 @@ class Upstream(UpstreamStatus):
                         entered = await self.limiter.wait(call)
             if self.watch is None or self.watch.trace is None:
                 return await self._ask(call, pass_on, deadline)
-            await in_task()
             ask = partial(self._ask, notify=pass_on, deadline=deadline)
             return await self.watch.trace(self.watch.leg, call, ask)
         except RemoteProtocolError as nonsense:

@@ -41,7 +41,7 @@ from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.record import micros_of
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.inline import AT_ONCE
+from mcpmux.transports.inline import AT_ONCE, Wake, in_task, woken
 
 if TYPE_CHECKING:
     from outcome import Outcome
@@ -65,16 +65,11 @@ Append = Callable[[Sequence[bytes]], Awaitable[None]]
 
 
 class _Entry(msgspec.Struct):
-    """A record that waits for the disk, and the task, if any, that waits for it to be written."""
+    """A record that waits for the disk. `wake` is set while its exchange waits for it to be written."""
 
     record: Any
-    waiter: trio.lowlevel.Task | None = None
+    wake: Wake | None = None
     written: bool = False
-
-    def leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        """Its task was cancelled."""
-        self.waiter = None
-        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class _Outage(msgspec.Struct):
@@ -112,7 +107,7 @@ class Audit:
     @property
     def held_back(self) -> int:
         """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
-        return sum(entry.waiter is not None for entry in self._backlog) + len(self._parked)
+        return sum(entry.wake is not None for entry in self._backlog) + len(self._parked)
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver. Raises RpcError: the log cannot be written."""
@@ -123,6 +118,7 @@ class Audit:
         return AT_ONCE
 
     async def _admit(self, exchange: Exchange, begins: bool) -> None:
+        await in_task()
         while len(self._backlog) >= BACKLOG_LIMIT and self._outage is None:
             await self._parked.park()
         if self._outage is not None and not self._continues:
@@ -197,8 +193,7 @@ class Audit:
     async def _hold(self, entry: _Entry | None, is_done: bool) -> None:
         """Wait for an exchange's record. Raises RpcError if it should be written, and is not."""
         if entry is not None and not entry.written and self._outage is None:
-            entry.waiter = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(entry.leave)
+            await woken(entry)
         if not self._continues and (entry is None or not entry.written):
             raise self._refusal(is_done=is_done)
 
@@ -206,8 +201,6 @@ class Audit:
         for entry in group:
             self._backlog.popleft()
             entry.written = True
-            if entry.waiter is not None:
-                trio.lowlevel.reschedule(entry.waiter)
         self._written += len(group)
         outage, self._outage = self._outage, None
         if outage is not None:
@@ -217,20 +210,25 @@ class Audit:
             facts = {"since": outage.since, "ms": micros_of(seconds) / 1000, "reason": outage.reason}
             self._queue(self._records.plain("gap", **facts, **counts))
         self._parked.unpark(count=max(0, BACKLOG_LIMIT - len(self._backlog)))
+        _wake(group)
 
     def _failed(self, error: OSError) -> None:
         now, reason = trio.current_time(), reason_of(error)
         if self._outage is None:
             self._outage = _Outage(reason, self._records.now(), now)
-            for entry in self._backlog:
-                waiter, entry.waiter = entry.waiter, None
-                if waiter is not None:
-                    trio.lowlevel.reschedule(waiter)
             self._parked.unpark_all()
+            _wake(list(self._backlog))
         if now - self._outage.reminded >= REMIND_SECONDS:
             self._outage.reminded = now
             policy = "exchanges go on UNAUDITED" if self._continues else "exchanges are refused"
             log.error(f"audit log cannot be written; {policy}", reason=reason, waiting=len(self._backlog))
+
+
+def _wake(entries: Sequence[_Entry]) -> None:
+    """Exchanges that wait for these go on, here and now unless they have a task."""
+    for entry in entries:
+        if entry.wake is not None:
+            entry.wake()
 
 
 async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:

@@ -33,7 +33,7 @@ from mcpmux.traffic.observer import LONG_BYTES, Exchange, Observation
 from mcpmux.traffic.record import ANSWERS, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.inline import AT_ONCE
+from mcpmux.transports.inline import AT_ONCE, in_task
 
 log = structlog.get_logger()
 
@@ -210,6 +210,7 @@ class CaptureSink:
         return AT_ONCE if self.is_open else self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
+        await in_task()
         while not self.is_open:
             await self._waiting_for_room.park()
 
