@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -22,18 +23,6 @@ COMPILED = ("mcpmux", "pyproject.toml")
 BESIDES = ("benchmarks", "configs", "tests", "CHANGELOG.md", "LICENSE", "README.md")
 BUILD_SECONDS = 1800  # a minute or two, usually, and the installing of what it takes
 SHOWN = 2000  # characters of what a build says that has failed
-
-# What is compiled stays in memory: nothing is exported that nobody asks for, nothing is kept for debuggers,
-# what is called is not copied into its callers, and code and constants share pages: each module has a small
-# library of its own, too. By the rates of reads it is no slower for that.
-COMPILER_FLAGS = (
-    "-fvisibility=hidden -fno-asynchronous-unwind-tables"
-    " -fno-inline-functions -fno-inline-functions-called-once -fno-inline-small-functions"
-    " -fno-align-functions -fno-align-jumps -fno-align-loops"
-)
-LINKER_FLAGS = "-Wl,-z,noseparate-code"
-PACKED = ",-z,pack-relative-relocs"
-PACKED_SINCE = (2, 36)  # the C library that can load it
 
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "build", "dist")
 
@@ -80,7 +69,7 @@ def _has_compiled(folder: Path) -> bool:
 
 
 def _digest() -> str:
-    found = hashlib.sha256(repr((sys.version, sorted(_flags().items()), os.environ.get("CC"))).encode())
+    found = hashlib.sha256(repr((sys.version, sorted(_environment().items()), os.environ.get("CC"))).encode())
     for name in COMPILED:
         for path in sorted([PROJECT / name, *(PROJECT / name).rglob("*")]):
             if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts:
@@ -93,7 +82,7 @@ def _compile() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", "."],
         cwd=HOME,
-        env={**os.environ, **_flags(), "HATCH_BUILD_HOOKS_ENABLE": "1"},
+        env={**os.environ, **_environment()},
         capture_output=True,
         text=True,
         timeout=BUILD_SECONDS,
@@ -113,12 +102,11 @@ def _compile() -> None:
         raise RuntimeError(f"what was compiled cannot be loaded: {tried.stderr[-SHOWN:]}")
 
 
-def _flags() -> dict[str, str]:
-    """For the compiler and the linker, behind those of the environment."""
-    library, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-    can_pack = library == "glibc" and tuple(map(int, version.split(".")[:2])) >= PACKED_SINCE
-    flags = {"CFLAGS": COMPILER_FLAGS, "LDFLAGS": LINKER_FLAGS + PACKED * can_pack}
-    return {name: f"{os.environ.get(name, '')} {ours}".strip() for name, ours in flags.items()}
+def _environment() -> dict[str, str]:
+    """What wheels for Linux are built with, behind what the environment has for the same."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    wheels: dict[str, str] = project["tool"]["cibuildwheel"]["linux"]["environment"]
+    return {name: f"{os.environ.get(name, '')} {value}".strip() for name, value in wheels.items()}
 
 
 @click.command()

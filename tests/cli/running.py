@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -48,9 +49,15 @@ def children_of(pid: int) -> list[int]:
 class Running:
     """A running `mcpmux`; killed when the block is left with it still running."""
 
-    def __init__(self, *args: str, stdin: bytes | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *args: str,
+        stdin: bytes | None = None,
+        env: dict[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self._process = subprocess.Popen(
-            [*COMMAND, *args],
+            [*command, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
