@@ -167,21 +167,21 @@ class Entry(msgspec.Struct):
 
 
 class Fetch:
-    """An open fetch. `spoiled`: what it brings must not be kept; `generation`: in which it began.
+    """An open fetch, see `Cache.begin`. `spoiled`: what it brings must not be kept.
 
-    `audience`: who may join it; `first`: the call that it was begun for. `outcome`: what it brings to those
-    who have joined, perhaps an RpcError; None: one of them asks next. `done`: an event, once one has joined.
+    `generation`: in which it began; `audience`: who may join it; `first`: the call that it was begun for.
+    `outcome`: what it brings to those who have joined, perhaps an RpcError; None: one of them asks next.
+    `done`: an event, once one has joined.
     """
 
     spoiled = False
     outcome: Any = None
     done: Any = None
 
-    def __init__(self, key: Key, generation: int, audience: Audience, first: Call | None) -> None:
-        self.key = key
-        self.generation = generation
-        self.audience = audience
-        self.first = first
+    key: Key
+    generation: int
+    audience: Audience
+    first: Call | None
 
     def fail(self, error: RpcError) -> None:
         """What the server itself has said, and to all, is for those who have joined; other trouble is not."""
@@ -228,7 +228,8 @@ class Cache:
         self, key: Key, generation: int = 0, audience: Audience = None, first: Call | None = None
     ) -> Fetch:
         """Somebody is about to ask for `key`. `end` must follow."""
-        fetch = Fetch(key, generation, audience, first)
+        fetch = Fetch()
+        fetch.key, fetch.generation, fetch.audience, fetch.first = key, generation, audience, first
         self._open.setdefault(key.session, set()).add(fetch)
         self.joinable.setdefault((key, generation, audience), []).append(fetch)
         return fetch

@@ -217,14 +217,12 @@ class TappedStream(MessageStream):
         await self._messages.send(message)
 
     def offer(self, message: bytes) -> bool:
-        taken = self._messages.offer(message)
-        if taken:
+        if taken := self._messages.offer(message):
             self._watch.tap.message_passed(self._watch.leg, "out", message)
         return taken
 
     def receive_nowait(self) -> bytes | None:
-        message = self._messages.receive_nowait()
-        if message is not None:
+        if (message := self._messages.receive_nowait()) is not None:
             self._watch.tap.message_passed(self._watch.leg, "in", message)
         return message
 

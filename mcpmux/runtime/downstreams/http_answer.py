@@ -25,18 +25,18 @@ from mcpmux.protocol.codes import (
     http_status,
 )
 from mcpmux.protocol.envelope import (
+    LARGE_BYTES,
     Part,
     Request,
     encode_error,
     encode_large_reply,
     encode_notification,
     encode_reply,
-    is_large,
 )
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
 from mcpmux.runtime.tap import Watch
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.server_connection import NEW, HttpReply
 from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 
 log = structlog.get_logger()
@@ -133,9 +133,10 @@ async def respond(
     parts: list[Part] | None = None
     try:
         result = await work(notify)
-        started = reply.started  # by `notify`, or by a question
-        if not started and any(is_large(value) for value in result.values()):
-            parts = encode_large_reply(request.id, result)
+        started = reply.stage is not NEW  # by `notify`, or by a question
+        for value in () if started else result.values():  # without a call for each
+            if len(value) > LARGE_BYTES and parts is None:
+                parts = encode_large_reply(request.id, result)
         status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
         del result  # nothing has to be kept while it is sent but what is sent
     except Exception as error:
