@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+from opentelemetry.trace import SpanKind
 
 from mcpmux.cli.main import is_compiled
 from mcpmux.config import Audit as AuditSettings
@@ -43,6 +44,7 @@ from tests.runtime.test_exchanges import (
 )
 from tests.runtime.test_http_endpoint import Answer, HttpClient, open_endpoint, request
 from tests.runtime.world import World
+from tests.traffic.traced_world import Memory, make_spans
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
 STREAM, HTTP, EVENTS = "stream", "http", "events"
@@ -96,12 +98,17 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    server: Placed, era: str, monkeypatch: pytest.MonkeyPatch, tap: Recorder | None = None, **settings: Any
+    server: Placed,
+    era: str,
+    monkeypatch: pytest.MonkeyPatch,
+    watching: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Asking]:
-    """It has answered once; its gate is closed."""
+    """It has answered once; its gate is closed. `watching`: who watches, see `open_mux`."""
     servers = {"x": server, "y": ScriptedServer()}
     worlds = HttpWorld if server.over == HTTP else World
-    async with open_endpoint(servers, settings={"x": settings}, world_class=worlds, tap=tap) as client:
+    watching = watching or {}
+    async with open_endpoint(servers, settings={"x": settings}, world_class=worlds, **watching) as client:
         found = Asking(client, None if era == MODERN else await client.initialize(era))
         server.gate.set()
         for method, params in [TOOL, *[READ] * DOUBTS]:  # then a read is not looked for in a memory first
@@ -188,24 +195,29 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-async def test_what_is_counted_and_written_before_it_is_answered_takes_no_task(server, era, monkeypatch):
+async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no_task(
+    server, era, monkeypatch
+):
     written: list[bytes] = []
 
     async def append(records: Sequence[bytes]) -> None:
         written.extend(records)
 
-    metrics = Metrics()
+    memory, metrics = Memory(), Metrics()
+    spans = make_spans(memory)
     audit = Audit(append, AuditSettings(), RecordMaker("run", Redactor(), time.time))
-    recorder = Recorder([metrics], [metrics, audit], trio.current_time)
+    recorder = Recorder([metrics, spans], [metrics, spans, audit], trio.current_time)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
-        async with asking(server, era, monkeypatch, recorder) as found:
+        async with asking(server, era, monkeypatch, {"tap": recorder, "trace": spans.trace}) as found:
             server.gate.set()
+            memory.clear()
             for number in range(5):
                 assert "result" in (await found.ask(*READ, number)).last
                 record = json.loads(written[-1])
                 assert (record["method"], record["outcome"]) == ("resources/read", "answered")
             assert found.has_no_task
+            assert len(memory.of_kind(SpanKind.SERVER)) == len(memory.of_kind(SpanKind.CLIENT)) == 5
         audit.close()
 
 
