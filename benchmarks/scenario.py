@@ -59,6 +59,7 @@ SCENARIOS = {
     "stdio-client": Scenario(stdio.client, quick=False),
     "capture": Scenario(watching.capture, quick=False),
     "audit": Scenario(watching.audit, quick=False),
+    "admin": Scenario(watching.admin, quick=False),
     "start": Scenario(footprint.start, quick=True),
     "memory": Scenario(footprint.memory, quick=True),
     "large-memory": Scenario(footprint.large, quick=False),

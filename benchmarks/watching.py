@@ -1,4 +1,4 @@
-"""Rows: mcpmux that keeps what passes, beside mcpmux that does not; both on the same core, in turns."""
+"""Rows: mcpmux that keeps or shows what passes, beside mcpmux that does not; on the same core, in turns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks.report import Row, rate_row
 
 CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n'
 AUDIT = '[audit]\ndirectory = "{folder}/audit"\n'
+ADMIN = "[admin]\nport = 0\n"
 
 
 def _watched(what: str, settings: str, bench: Bench) -> list[Row]:
@@ -22,8 +23,9 @@ def _watched(what: str, settings: str, bench: Bench) -> list[Row]:
         watched = settings.format(folder=folder) + plain
         with bench.mux(plain) as mux, bench.mux(watched) as watching:
             pairs = bench.side_by_side(mux, watching)
-    return [rate_row(measure, pairs, at_least(0.7))]
+    return [rate_row(measure, pairs, at_least(0.8))]
 
 
 capture = partial(_watched, "full capture", CAPTURE)
 audit = partial(_watched, "audit log", AUDIT)
+admin = partial(_watched, "admin listener with its inspector", ADMIN)

@@ -57,11 +57,12 @@ SLOW = (
     "read 1 KB from a stdio upstream for a stdio client, 64 in flight, modern",
     "read 1 KB, 64 connections, modern, full capture (direct: without)",
     "read 1 KB, 64 connections, modern, audit log (direct: without)",
+    "read 1 KB, 64 connections, modern, admin listener with its inspector (direct: without)",
     "memory of each of 32 reads of 2 MB in flight (direct: the payload)",
 )
 SLOW_NAMES = (
     *("call", "latency-relay", "latency-one-core", "stdio-channel", "stdio-client"),
-    *("capture", "audit", "large-memory"),
+    *("capture", "audit", "admin", "large-memory"),
 )
 
 
