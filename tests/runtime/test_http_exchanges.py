@@ -221,6 +221,29 @@ async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no
         audit.close()
 
 
+async def test_a_call_of_a_session_that_is_cut_off_by_a_stop_is_cancelled_for_whoever_watches():
+    written: list[bytes] = []
+
+    async def append(records: Sequence[bytes]) -> None:
+        written.extend(records)
+
+    metrics = Metrics()
+    audit = Audit(append, AuditSettings(), RecordMaker("run", Redactor(), time.time))
+    recorder = Recorder([metrics], [metrics, audit], trio.current_time)
+    server = Server(MODERN)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(audit.run)
+        async with open_endpoint({"x": server, "y": ScriptedServer()}, tap=recorder) as client:
+            session = await client.initialize(LEGACY)
+            client.world.nursery.start_soon(client.send, request(*TOOL, 7), session)
+            await asked(server, "tools/call", 1)
+            client.world.nursery.cancel_scope.cancel()
+        audit.close()
+    records = [json.loads(record) for record in written]
+    assert [record["outcome"] for record in records if record.get("method") == "tools/call"] == ["cancelled"]
+    assert metrics.exchanges_total["tools/call", "x", "cancelled"] == 1
+
+
 async def test_a_call_that_outlives_its_connection_has_no_task_before_there_is_something_to_tell(
     server, monkeypatch
 ):

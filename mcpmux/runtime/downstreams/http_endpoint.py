@@ -142,16 +142,16 @@ class HttpEndpoint:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
-        try:
-            async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._deadlines.run, name="calls' time")
-                task_status.started()
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._deadlines.run, name="calls' time")
+            task_status.started()
+            try:
                 while True:
                     await trio.sleep(SWEEP_SECONDS)
                     self._end_sessions()
-        finally:
-            for session in self.sessions.values():
-                session.close()
+            finally:  # while there can still be tasks, in which calls that go on are cancelled
+                for session in self.sessions.values():
+                    session.close()
 
     def _end_sessions(self) -> None:
         """Those that are idle for too long, and those of principals that cannot come in any more."""
