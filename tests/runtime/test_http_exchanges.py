@@ -124,6 +124,16 @@ async def asked(server: Server, method: str, count: int) -> None:
             await trio.sleep(0.01)
 
 
+def make_audit() -> tuple[list[bytes], Audit]:
+    """What an audit log has written, and it; somebody has to run it."""
+    written: list[bytes] = []
+
+    async def append(records: Sequence[bytes]) -> None:
+        written.extend(records)
+
+    return written, Audit(append, AuditSettings(), RecordMaker("run", Redactor(), time.time))
+
+
 async def nothing_is_held(found: Asking) -> None:
     with trio.fail_after(PATIENCE):
         while held(found.client.world) != NO_SLOT_IS_HELD:  # noqa: ASYNC110 - nobody tells
@@ -198,14 +208,9 @@ async def test_a_plain_call_is_answered_in_its_clients_words_and_no_task_waits(
 async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no_task(
     server, era, monkeypatch
 ):
-    written: list[bytes] = []
-
-    async def append(records: Sequence[bytes]) -> None:
-        written.extend(records)
-
     memory, metrics = Memory(), Metrics()
     spans = make_spans(memory)
-    audit = Audit(append, AuditSettings(), RecordMaker("run", Redactor(), time.time))
+    written, audit = make_audit()
     recorder = Recorder([metrics, spans], [metrics, spans, audit], trio.current_time)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
@@ -222,13 +227,8 @@ async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no
 
 
 async def test_a_call_of_a_session_that_is_cut_off_by_a_stop_is_cancelled_for_whoever_watches():
-    written: list[bytes] = []
-
-    async def append(records: Sequence[bytes]) -> None:
-        written.extend(records)
-
     metrics = Metrics()
-    audit = Audit(append, AuditSettings(), RecordMaker("run", Redactor(), time.time))
+    written, audit = make_audit()
     recorder = Recorder([metrics], [metrics, audit], trio.current_time)
     server = Server(MODERN)
     async with trio.open_nursery() as nursery:
