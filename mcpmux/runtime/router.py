@@ -324,10 +324,13 @@ class Router:
         found = self.namespace.resolve_uri(uri) if self.access.policy is None else None
         if found is None:
             return self._find_and_read(uri, call, notify)
-        return self._read_from(*found, call, notify)  # as `_resolve_uri` has it
+        owner, own = found  # as `_resolve_uri` has it
+        return self._read_from(owner, own, call, notify)
 
     def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
-        call = call.with_params({**call.params, "uri": Raw(encode(own))})
+        params = call.params.copy()
+        params["uri"] = Raw(encode(own))
+        call = call.with_params(params)
         upstream = self._registry.for_call(owner, call)
         if upstream.memory is None or upstream.memory.passes():
             return self._ask(upstream, call, notify)
@@ -343,10 +346,12 @@ class Router:
         found = self.namespace.resolve_name(name) if self.access.policy is None else None
         if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
-        return self._use_from(*found, call, notify)
+        owner, own = found
+        return self._use_from(owner, own, call, notify)
 
     def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
-        params = {**call.params, "name": Raw(encode(own))}
+        params = call.params.copy()
+        params["name"] = Raw(encode(own))
         if call.method == m.TOOLS_CALL and "arguments" in params:
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self.namespace)
         return self._routed(call, owner, params, notify)

@@ -57,6 +57,11 @@ class _Abandoned(BaseException):
     """Nobody goes on with it."""
 
 
+class _Over:
+    """What comes when there is no pause any more."""
+
+
+_OVER: Final = _Over()
 _IN_TASK: Final = _Pause()
 _ASLEEP: Final = _Pause()
 AT_ONCE: Final = _AtOnce()
@@ -105,10 +110,11 @@ class Inline:
     variables; nobody else may run in it at the same time. `error`: what it has raised, once it `is_over`.
     """
 
-    __slots__ = ("_context", "_coroutine", "_on_change", "_source", "error", "is_over")
+    __slots__ = ("_context", "_on_change", "_pauses", "_source", "error", "is_over")
 
-    def __init__(self, work: Work, context: Context, on_change: Callable[[], None]) -> None:
-        self._coroutine: Work | None = work
+    def __init__(self, work: Awaitable[None], context: Context, on_change: Callable[[], None]) -> None:
+        # An iterator, as `next` tells of its end without an exception, which costs.
+        self._pauses: Generator[Any, Any, None] | None = work.__await__()
         self._context = context
         self._on_change: Callable[[], None] | None = on_change
         self._source: Source | None = None
@@ -127,22 +133,23 @@ class Inline:
     def start(self) -> bool:
         """Run until it sleeps, needs a task or is over; whether it sleeps."""
         global _running
-        assert self._coroutine is not None
+        pauses = self._pauses
+        assert pauses is not None
         outer, _running = _running, self
         try:
-            pause = self._context.run(self._coroutine.send, None)
-            while pause is not _ASLEEP and pause is not _IN_TASK:
+            pause: object = self._context.run(next, pauses, _OVER)
+            while pause is not _ASLEEP and pause is not _IN_TASK and pause is not _OVER:
                 mistake = LocalProtocolError("this waits for trio without a task: await in_task() before")
-                pause = self._context.run(self._coroutine.throw, mistake)
+                pause = self._context.run(pauses.throw, mistake)
         except StopIteration:
-            self.is_over = True
-            self._coroutine = self._on_change = None  # in circles they would wait for the collector
-            return False
+            pause = _OVER
         except BaseException as error:
             self._end(error)
             return False
         finally:
             _running = outer
+        if pause is _OVER:
+            self._end(None)
         return pause is _ASLEEP
 
     def _wake(self) -> None:
@@ -158,31 +165,31 @@ class Inline:
 
         Raises RuntimeError if it waits for something even then.
         """
-        work, source, self._source = self._coroutine, self._source, None
+        pauses, source, self._source = self._pauses, self._source, None
         if source is not None:
             source.wake = None
         self._end(None)
-        if work is not None:
+        if pauses is not None:
             try:  # not `close`, by which what mypyc compiles does not end
-                self._context.run(work.throw, _Abandoned())
+                self._context.run(pauses.throw, _Abandoned())
             except (_Abandoned, StopIteration):
                 return
-            raise RuntimeError(f"{work!r} goes on after it was given up")
+            raise RuntimeError(f"{pauses!r} goes on after it was given up")
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None and error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # without `start`, whose frame has this
         self.is_over = True
         self.error = error
-        self._coroutine = self._on_change = None  # in circles they would wait for the collector
+        self._pauses = self._on_change = None  # in circles they would wait for the collector
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Go on in this task until it is over. Raises what it raises.
 
         Cancelling that cancels the coroutine, at the next thing that it waits for.
         """
-        work, context = self._coroutine, self._context
-        if work is None:
+        pauses, context = self._pauses, self._context
+        if pauses is None:
             if self.error is not None:
                 try:
                     raise self.error
@@ -201,9 +208,10 @@ class Inline:
             self._on_change = None
             while True:
                 try:
-                    trap = (
-                        context.run(work.send, value) if thrown is None else context.run(work.throw, thrown)
-                    )
+                    if thrown is None:
+                        trap = context.run(pauses.send, value)
+                    else:
+                        trap = context.run(pauses.throw, thrown)
                 except StopIteration:
                     return
                 thrown = value = None

@@ -44,7 +44,8 @@ async def test_an_answer_comes_in_the_stream_that_was_opened_before_it(before, f
             raise RpcError(-32602, "no such thing")
         return {"ok": raw(True)}
 
-    await respond(Request(7, "tasks/result", raw({})), peer.reply, work, streams=True, legacy=True)
+    notify = HttpNotify(peer.reply, True)
+    await respond(Request(7, "tasks/result", raw({})), peer.reply, work(notify), legacy=True)
     assert peer.reply.stage is FINISHED
     head, _, body = peer.received.partition(b"\r\n\r\n")
     streamed = bool(before)

@@ -72,7 +72,9 @@ class Asking:
         attend, carry = Inline.__await__, HttpChannel._carry
 
         def note_attended(inline: Inline) -> Iterator[Any]:
-            if not inline.is_over and "_handle_in_task" not in repr(inline._coroutine):  # the server's
+            # Its pauses refer to the coroutine; a task of the server is none of the exchange.
+            is_the_servers = "_handle_in_task" in repr(gc.get_referents(inline._pauses))
+            if not inline.is_over and not is_the_servers:
                 self.attended.append(inline)
             return attend(inline)
 

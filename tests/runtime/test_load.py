@@ -242,10 +242,10 @@ async def test_busy_goes_over_http_with_its_status_and_retry_after(busy: Busy, s
         posted = HttpRequest("POST", "/mcp", "", {}, b"", "peer", False, True)
         return HttpReply(posted, SimpleNamespace(send=send), ServerState(None, None, Limits(), 0.0, b""))
 
-    async def work(_notify):
+    async def work():
         raise busy
 
     request = Request(1, "tools/list")
-    await respond(request, reply(), work, streams=True)
-    await respond(request, reply(), work, streams=True, legacy=True)
+    await respond(request, reply(), work())
+    await respond(request, reply(), work(), legacy=True)
     assert sent == [(status, True, busy.data), (200, False, busy.data)]

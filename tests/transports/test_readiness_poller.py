@@ -233,7 +233,7 @@ class Full:
         return getattr(self._epoll, name)
 
 
-def test_it_is_of_no_use_once_closed():
+async def test_it_is_of_no_use_once_closed():
     poller = ReadinessPoller()
     with closing(Bell()) as bell:
         poller.watch(bell.descriptor, bell.hear)

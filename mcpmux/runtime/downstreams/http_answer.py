@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import META, Event, Notify, encode_notice
+from mcpmux.protocol.call import META, Event, encode_notice
 from mcpmux.protocol.codes import (
     BUSY,
     INTERNAL_ERROR,
@@ -42,7 +42,6 @@ from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 log = structlog.get_logger()
 
 Headers = tuple[tuple[str, str], ...]
-Work = Callable[[Notify], Awaitable[Fields]]
 Say = Callable[[bytes], Awaitable[None]]
 """Sends one more message to the client, before the answer."""
 
@@ -123,16 +122,15 @@ class Tagged:
 
 
 async def respond(
-    request: Request, reply: HttpReply, work: Work, *, streams: bool, legacy: bool = False
+    request: Request, reply: HttpReply, work: Awaitable[Fields], *, legacy: bool = False
 ) -> None:
-    """Do the work and send its answer; its notifications before, when the client takes event streams.
+    """Do the work and send its answer; what it says before goes by an HttpNotify.
 
     A legacy client hears of errors with status 200: it takes a 404 for the end of its session.
     """
-    notify = HttpNotify(reply, streams)
     parts: list[Part] | None = None
     try:
-        result = await work(notify)
+        result = await work
         started = reply.stage is not NEW  # by `notify`, or by a question
         for value in () if started else result.values():  # without a call for each
             if len(value) > LARGE_BYTES and parts is None:

@@ -20,9 +20,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qs
 
 import structlog
@@ -64,6 +64,7 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
+    HttpNotify,
     NoSession,
     WatchedReply,
     failure,
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-Handling = Coroutine[Any, Any, None]
+Handling = Awaitable[None]
 """What is still to be done for a request."""
 
 JSON_TYPE: Final = "application/json"
@@ -296,10 +297,11 @@ class HttpEndpoint:
                 tools.check(request.headers, call)
             if message.method == m.LISTEN and not streams:
                 raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")
+            answer = self._service.answer if call.method != m.TOOLS_LIST else self._list_tools
+            work = answer(message.id, call, HttpNotify(reply, streams))
         except Exception as error:  # the wall around one request
             return _fail(message, reply, error)
-        answer = self._service.answer if call.method != m.TOOLS_LIST else self._list_tools
-        return respond(message, reply, partial(answer, message.id, call), streams=streams)
+        return respond(message, reply, work)
 
     def _take_legacy(
         self, message: Request, request: HttpRequest, reply: HttpReply, version: str | None, *, streams: bool
@@ -467,7 +469,7 @@ async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = No
 
 def handle_by_owner(
     own: int, workers: int, handler: Handler, request: HttpRequest, reply: HttpReply
-) -> Coroutine[Any, Any, None]:
+) -> Handling:
     """Answer an HTTP request by the handler of worker `own` of `workers`, or have its owner answer it."""
     owner = owner_of_request(request.headers, request.query, request.body)
     if owner is None or owner == own or owner > workers:

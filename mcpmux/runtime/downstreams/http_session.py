@@ -14,10 +14,10 @@ Source: "Transports", 2025-03-26 to 2025-11-25; "Sending Messages to the Server"
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -48,7 +48,6 @@ from mcpmux.runtime.downstreams.http_answer import (
     JSON,
     HttpNotify,
     Say,
-    Work,
     failure,
     respond,
 )
@@ -185,15 +184,16 @@ class HttpSession:
 
     # Requests
 
-    def post(self, request: Request, reply: HttpReply, *, streams: bool) -> Coroutine[Any, Any, None]:
+    def post(self, request: Request, reply: HttpReply, *, streams: bool) -> Awaitable[None]:
         """Answer one request; `streams`: the client takes event streams. Raises RpcError for a refusal."""
         if streams and request.method == m.TOOLS_CALL:
             return self._answer_call(request, reply)
         self._admit(request, reply.call_off)
-        ask = partial(self._ask, HttpNotify(reply, streams))
-        return self._respond(request, reply, partial(self.session.answer, request, ask=ask), streams=streams)
+        notify = HttpNotify(reply, streams)
+        work = self.session.answer(request, notify, partial(self._ask, notify))
+        return self._respond(request, reply, work)
 
-    def _answer_call(self, request: Request, reply: HttpReply) -> Coroutine[Any, Any, None]:
+    def _answer_call(self, request: Request, reply: HttpReply) -> Awaitable[None]:
         """Answer a tool call, which goes on without its client: that cannot know what it has done so far."""
         patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else math.inf
         call = ResumableCall(request, self._nursery, trio.current_time() + patience)
@@ -202,9 +202,9 @@ class HttpSession:
             self._deadlines.watch(call)
         return self._start_and_follow(call, reply)
 
-    async def _respond(self, request: Request, reply: HttpReply, work: Work, *, streams: bool) -> None:
+    async def _respond(self, request: Request, reply: HttpReply, work: Awaitable[Fields]) -> None:
         try:
-            await respond(request, reply, work, streams=streams, legacy=True)
+            await respond(request, reply, work, legacy=True)
         finally:
             del self._in_flight[request.id]
 

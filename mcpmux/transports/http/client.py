@@ -196,7 +196,8 @@ class HttpPool:
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._too_few = 0  # requests that found no connection idle, and wait for a task to be sent
         self._closed = False
-        self._clock = trio.lowlevel.current_clock().current_time  # which every request looks at
+        clock = trio.lowlevel.current_clock()
+        self._clock = clock.current_time if self.poller is None else self.poller.time
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import msgspec
 import structlog
 import trio
 
@@ -54,7 +54,7 @@ from mcpmux.transports.http.message import (
     encode_response_head,
     has_no_body,
 )
-from mcpmux.transports.inline import Inline, in_task
+from mcpmux.transports.inline import AT_ONCE, Inline, in_task
 from mcpmux.transports.tls import ByteStream, CurrentContext, NotTls, accept_tls, holder_of, linger
 from mcpmux.transports.waiting import ReadinessPoller
 from mcpmux.transports.wall import walled
@@ -108,10 +108,10 @@ class HttpReply:
         """True once a byte of the response may have left."""
         return self.stage is not NEW
 
-    def send(self, status: int, fields: Fields, body: bytes = b"") -> Coroutine[Any, Any, None]:
+    def send(self, status: int, fields: Fields, body: bytes = b"") -> Awaitable[None]:
         """Send the whole response. `fields` are without framing: Content-Length and the like are added.
 
-        It is sent when what this returns is awaited, which comes next.
+        What this returns is to be awaited next.
         """
         if self.stage is not NEW:
             self._advance(NEW, FINISHED)
@@ -177,7 +177,7 @@ class HttpReply:
         # As `encode_chunk` has it: a call less, for many may be told at once.
         return self._connection.send_nowait(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def flush(self) -> Coroutine[Any, Any, None]:
+    def flush(self) -> Awaitable[None]:
         """Send what `write_nowait` has left, if it has."""
         return self._connection.flush()
 
@@ -207,28 +207,29 @@ class HttpReply:
         self.stage = after
 
     def _encode_head(self, status: int, fields: Fields) -> bytes:
-        request = self.request
-        if self._state.draining:
+        request, state = self.request, self._state
+        if state.draining:
             request.keep_alive = False
         head = encode_response_head(status, fields)
         if not request.keep_alive:
             head += b"Connection: close\r\n"
         elif request.http_1_0:
             head += b"Connection: keep-alive\r\n"
-        return head + self._state.date_field
+        return head + state.date_field
 
     def _encode_part(self, data: bytes) -> bytes:
         return encode_chunk(data) if self._chunked else data
 
 
-Handler = Callable[[HttpRequest, HttpReply], Coroutine[Any, Any, None]]
+Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 Refuse = Callable[[int, str], tuple[Fields, bytes]]
 
 LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending before it is cut off
 LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
 
 
-class ServerState(msgspec.Struct):
+@dataclass(eq=False)
+class ServerState:
     """What all connections of a server have in common; see `serve_http`.
 
     `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines. `date_field`:
@@ -582,21 +583,25 @@ class ServerConnection:
         else:
             self.deadline = now + limits.head_timeout
 
-    async def send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> Awaitable[None]:
         """Send all of it. A peer that is gone, or reads nothing for too long, cancels the connection.
 
-        What a cancelled call has left goes before the next.
+        What a cancelled call has left goes before the next. To be awaited at once.
         """
         if self._rest is not None:
-            await self.flush()
+            return self._send_behind(data)
         try:
             sent = self.byte_stream.send_nowait(data)
         except TransportClosed:
-            await self._lose_client()
-            return
-        if sent < len(data):
-            self._rest = memoryview(data)[sent:]
-            await self.flush()
+            return self._lose_client()
+        if sent == len(data):
+            return AT_ONCE
+        self._rest = memoryview(data)[sent:]
+        return self.flush()
+
+    async def _send_behind(self, data: bytes) -> None:
+        await self.flush()
+        await self.send(data)
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
         """Send all of them, one after the other, as `send` does. Cancelled, it ends the connection."""
