@@ -22,6 +22,7 @@ from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
+from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
     from mcpmux.traffic.admin.ring import LiveRing
@@ -161,6 +162,5 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
         if exchange_observers or found.capture is not None:
             from mcpmux.traffic.recorder import Recorder
 
-            clock = trio.lowlevel.current_clock().current_time  # saves two calls for each message
-            found.tap = Recorder(observers, exchange_observers, clock, found.capture)
+            found.tap = Recorder(observers, exchange_observers, clock(), found.capture)
         yield found

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-import msgspec
 import trio
 
 from mcpmux.errors import RpcError
@@ -41,7 +40,7 @@ EXCHANGE: Final[ContextVar[int]] = ContextVar("exchange", default=0)
 """The exchange that a task works for, 0 for none. Tasks that it starts inherit it."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Leg:
     """One conversation as the watcher knows it. `revision`, `session` and `name` are set once they are known.
 
@@ -117,11 +116,13 @@ class Tap(Protocol):
         """
 
 
-class Origin(msgspec.Struct, frozen=True, gc=False):
+class Origin:
     """Where the exchange that a task works for has come from."""
 
-    leg: Leg
-    headers: Mapping[str, str]
+    __slots__ = ("headers", "leg")
+
+    def __init__(self, leg: Leg, headers: Mapping[str, str]) -> None:
+        self.leg, self.headers = leg, headers
 
 
 ORIGIN: Final[ContextVar[Origin | None]] = ContextVar("origin", default=None)
@@ -135,12 +136,13 @@ TRACE_HEADERS: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("trac
 """HTTP headers for what a task asks of an upstream, as a Trace says."""
 
 
-class Watch(NamedTuple):
+class Watch:
     """A tap and the leg that it watches. `trace`: of an upstream's leg, when its calls are traced."""
 
-    tap: Tap
-    leg: Leg
-    trace: Trace | None = None
+    __slots__ = ("leg", "tap", "trace")
+
+    def __init__(self, tap: Tap, leg: Leg, trace: Trace | None = None) -> None:
+        self.tap, self.leg, self.trace = tap, leg, trace
 
     def begin(
         self, request_id: Id, headers: Mapping[str, str] = NO_HEADERS, message: bytes | None = None
@@ -188,13 +190,13 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
     await tap.admit(origin.leg, exchange, call, origin.headers)
     try:
         result = await work()
-    except RpcError as error:  # an answer, too: it waits until it is kept
-        await tap.ended(exchange, error)
+    except RpcError as answer:  # it waits until it is kept, as a result does
+        await tap.ended(exchange, answer)
         raise
-    except BaseException as error:
+    except BaseException as end:
         await in_task()
         with trio.move_on_after(LAST_SECONDS, shield=True):
-            await tap.ended(exchange, error)
+            await tap.ended(exchange, end)
         raise
     await tap.ended(exchange, result)
     return result
@@ -205,12 +207,15 @@ def tapped(messages: MessageStream, watch: Watch | None) -> MessageStream:
     return messages if watch is None else TappedStream(messages, watch)
 
 
-@dataclass(eq=False)
-class TappedStream(MessageStream):
+class TappedStream:
     """A MessageStream whose messages a tap sees, as they are."""
 
-    _messages: MessageStream
-    _watch: Watch = field(repr=False)
+    def __init__(self, messages: MessageStream, watch: Watch) -> None:
+        self._messages = messages
+        self._watch = watch
+
+    def __repr__(self) -> str:
+        return f"<TappedStream of {self._messages!r}>"
 
     async def send(self, message: bytes) -> None:
         self._watch.tap.message_passed(self._watch.leg, "out", message)

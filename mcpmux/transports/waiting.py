@@ -39,6 +39,19 @@ COUNTED_WAITS: Final = 64  # after which it is found out anew which connections 
 available = sys.platform == "linux"
 
 
+def clock() -> Callable[[], float]:
+    """Tells trio's time, without a call of trio's for each look."""
+    current = trio.lowlevel.current_clock()
+    if type(current).__name__ != "SystemClock":
+        return current.current_time  # a test's
+    ahead = current.current_time() - perf_counter()  # which it counts by
+
+    def tell() -> float:
+        return perf_counter() + ahead
+
+    return tell
+
+
 class ReadinessPoller:
     """Who is to be told of which descriptor."""
 
@@ -48,8 +61,6 @@ class ReadinessPoller:
         self._busy: set[int] = set()  # descriptors that were told of lately
         self._waits = 0
         self._gives_way = False
-        self._clock = trio.lowlevel.current_clock()
-        self._now: float | None = None  # while it tells of what is ready
         self._misses = 0  # times that lingering brought nothing, since it last did
         self._pause = 0  # waits without lingering that are still to come
 
@@ -68,10 +79,6 @@ class ReadinessPoller:
         """To be called before the descriptor is closed."""
         if self._told.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
-
-    def time(self) -> float:
-        """trio's time. Whoever is told looks at it, and one look is enough for all that are told at once."""
-        return self._clock.current_time() if self._now is None else self._now
 
     def give_way(self) -> None:
         """A task has been woken: the event loop has its turn without lingering."""
@@ -94,7 +101,6 @@ class ReadinessPoller:
         told = 0
         while told < MOST_AT_ONCE and (ready := self._epoll.poll(0, MOST_AT_ONCE - told)):
             told += len(ready)
-            self._now = self._clock.current_time()
             for descriptor, _ in ready:
                 self._busy.add(descriptor)
                 tell = self._told.get(descriptor)  # none when an earlier call has forgotten it
@@ -104,7 +110,6 @@ class ReadinessPoller:
                 except Exception:  # the wall between those who are told: a mistake of ours
                     log.exception("what was received could not be taken")
                     self.forget(descriptor)
-            self._now = None
         return told
 
     def _linger(self) -> bool:

@@ -117,15 +117,15 @@ class MuxService:
         self.router = router
         self.hub = hub
 
-    def answer(
-        self, request_id: Id, call: Call, notify: Notify, *, watched_already: bool = False
-    ) -> Awaitable[Fields]:
+    def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one modern call. Raises RpcError, at once or when it is awaited."""
-        if self.tap is not None and not watched_already:
+        if self.tap is not None:
             identify(call)
             if not self.tap.passes:
-                work = partial(self.answer, request_id, call, notify, watched_already=True)
-                return watched(self.tap, call, work)
+                return watched(self.tap, call, partial(self._answer, request_id, call, notify))
+        return self._answer(request_id, call, notify)
+
+    def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
         if call.method == m.LISTEN:
             return serve_listen(request_id, call, notify, self.router, self.hub)
         if call.method in m.REMOVED_IN_MODERN:

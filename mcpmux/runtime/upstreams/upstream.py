@@ -46,7 +46,7 @@ from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeatin
 from mcpmux.runtime.upstreams.status import OnChange, UpstreamStatus, when_again
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.waiting import Deadline, limited
+from mcpmux.transports.waiting import Deadline, clock, limited
 from mcpmux.transports.wall import walled
 
 log = structlog.get_logger()
@@ -88,7 +88,7 @@ class Upstream(UpstreamStatus):
     ) -> None:
         super().__init__(config, on_change)
         self._generations = generations
-        self._clock = trio.lowlevel.current_clock().current_time  # which every exchange looks at
+        self._clock = clock()
         self.watch = watch
         self.key = key
         self.space = space

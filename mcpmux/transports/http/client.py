@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
-import trio
 from trio.lowlevel import ParkingLot
 
 from mcpmux.errors import ConnectFailed, LocalProtocolError, MessageTooLarge, TransportClosed, TransportError
@@ -20,7 +19,7 @@ from mcpmux.transports.byte_stream import RECEIVE_BYTES
 from mcpmux.transports.http.client_connection import HttpConnection
 from mcpmux.transports.http.message import JOIN_BYTES, Fields, encode_fields, encode_request_head
 from mcpmux.transports.http.route import AUTHENTICATION_REQUIRED, HttpOrigin, PoolLimits, Route
-from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller
+from mcpmux.transports.waiting import DeadlineSweeper, ReadinessPoller, clock
 
 
 class HttpResponse:
@@ -196,8 +195,7 @@ class HttpPool:
         self._fresh_seconds = min(FRESH_SECONDS, self.limits.idle_seconds)
         self._too_few = 0  # requests that found no connection idle, and wait for a task to be sent
         self._closed = False
-        clock = trio.lowlevel.current_clock()
-        self._clock = clock.current_time if self.poller is None else self.poller.time
+        self._clock = clock()
 
     def __repr__(self) -> str:
         return f"HttpPool({self.origin.authority}, running={self._running}, idle={len(self._idle)})"
