@@ -155,7 +155,7 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
             if found.capture.holds_back:
                 exchange_observers.append(found.capture)
         if config.audit.directory is not None:
-            from mcpmux.traffic.audit.journal import open_audit
+            from mcpmux.traffic.audit.opening import open_audit
 
             found.audit = await enter(open_audit(config.audit, run.name, redactor))
             exchange_observers.append(found.audit)

@@ -22,7 +22,7 @@ from mcpmux.printable import printable
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.chain import KeyNeeded, chains_in, read_head, read_records, verify
-from mcpmux.traffic.audit.record import AuditRecord
+from mcpmux.traffic.audit.record import MEMBERS
 from mcpmux.traffic.reading.filters import TIME_LENGTH, FilterError, Key, parse_filter
 from mcpmux.transports.byte_stream import reason_of
 
@@ -74,7 +74,7 @@ def _value(name: str, record: Mapping[str, Any]) -> Any:
 
 KEYS = {
     alias: Key(name, aliases, _SORTS.get(name, "text"), "", partial(_value, name))
-    for name in ("v", "seq", "prev", "hash", *AuditRecord.__struct_fields__, "status", "until")
+    for name in ("v", "seq", "prev", "hash", *MEMBERS, "status", "until")
     for aliases in [_ALIASES.get(name, ())]
     for alias in (name, *aliases)
 }

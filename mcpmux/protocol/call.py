@@ -34,6 +34,7 @@ from mcpmux.protocol.envelope import (
     raw,
     text_decoder,
     text_of,
+    value_of,
 )
 from mcpmux.protocol.framing import encode_line
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -187,6 +188,18 @@ Notify = Callable[[Event], Awaitable[None]]
 
 Exchange = Callable[[Call, Notify], Awaitable[Fields]]
 """The core's one verb: answers with the result's members or raises RpcError. Cancelling cancels the work."""
+
+
+def target_in(params: Fields) -> str | None:
+    """The URI or name that a request with these parameters is about."""
+    target = text_of(params.get("uri"))
+    if target is None:
+        target = text_of(params.get("name"))
+    if target is None and "ref" in params:
+        ref = value_of(params["ref"])
+        about = ref.get("uri", ref.get("name")) if isinstance(ref, dict) else None
+        target = about if isinstance(about, str) else None
+    return target
 
 
 def with_meta(params: Fields, meta: Fields) -> Mapping[str, Any]:

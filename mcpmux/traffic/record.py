@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcpmux.protocol.envelope import text_of, value_at, value_of
+from mcpmux.protocol.envelope import value_at, value_of
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 
 VERSION: Final = 1
@@ -216,12 +216,6 @@ class Envelope(msgspec.Struct, gc=False):
 
 
 # What several kinds of records have in common.
-
-
-def target_in(params: Fields) -> str | None:
-    """The URI or name that a request is about."""
-    name, uri = text_of(params.get("name")), text_of(params.get("uri"))
-    return Params(name, uri, ref=value_of(params.get("ref"))).target
 
 
 def listened_uris(params: Fields) -> list[str]:

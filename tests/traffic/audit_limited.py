@@ -16,7 +16,7 @@ import trio
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.errors import RpcError
 from mcpmux.logs import configure_logs
-from mcpmux.traffic.audit.journal import open_audit
+from mcpmux.traffic.audit.opening import open_audit
 from mcpmux.traffic.recorder import Recorder
 from tests.traffic.audit_world import call_of, fields, leg_of
 

@@ -1,4 +1,4 @@
-"""The audit log of one run: it holds exchanges back until the disk has their records.
+"""What waits for the audit log: exchanges are held back until the disk has their records.
 
 Promises
 - Every exchange that was admitted leaves one record, whatever ended it, cancellation included.
@@ -16,71 +16,66 @@ Promises
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
-import msgspec
 import structlog
 import trio
 
-from mcpmux import __version__
 from mcpmux.config.traffic import Audit as AuditSettings
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
-from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, RecordMaker
+from mcpmux.traffic.audit.record import AuditRecord, RecordMaker
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.record import micros_of
-from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.inline import AT_ONCE, Wake, in_task, woken
 
-if TYPE_CHECKING:
-    from outcome import Outcome
-
 log = structlog.get_logger()
 
-FLUSH_SECONDS = 5.0  # for what still waits at the end
-BACKLOG_LIMIT = 1024  # records that wait for the disk before exchanges are held back
-GROUP_LIMIT = 256  # records of one write: about 150 kB
-GATHER_SECONDS = 0.005  # for more records, while they come: a write costs as much as some exchanges
-QUIET_ROUNDS = 3  # of everybody who has something to do; when no record comes of these, none will soon
-RETRY_SECONDS = 1.0  # between attempts while the disk fails
-REMIND_SECONDS = 60.0  # between complaints about that
+BACKLOG_LIMIT: Final = 1024  # records that wait for the disk before exchanges are held back
+GROUP_LIMIT: Final = 256  # records of one write: about 150 kB
+GATHER_SECONDS: Final = 0.005  # for more records, while they come: a write costs as much as some exchanges
+# Of everybody who has something to do; when no record comes of these, none will soon.
+QUIET_ROUNDS: Final = 3
+RETRY_SECONDS: Final = 1.0  # between attempts while the disk fails
+REMIND_SECONDS: Final = 60.0  # between complaints about that
 
-REFUSED = "The audit log cannot be written ({reason}), so nothing was done; try again once its disk is well"
-WITHHELD = "The audit log cannot be written ({reason}), so the answer is withheld; the work was done already"
+REFUSED: Final = (
+    "The audit log cannot be written ({reason}), so nothing was done; try again once its disk is well"
+)
+WITHHELD: Final = (
+    "The audit log cannot be written ({reason}), so the answer is withheld; the work was done already"
+)
 
 
 Append = Callable[[Sequence[bytes]], Awaitable[None]]
 """Writes all records or none, so that they are as durable as configured. Raises OSError: none was written."""
 
 
-class _Entry(msgspec.Struct):
+class _Entry:
     """A record that waits for the disk. `wake` is set while its exchange waits for it to be written."""
 
-    record: Any
-    wake: Wake | None = None
-    written: bool = False
+    __slots__ = ("record", "wake", "written")
+
+    def __init__(self, record: AuditRecord) -> None:
+        self.record = record
+        self.wake: Wake | None = None
+        self.written = False
 
 
-class _Outage(msgspec.Struct):
+class _Outage:
     """A time in which the log cannot be written. `began` and `reminded`: trio's time."""
 
-    reason: str
-    since: str
-    began: float
-    reminded: float = -math.inf
-    refused: int = 0
-    lost: int = 0
+    def __init__(self, reason: str, since: str, began: float) -> None:
+        self.reason, self.since, self.began = reason, since, began
+        self.reminded = -math.inf
+        self.refused = 0
+        self.lost = 0
 
 
 class Audit:
@@ -96,7 +91,8 @@ class Audit:
         self._open = 0  # exchanges that were admitted and have not ended
         self._written = 0  # records so far
         self._outage: _Outage | None = None
-        self._work = trio.Event()
+        self._rest = trio.lowlevel.ParkingLot()  # of `run`, until there is something to write
+        self._resting = False
         self._parked = trio.lowlevel.ParkingLot()  # exchanges that wait for room in the backlog
         self._closing = False
 
@@ -147,8 +143,8 @@ class Audit:
         """Write what waits. Ends after `close` once nothing waits any more; cancelling it loses what does."""
         while self._backlog or not self._closing:
             if not self._backlog:
-                self._work = trio.Event()
-                await self._work.wait()
+                self._resting = True
+                await self._rest.park()
                 continue
             await self._gather()
             group = list(islice(self._backlog, self._group_limit))
@@ -161,19 +157,21 @@ class Audit:
                 self._succeeded(group)
 
     async def _gather(self) -> None:
-        """Let exchanges that are about to end do so, if there are any: one write is for all of them."""
+        """Let exchanges that are about to end do so, if there are any: one write is for all of them.
+
+        Half of them are enough: the others are worked on while the disk is.
+        """
         count, quiet = len(self._backlog), 0
         with trio.move_on_after(GATHER_SECONDS):
-            while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
+            while count < min(self._open, self._group_limit) and quiet < QUIET_ROUNDS:
                 await trio.lowlevel.checkpoint()
                 quiet = 0 if len(self._backlog) > count else quiet + 1
                 count = len(self._backlog)
 
     def close(self) -> None:
         """Nothing comes any more: write what waits and end."""
-        self._backlog.append(_Entry(self._records.plain("close")))
+        self._add(self._records.plain("close"))
         self._closing = True
-        self._work.set()
 
     def _refusal(self, *, is_done: bool) -> RpcError:
         reason = self._outage.reason if self._outage is not None else "it failed a moment ago"
@@ -181,13 +179,18 @@ class Audit:
             return RpcError(INTERNAL_ERROR, WITHHELD.format(reason=reason))
         return Refused(BUSY, REFUSED.format(reason=reason), "audit")
 
-    def _queue(self, record: Any) -> _Entry | None:
+    def _queue(self, record: AuditRecord) -> _Entry | None:
         if self._outage is not None and self._continues and len(self._backlog) >= BACKLOG_LIMIT:
             self._outage.lost += 1
             return None  # it is lost
+        return self._add(record)
+
+    def _add(self, record: AuditRecord) -> _Entry:
         entry = _Entry(record)
         self._backlog.append(entry)
-        self._work.set()
+        if self._resting:
+            self._resting = False
+            self._rest.unpark()
         return entry
 
     async def _hold(self, entry: _Entry | None, is_done: bool) -> None:
@@ -229,65 +232,3 @@ def _wake(entries: Sequence[_Entry]) -> None:
     for entry in entries:
         if entry.wake is not None:
             entry.wake()
-
-
-async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:
-    """Append to the files; one call at a time. Cancelling it leaves a thread behind that may still write."""
-    # Half of what `trio.to_thread` costs: there is one write at a time, so nothing has to limit them.
-    ended, token = trio.Event(), trio.lowlevel.current_trio_token()
-    results: list[Outcome[None]] = []
-
-    def deliver(result: Outcome[None]) -> None:  # in the thread
-        results.append(result)
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(ended.set)
-
-    trio.lowlevel.start_thread_soon(partial(files.append, bodies), deliver, "audit")
-    await ended.wait()
-    results[0].unwrap()
-
-
-@asynccontextmanager
-async def open_audit(
-    settings: AuditSettings, run: str, redactor: Redactor | None = None, wall: Callable[[], float] = time.time
-) -> AsyncIterator[Audit]:
-    """The audit log in the configured `directory`. `run` names this run in its records.
-
-    Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
-    Raises AuditUnusable when it cannot be opened.
-    """
-    assert settings.directory is not None
-    key = settings.key.reveal().encode() if settings.key is not None else None
-    records = RecordMaker(run, redactor or Redactor(), wall)
-
-    def opening(number: int | None, torn: bytes) -> bytes:
-        facts = {"file": number, "keyed": key is not None or None, "torn": len(torn) or None}
-        fragment = torn[:FRAGMENT_LIMIT].decode(errors="replace") or None
-        return records.encode([records.plain("open", version=__version__, fragment=fragment, **facts)])[0]
-
-    directory, sync = Path(settings.directory), settings.sync != "never"
-    files = AuditFiles(directory, key, settings.rotate_size, opening, sync)
-    try:
-        await trio.to_thread.run_sync(files.open)
-    except OSError as error:
-        raise AuditUnusable(f"cannot open the audit log in {directory}: {reason_of(error)}") from None
-    log.info("audit log opened", directory=str(directory), record=files.head.seq, head=files.head.hash)
-    audit = Audit(partial(append_in_thread, files), settings, records)
-    writing = trio.CancelScope(shield=True)
-
-    async def write_to_the_end() -> None:
-        with writing:
-            await audit.run()
-        if writing.cancelled_caught:  # a thread may still be at the files
-            log.error("audit log could not be finished in time", state=repr(audit))
-            return
-        files.close()
-        log.info("audit log closed", record=files.head.seq, head=files.head.hash)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(write_to_the_end, name="audit")
-        try:
-            yield audit
-        finally:
-            audit.close()
-            writing.deadline = trio.current_time() + FLUSH_SECONDS

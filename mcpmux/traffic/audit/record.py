@@ -49,53 +49,58 @@ orderly end of a run. `gap`: the log could not be written from `since` on, for `
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring as _quote
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import trio
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta
+from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta, target_in
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import raw, text_of, value_of
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.record import MICROS, cut, listened_uris, rfc3339, target_in
+from mcpmux.traffic.record import MICROS, cut, listened_uris, second_of
 from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
-TEXT_LIMIT = 2048  # characters of a target
-NAME_LIMIT = 200  # characters of a client's name or a method
-TARGETS_LIMIT = 50  # URIs of a listen
-FRAGMENT_LIMIT = 4096  # bytes of a torn line; records are rarely longer
-CALLERS_KEPT = 256  # whose members are encoded once
 
-_TRACEPARENT = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
-)
-_UPSTREAM_OUTCOMES = {UPSTREAM_UNAVAILABLE: "unavailable", UPSTREAM_TIMEOUT: "timeout"}
-_COMPLETE = Raw(b'"complete"')
+class AuditRecord:
+    """One record without its place in the chain, encoded but for the value of `target`, if it has that.
 
-_MEMBERS = (
+    `before`: an object with the members before it; `behind`: the members behind it, and the object's end.
+    """
+
+    __slots__ = ("before", "behind", "target")
+
+    def __init__(self, before: str, target: str | None, behind: str) -> None:
+        self.before, self.target, self.behind = before, target, behind
+
+
+TEXT_LIMIT: Final = 2048  # characters of a target
+NAME_LIMIT: Final = 200  # characters of a client's name or a method
+TARGETS_LIMIT: Final = 50  # URIs of a listen
+FRAGMENT_LIMIT: Final = 4096  # bytes of a torn line; records are rarely longer
+CALLERS_KEPT: Final = 256  # whose members are looked through once
+
+_MEMBERS: Final = (
     "time kind run exchange principal peer client transport revision method target targets more_targets "
     "trace decision rule upstreams outcome code failed result error version file keyed torn fragment since "
     "reason refused late lost ms asked answered"
 )
-AuditRecord: Any = msgspec.defstruct(
-    "AuditRecord",
-    [(name, Any, None) for name in map(sys.intern, _MEMBERS.split())],  # found by identity when set
-    kw_only=True,
-    omit_defaults=True,
-    gc=False,
-)
-"""One record without its place in the chain; see the module for what its members mean."""
+MEMBERS: Final = _MEMBERS.split()
 
-_encode = msgspec.json.Encoder().encode
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
+)
+_UPSTREAM_OUTCOMES: Final = {UPSTREAM_UNAVAILABLE: "unavailable", UPSTREAM_TIMEOUT: "timeout"}
+_COMPLETE: Final = Raw(b'"complete"')
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def trace_id(traceparent: str | None) -> str | None:
@@ -107,9 +112,9 @@ def trace_id(traceparent: str | None) -> str | None:
 def params_size(call: Call) -> int:
     """Bytes of a call's `params`, `_meta` included."""
     params, meta = call.params, call.meta
-    if not meta and type(meta) is not Meta:
+    if not meta and not isinstance(meta, Meta):
         return size(params)
-    inner = len(meta.encoded) if type(meta) is Meta else size(meta)
+    inner = len(meta.encoded) if isinstance(meta, Meta) else size(meta)
     return size(params) + inner + len(META) + 3 + bool(params)
 
 
@@ -128,84 +133,120 @@ class RecordMaker:
         self._run = run
         self._redactor = redactor
         self._wall = wall
+        self._second = -MICROS  # microseconds since 1970 of the second that was written last, and its text
+        self._second_text = ""
 
     def now(self) -> str:
         """The time as the log writes it."""
-        return rfc3339(round(self._wall() * MICROS))
+        micros = _whole(self._wall() * MICROS)
+        if not 0 <= micros - self._second < MICROS:
+            self._second = micros - micros % MICROS
+            self._second_text = second_of(micros // MICROS)
+        return f"{self._second_text}.{str(MICROS + micros - self._second)[1:]}Z"
 
-    def plain(self, kind: str, **members: Any) -> Any:
-        """An AuditRecord with these members."""
-        return AuditRecord(time=self.now(), kind=kind, run=self._run, **members)
+    def _opening(self, kind: str) -> str:
+        return f'{{"time":"{self.now()}","kind":"{kind}","run":"{self._run}"'
 
-    def begin(self, exchange: Exchange, kind: str = "begin") -> Any:
-        """An AuditRecord of who asks what, before anything is done. Only its target is not redacted yet."""
-        leg, call = exchange.leg, exchange.call
-        rules = self._redactor.current
-        principal = call.principal.name
+    def plain(self, kind: str, **members: Any) -> AuditRecord:
+        """A record with these members, as far as they are not None."""
+        said = {name: value for name, value in members.items() if value is not None}
+        return AuditRecord(self._opening(kind) + _members(said), None, "}")
+
+    def begin(self, exchange: Exchange) -> AuditRecord:
+        """Who asks what, before anything is done."""
+        before, target, behind = self._asked(exchange, "begin")
+        return AuditRecord(before, target, behind + ',"decision":"allowed"}')
+
+    def _asked(self, exchange: Exchange, kind: str) -> tuple[str, str | None, str]:
+        """What a record has before its target, that target, and what it has behind it, up to `decision`."""
+        leg, call, headers = exchange.leg, exchange.call, exchange.headers
+        rules, principal = self._redactor.current, call.principal.name
         client = leg.name or name_in(call.meta.get(CLIENT_INFO))
-        before, behind = _encode_caller(rules, principal, client, leg.transport, leg.revision, call.method)
+        who = f',"principal":{_quote(principal)}' if principal else ""
+        caller = _encode_caller(rules, client, leg.transport, leg.revision, call.method)
+        before = f'{self._opening(kind)},"exchange":{exchange.number}{who},"peer":{_quote(leg.peer)}{caller}'
         target = target_in(call.params)
         if target is not None and len(target) > TEXT_LIMIT:
             target = cut(rules.clean(target), TEXT_LIMIT)
-        record = self.plain(kind)
-        record.exchange, record.target, record.decision = exchange.number, target, "allowed"
-        caller = Raw(f"{before}{_quote(leg.peer)}{behind}".encode())  # and all members up to `target`
-        if principal:
-            record.principal = caller
-        else:
-            record.peer = caller
-        if "traceparent" in call.meta or "traceparent" in exchange.headers:
-            said, sent = text_of(call.meta.get("traceparent")), exchange.headers.get("traceparent")
-            record.trace = trace_id(said) or trace_id(sent)
+        behind = ""
         if call.method == m.LISTEN and (uris := listened_uris(call.params)):
-            record.targets = [cut(rules.clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]]
-            record.more_targets = max(0, len(uris) - TARGETS_LIMIT) or None
-        return record
+            targets = [cut(rules.clean(uri), TEXT_LIMIT) for uri in uris[:TARGETS_LIMIT]]
+            behind = _members({"targets": targets})
+            if len(uris) > TARGETS_LIMIT:
+                behind += f',"more_targets":{len(uris) - TARGETS_LIMIT}'
+        if "traceparent" in call.meta or "traceparent" in headers:
+            trace = trace_id(text_of(call.meta.get("traceparent"))) or trace_id(headers.get("traceparent"))
+            behind += f',"trace":"{trace}"' if trace is not None else ""
+        return before, target, behind
 
-    def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Any:
-        """An AuditRecord of the whole of an exchange that has ended. Only its target is not redacted yet."""
-        record = self.begin(exchange, "exchange")
-        record.upstreams = exchange.upstreams or None
-        record.ms = round(seconds * MICROS) / 1000
-        record.asked = params_size(exchange.call)
-        record.outcome = "answered"
-        if not isinstance(outcome, BaseException):
-            record.answered = size(outcome)
-            failed, kind = outcome.get("isError"), outcome.get("resultType")
-            if failed is not None and exchange.call.method == m.TOOLS_CALL and value_of(failed) is True:
-                record.failed = True
-            if kind is not None and kind != _COMPLETE and (text := text_of(kind)) is not None:
-                record.result = cut(text, NAME_LIMIT)
-        elif isinstance(outcome, RpcError):
-            if isinstance(outcome, Refused):
-                record.decision, record.rule = "refused", outcome.rule
-            record.code = outcome.code
-            record.outcome = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
-            data = {"data": outcome.data} if outcome.data is not None else {}
-            record.answered = len(raw({"code": outcome.code, "message": outcome.message, **data}))
-        elif isinstance(outcome, trio.Cancelled):
-            record.outcome = "cancelled"
+    def end(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> AuditRecord:
+        """The whole of an exchange that has ended."""
+        before, target, behind = self._asked(exchange, "exchange")
+        if isinstance(outcome, Refused):
+            behind += f',"decision":"refused","rule":{_quote(outcome.rule)}'
         else:
-            record.outcome, record.error = "broken", type(outcome).__name__
-        return record
+            behind += ',"decision":"allowed"'
+        if exchange.upstreams:
+            behind += f',"upstreams":[{",".join([_quote(each) for each in exchange.upstreams])}]'
+        answered = ""
+        if not isinstance(outcome, BaseException):
+            behind += f',"outcome":"answered"{_facts(exchange.call.method, outcome)}'
+            answered = f',"answered":{size(outcome)}'
+        elif isinstance(outcome, RpcError):
+            word = _UPSTREAM_OUTCOMES.get(outcome.code, "answered")
+            behind += f',"outcome":"{word}","code":{outcome.code}'
+            data = {"data": outcome.data} if outcome.data is not None else {}
+            answered = f',"answered":{len(raw({"code": outcome.code, "message": outcome.message, **data}))}'
+        elif isinstance(outcome, trio.Cancelled):
+            behind += ',"outcome":"cancelled"'
+        else:
+            behind += f',"outcome":"broken","error":"{type(outcome).__name__}"'
+        micros, asked = _whole(seconds * MICROS), params_size(exchange.call)
+        ms = f"{micros // 1000}.{str(1000 + micros % 1000)[1:]}"
+        return AuditRecord(before, target, f'{behind},"ms":{ms},"asked":{asked}{answered}}}')
 
-    def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """AuditRecords as `chain.seal` takes them, redacted."""
+    def encode(self, records: Sequence[AuditRecord]) -> list[bytes]:
+        """Records as `chain.seal` takes them, redacted."""
         rules = self._redactor.current  # one look at all targets costs less than one at each
-        if not rules.leaves_text_unchanged("\n".join([each.target for each in records if each.target])):
-            for record in records:
-                if record.target is not None:
-                    record.target = cut(rules.clean(record.target), TEXT_LIMIT)
-        return list(map(_encode, records))
+        targets = [record.target for record in records if record.target is not None]
+        is_clean = rules.leaves_text_unchanged("\n".join(targets))
+        encoded = []
+        for record in records:
+            target = record.target
+            if target is None:
+                encoded.append(f"{record.before}{record.behind}".encode())
+                continue
+            if not is_clean:
+                target = cut(rules.clean(target), TEXT_LIMIT)
+            encoded.append(f'{record.before},"target":{_quote(target)}{record.behind}'.encode())
+        return encoded
+
+
+def _whole(number: float) -> int:
+    """The nearest whole number to one that is not negative; `round` costs many times as much here."""
+    return int(number + 0.5)
+
+
+def _facts(method: str, result: Fields) -> str:
+    """What a record has about a result, if that is not as most are."""
+    failed, kind, facts = result.get("isError"), result.get("resultType"), ""
+    if failed is not None and method == m.TOOLS_CALL and value_of(failed) is True:
+        facts = ',"failed":true'
+    if kind is not None and kind != _COMPLETE and (text := text_of(kind)) is not None:
+        facts += f',"result":{_quote(cut(text, NAME_LIMIT))}'
+    return facts
+
+
+def _members(members: dict[str, Any]) -> str:
+    """The members of an object, each behind a comma."""
+    return f",{_encode(members)[1:-1].decode()}" if members else ""
 
 
 @lru_cache(CALLERS_KEPT)
 def _encode_caller(
-    rules: RuleSet, principal: str, client: str | None, transport: str, revision: str | None, method: str
-) -> tuple[str, str]:
-    """What records of a caller have before and behind `peer`, from the value of `principal` on."""
-    before = f'{_quote(principal)},"peer":' if principal else ""
+    rules: RuleSet, client: str | None, transport: str, revision: str | None, method: str
+) -> str:
+    """The members of a caller's records from `client` to `method`."""
     client, method = client and cut(rules.clean(client), NAME_LIMIT), cut(rules.clean(method), NAME_LIMIT)
     said = {"client": client, "transport": transport, "revision": revision, "method": method}
-    behind = _encode({name: text for name, text in said.items() if text is not None})
-    return before, f",{behind[1:-1].decode()}"
+    return _members({name: text for name, text in said.items() if text is not None})

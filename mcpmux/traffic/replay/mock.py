@@ -30,6 +30,7 @@ from mcpmux.protocol.call import (
     Call,
     Event,
     Notify,
+    target_in,
     upgrade_result,
 )
 from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
@@ -71,7 +72,7 @@ from mcpmux.traffic.reading.dialogue import (
     result_of,
     values_of,
 )
-from mcpmux.traffic.record import listened_uris, target_in
+from mcpmux.traffic.record import listened_uris
 from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
