@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import struct
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -52,7 +53,8 @@ class Answer(NamedTuple):
 class Connection:
     """A connection to the host of `url`, with one request at a time."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, trust: ssl.SSLContext | None = None) -> None:
+        """`trust`: whom to trust over HTTPS; None for HTTP."""
         parts = urlsplit(url)
         self.authority = parts.netloc
         self.path = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -60,6 +62,8 @@ class Connection:
         self.socket.settimeout(None)  # the kernel's own limit costs nothing per receive
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENCE_SECONDS, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if trust is not None:
+            self.socket = trust.wrap_socket(self.socket, server_hostname=parts.hostname)
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._filled = 0
         self._head_bytes = 0  # until the head is in

@@ -12,16 +12,18 @@ import itertools
 import math
 import os
 import select
+import ssl
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import click
 import msgspec
 
 from benchmarks.connection import SILENCE_SECONDS, Connection, WrongAnswer
-from benchmarks.question import FIRST_ID, LAST_ID, Client, Question, Subject, shown, stdio_question
+from benchmarks.question import FIRST_ID, LAST_ID, Client, Headers, Question, Subject, shown, stdio_question
 from benchmarks.sse import StreamAsker
 from benchmarks.upstream import LEGACY, MODERN, TEXT_BYTES, item_uri
 from mcpmux.protocol import method as m
@@ -182,9 +184,14 @@ def drive_pipe(source: int, target: int, question: Question, window: int, clock:
     return clock.tally()
 
 
+def connect(era: str, url: str, trust: ssl.SSLContext | None = None, headers: Headers = ()) -> Client:
+    """A client of its own connection."""
+    return Client(Connection(url, trust), era, headers)
+
+
 def connect_askers(
     urls: Sequence[str],
-    era: str,
+    dial: Callable[[str], Client],
     subjects: Sequence[Subject],
     method: str,
     size: int,
@@ -197,9 +204,9 @@ def connect_askers(
     before the connections: where that takes long, a server gives up connections that nobody uses.
     """
     askers = {}
-    opened = [open_session(urls[index % len(urls)], era) for index in range(sessions or connections)]
+    opened = [open_session(dial(urls[index % len(urls)])) for index in range(sessions or connections)]
     for index in range(connections):
-        client = Client(Connection(urls[index % len(urls)]), era)
+        client = dial(urls[index % len(urls)])
         client.join(opened[index % len(opened)])
         mine = share(subjects, index, connections)
         questions = [client.question(method, each.name, size, each.answered) for each in mine]
@@ -207,9 +214,8 @@ def connect_askers(
     return askers
 
 
-def open_session(url: str, era: str) -> Client:
-    """A client whose session others can join. Its own connection is closed."""
-    client = Client(Connection(url), era)
+def open_session(client: Client) -> Client:
+    """Open a session that others can join. The client's own connection is closed."""
     client.open()
     client.connection.close()
     return client
@@ -254,6 +260,8 @@ def share(subjects: Sequence[Subject], index: int, connections: int) -> list[Sub
     is_flag=True,
     help="Wait without sleeping: who sends over loopback pays for waking who sleeps, and over a network not.",
 )
+@click.option("--ca", type=click.Path(exists=True), help="PEM file to trust: TARGETS speak HTTPS.")
+@click.option("--header", "headers", multiple=True, help='"NAME: VALUE" in each request. May be repeated.')
 @click.option("--sse", is_flag=True, help="TARGETS is the stream of an HTTP+SSE server, 2024-11-05.")
 @click.option("--stdio", is_flag=True, help="TARGETS are the command line of a server to start.")
 def main(
@@ -268,6 +276,8 @@ def main(
     warm_up: float,
     sessions: int,
     awake: bool,
+    ca: str | None,
+    headers: tuple[str, ...],
     sse: bool,
     stdio: bool,
 ) -> None:
@@ -281,7 +291,10 @@ def main(
         streams = connect_streams(targets[0], chosen, method, size, connections)
         tally = drive(streams, Clock(seconds, warm_up), awake=awake)
     else:
-        askers = connect_askers(targets, era, chosen, method, size, connections, sessions)
+        trust = None if ca is None else ssl.create_default_context(cafile=ca)
+        fields = [(name, value) for name, _, value in (each.partition(": ") for each in headers)]
+        dial = partial(connect, era, trust=trust, headers=fields)
+        askers = connect_askers(targets, dial, chosen, method, size, connections, sessions)
         tally = drive(askers, Clock(seconds, warm_up), awake=awake)
     click.echo(msgspec.json.encode(tally))
 

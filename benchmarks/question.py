@@ -117,8 +117,10 @@ def stdio_question(uri: str, size: int) -> Question:
 class Client:
     """An MCP client as far as a benchmark needs one: it opens a session if its era has them, and asks."""
 
-    def __init__(self, connection: Connection, era: str) -> None:
+    def __init__(self, connection: Connection, era: str, headers: Headers = ()) -> None:
+        """`headers`: of every request, besides those that it must have."""
         self.connection = connection
+        self._headers = headers
         self._modern = era == MODERN
         self._session: tuple[tuple[str, str], ...] = ()
 
@@ -191,6 +193,7 @@ class Client:
             ("Content-Type", "application/json"),
             ("Accept", "application/json, text/event-stream"),
             ("Content-Length", str(len(body))),
+            *self._headers,
             *headers,
         ]
         head = "".join(f"{name}: {value}\r\n" for name, value in fields)

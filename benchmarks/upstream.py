@@ -18,6 +18,7 @@ import click
 import msgspec
 import trio
 
+from mcpmux.config import ServerTls
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, SERVER_INFO
@@ -29,6 +30,7 @@ from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import encode_event
 from mcpmux.transports.stdio import open_stdio_stream
+from mcpmux.transports.tls import CurrentContext, server_context
 
 MODERN, LEGACY = "modern", "legacy"
 TEXT_BYTES = 1024  # of a listed resource, and of the tool's answer
@@ -198,15 +200,17 @@ async def handle(site: Site, delays: Delays, streams: bool, request: HttpRequest
         await reply.send(200, JSON, answer)
 
 
-async def serve_sites(site: Site, ports: list[int], delays: Delays, streams: bool) -> None:
-    """Serve `site` on every port, printing each URL, until cancelled."""
+async def serve_sites(
+    site: Site, ports: list[int], delays: Delays, streams: bool, tls: CurrentContext | None
+) -> None:
+    """Serve `site` on every port, printing each URL, until cancelled. With `tls` over HTTPS."""
     handler = partial(handle, site, delays, streams)
     async with trio.open_nursery() as nursery:
         for port in ports:
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
-            serve = partial(serve_http, refuse=_refuse, stopping=trio.Event())
+            serve = partial(serve_http, refuse=_refuse, stopping=trio.Event(), tls=tls)
             await nursery.start(serve, listeners, handler)
-            click.echo(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp")
+            click.echo(f"{'https' if tls else 'http'}://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp")
 
 
 async def serve_stdio(site: Site) -> None:
@@ -232,6 +236,7 @@ async def serve_stdio(site: Site) -> None:
 )
 @click.option("--port", "ports", type=int, multiple=True, help="Serve HTTP there; 0 is any. May be repeated.")
 @click.option("--streams", is_flag=True, help="Answer each request over HTTP in an event stream.")
+@click.option("--tls", type=click.Path(exists=True), help="PEM file with key and certificate: serve HTTPS.")
 @click.option("--stdio", is_flag=True, help="Serve standard input and output instead.")
 @click.option("--core", type=int, help="Run on this processor core only.")
 def main(
@@ -243,6 +248,7 @@ def main(
     ttl_ms: int,
     ports: tuple[int, ...],
     streams: bool,
+    tls: str | None,
     stdio: bool,
     core: int | None,
 ) -> None:
@@ -254,7 +260,9 @@ def main(
         trio.run(serve_stdio, site)
     else:
         delays = Delays(page_ms / 1000, read_ms / 1000)
-        trio.run(serve_sites, site, list(ports or (0,)), delays, streams)
+        context = None if tls is None else server_context(ServerTls(certificate=tls))
+        secured = None if context is None else lambda: context
+        trio.run(serve_sites, site, list(ports or (0,)), delays, streams, secured)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from benchmarks.bench import UPSTREAMS, Bench
 from benchmarks.connection import WrongAnswer
 from benchmarks.goal import Goal, Spread, at_least, spread_of
-from benchmarks.load import Clock, Tally, connect_askers, connect_streams, drive
+from benchmarks.load import Clock, Tally, connect, connect_askers, connect_streams, drive
 from benchmarks.naming import exposed_subjects, http_config, stdio_config
 from benchmarks.peers.install import CannotRun, install
 from benchmarks.peers.peer import READ_ITEMS, Peer, Shape, Site
@@ -140,7 +141,10 @@ def _answers(peer: Peer, site: Site) -> None:
         if peer.sse:
             drive(connect_streams(url, [subject], load.method, load.size, 1), Clock(0, 0))
         else:
-            drive(connect_askers([url], LEGACY, [subject], load.method, load.size, 1), Clock(0, 0))
+            drive(
+                connect_askers([url], partial(connect, LEGACY), [subject], load.method, load.size, 1),
+                Clock(0, 0),
+            )
 
 
 def _asked(bench: Bench, peer: Peer, site: Site, process: Running, shape: Shape) -> Tally:

@@ -1,13 +1,22 @@
-"""The load generator's connection reads every form in which the servers that are measured answer."""
+"""The load generator's connection reads every form in which the servers that are measured answer.
+
+It also speaks TLS, and its requests have the headers that they are to have.
+"""
 
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread
 
 import pytest
+import trustme
 
 from benchmarks.connection import Answer, Connection, WrongAnswer
+from benchmarks.question import Client
+from benchmarks.upstream import MODERN
 
 JSON = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 EVENT = b"event: message\ndata: " + JSON + b"\n\n"
@@ -97,3 +106,33 @@ def test_answer_of_unknown_length_is_wrong(ends):
     server.sendall(response(JSON))
     with pytest.raises(WrongAnswer, match="without a length"):
         received(connection)
+
+
+def test_request_has_the_headers_of_its_client(ends):
+    connection, _ = ends
+    question = Client(connection, MODERN, [("Authorization", "Bearer secret")]).question("tools/call", "t", 1)
+    assert question.encode(1_000_001).count(b"\r\nAuthorization: Bearer secret\r\n") == 1
+
+
+def test_answer_is_found_over_tls_from_whom_is_trusted():
+    authority = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+
+    def serve() -> None:
+        for _ in range(2):
+            accepted, _ = listener.accept()
+            with suppress(OSError), server.wrap_socket(accepted, server_side=True) as secured:
+                secured.sendall(sized(JSON))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        serving = Thread(target=serve)
+        serving.start()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            Connection(url, client)
+        authority.configure_trust(client)
+        connection = Connection(url, client)
+        assert bytes(received(connection).body) == JSON
+        connection.close()
+        serving.join(5)
