@@ -111,12 +111,17 @@ class Bench:
                     upstream,
                 )
 
-    def side_by_side(self, mux: Child, other: Child, load: Load = READ) -> list[Pair]:
-        """Two processes of mcpmux in front of the same upstreams; the other one's CPU time counts."""
+    def side_by_side(self, mux: Child, other: Child, load: Load = READ, *more: str) -> list[Pair]:
+        """Two processes of mcpmux in front of equal upstreams; the other one's CPU time counts.
+
+        `more`: options of the load generator that asks the other one.
+        """
         subjects = exposed_subjects(load, UPSTREAMS)
         (url,), (other_url,) = mux.lines(1), other.lines(1)
         return self.alternate(
-            lambda: self.load(load, [url], subjects), lambda: self.load(load, [other_url], subjects), other
+            lambda: self.load(load, [url], subjects),
+            lambda: self.load(load, [other_url], subjects, *more),
+            other,
         )
 
     def alternate(

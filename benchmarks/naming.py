@@ -52,9 +52,11 @@ def exposed_subjects(load: Load, upstreams: int) -> list[str]:
     ]
 
 
-def http_config(urls: Sequence[str]) -> str:
-    """A configuration with these servers."""
-    return "".join(f'[upstreams.{name_of(number)}]\nurl = "{url}"\n' for number, url in enumerate(urls))
+def http_config(urls: Sequence[str], settings: str = "") -> str:
+    """A configuration with these servers, all with the same `settings` besides."""
+    return "".join(
+        f'[upstreams.{name_of(number)}]\nurl = "{url}"\n{settings}' for number, url in enumerate(urls)
+    )
 
 
 def stdio_config(command: Sequence[str]) -> str:

@@ -58,11 +58,15 @@ SLOW = (
     "read 1 KB, 64 connections, modern, full capture (direct: without)",
     "read 1 KB, 64 connections, modern, audit log (direct: without)",
     "read 1 KB, 64 connections, modern, admin listener with its inspector (direct: without)",
+    "read 1 KB, 64 connections, modern, TLS to clients (direct: without)",
+    "read 1 KB, 64 connections, modern, TLS to servers (direct: without)",
+    "read 1 KB, 64 connections, modern, a static token (direct: without)",
+    "read 1 KB, 64 connections, modern, a JWT (direct: without)",
     "memory of each of 32 reads of 2 MB in flight (direct: the payload)",
 )
 SLOW_NAMES = (
     *("call", "latency-relay", "latency-one-core", "stdio-channel", "stdio-client"),
-    *("capture", "audit", "admin", "large-memory"),
+    *("capture", "audit", "admin", "tls-clients", "tls-servers", "token", "jwt", "large-memory"),
 )
 
 
