@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.peers import context_forge, fast_mcp, mcp_hub, mcp_proxy, one_mcp, supergateway
+from benchmarks.peers import context_forge, envoy, fast_mcp, mcp_hub, mcp_proxy, one_mcp, supergateway
 
 _ALL = (
     mcp_hub.PEER,
     one_mcp.PEER,
     fast_mcp.PEER,
     context_forge.PEER,
+    envoy.PEER,
     supergateway.PEER,
     mcp_proxy.PEER,
 )

@@ -63,6 +63,7 @@ class Peer(NamedTuple):
 
     `expose`: (upstream's name, URI or tool) to what clients ask for. `settings`: how it is run, in words.
     `sse`: its clients speak HTTP+SSE. `shapes`: those among which it shows at which it is best.
+    `compiled`: it is machine code, and less is expected of mcpmux beside it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Peer(NamedTuple):
     load: Load = LEGACY_READ
     renames: bool = True  # whether the URI in an answer is the one that was asked for
     sse: bool = False
+    compiled: bool = False
     shapes: Sequence[Shape] = (Shape(64), Shape(8))
     prepare: Callable[[Site], None] = nothing
     start_seconds: float = START_SECONDS

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.bench import UPSTREAMS
 from benchmarks.goal import MET, NOT_MEASURED, NOT_MET
 from benchmarks.load import Tally
-from benchmarks.peers import context_forge, fast_mcp, mcp_hub, mcp_proxy, one_mcp, supergateway
+from benchmarks.peers import context_forge, envoy, fast_mcp, mcp_hub, mcp_proxy, one_mcp, supergateway
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.install import NPM, CannotRun, Environment, Installed, complaint, install, run
 from benchmarks.peers.measure import Result, summed_up
@@ -68,6 +68,19 @@ def test_context_forge_has_a_database_of_its_own(site):
     assert "--port=8123" in launch.command
 
 
+def test_envoy_has_a_cluster_for_every_server_and_one_thread(site):
+    launch = envoy.start(site)
+    config = written(site, "envoy.json")["static_resources"]
+    clusters = [cluster["load_assignment"]["endpoints"][0] for cluster in config["clusters"]]
+    addresses = [each["lb_endpoints"][0]["endpoint"]["address"]["socket_address"] for each in clusters]
+    assert addresses == [{"address": "127.0.0.1", "port_value": 9000 + each} for each in range(UPSTREAMS)]
+    (manager,) = config["listeners"][0]["filter_chains"][0]["filters"]
+    parsing, routing = (each["typed_config"] for each in manager["typed_config"]["http_filters"])
+    assert parsing["@type"].endswith(".http.mcp.v3.Mcp")
+    assert [server["name"] for server in routing["servers"]] == [each["name"] for each in config["clusters"]]
+    assert launch.command[launch.command.index("--concurrency") + 1] == "1"
+
+
 def test_bridges_get_the_command_of_the_server(site):
     launched = supergateway.start(site).command
     assert shlex.split(launched[launched.index("--stdio") + 1]) == COMMAND
@@ -80,6 +93,7 @@ def test_bridges_get_the_command_of_the_server(site):
     [
         (mcp_hub.PEER, "s1__bench:///item/1", "bench:///item/1"),
         (fast_mcp.PEER, "bench://s1//item/1", "bench://s1//item/1"),
+        (envoy.PEER, "s1+bench:///item/1", "bench:///item/1"),
         (supergateway.PEER, "bench:///item/1", "bench:///item/1"),
     ],
     ids=lambda value: value.name if isinstance(value, Peer) else "",
@@ -111,6 +125,8 @@ def test_result_divides_the_rate_of_mcpmux_by_the_peers():
     assert (result.met, result.peer_rate, result.mux_rate) == (MET, 100, 1100)
     assert summed_up(mcp_hub.PEER, "1.2", "", pairs[1:2]).met == NOT_MET
     assert summed_up(supergateway.PEER, "4", "", pairs[1:2]).met == MET
+    assert summed_up(envoy.PEER, "1", "", [tallies(100, 101)]).met == MET
+    assert summed_up(envoy.PEER, "1", "", [tallies(100, 99)]).met == NOT_MET
 
 
 def tallies(peer: int, mux: int) -> Pair:
