@@ -78,6 +78,12 @@ class Gate:
         if self.asks_tokens and not config.asks_tokens:
             log.warning("nobody has a token that counts any more; from the next start on nobody is asked")
 
+    def known(self, headers: Mapping[str, str]) -> Admission | None:
+        """Who sends a request, when the token that it shows was judged a moment ago and still holds."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        found = self._judged.get(hash_token(token)) if scheme == "Bearer" else None
+        return found[0] if found is not None and self._clock() < found[1] else None
+
     async def admit(self, headers: Mapping[str, str], holder: str) -> Admission:
         """Who sends a request; `holder`: of the client's certificate, "" for none. Raises Turned."""
         if not self.asks_tokens:

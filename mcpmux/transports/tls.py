@@ -335,6 +335,16 @@ class TlsStream:
         self._broken: TransportClosed | ConnectFailed | None = None  # why it has ended
         self._receiving = False  # somebody waits in `receive`, to whom all that comes belongs
 
+    @property
+    def descriptor(self) -> int:
+        """The socket's."""
+        return self._below.descriptor
+
+    @property
+    def early(self) -> bool:
+        """Whether something is to be received, or the end, that the socket does not know of any more."""
+        return bool(self._early) or self._ended
+
     async def handshake(self, begun: bytes = b"") -> None:
         """Agree on keys; `begun` is what was received already.
 
@@ -483,7 +493,8 @@ class TlsStream:
                 if not self._outgoing.pending:
                     return True
                 self._unsent = memoryview(self._outgoing.read())
-            self._unsent = self._unsent[self._below.send_nowait(self._unsent) :]
+            sent = self._below.send_nowait(self._unsent)
+            self._unsent = self._unsent[sent:]
             if self._unsent:
                 return False
 

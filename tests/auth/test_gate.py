@@ -300,6 +300,19 @@ async def test_a_judged_token_costs_no_second_judgement_until_it_expires(autojum
     assert gate.seconds_left(first) == 0
 
 
+async def test_a_token_is_known_from_its_judgement_until_it_expires():
+    clock = Clock()
+    gate = make_gate(Issuing(), clock)
+    token = sign(claims(exp=int(NOW) + 100))
+    assert gate.known(bearer(token)) is None
+    admission = await gate.admit(bearer(token), "")
+    assert gate.known(bearer(token)) is admission
+    for other in ({}, {"authorization": token}, {"authorization": f"Basic {token}"}, bearer(token + "x")):
+        assert gate.known(other) is None
+    clock.now = admission.expires
+    assert gate.known(bearer(token)) is None
+
+
 async def test_a_long_lived_token_is_judged_again_now_and_then(autojump_clock):
     issuing, clock = Issuing(), Clock()
     gate = make_gate(issuing, clock)

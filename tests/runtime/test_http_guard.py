@@ -159,6 +159,17 @@ async def test_every_call_carries_its_principal():
         ]
 
 
+async def test_a_token_that_was_taken_back_opens_nothing_though_it_did_a_moment_ago():
+    gate = make_gate(tokens=STATIC)
+    async with open_guarded(gate=gate) as mux:
+        statuses = [(await mux.modern("resources/list", None, who)).status for who in (ANN, ANN, BEN)]
+        assert statuses == [200, 200, 200]
+        assert gate.known(bearer(TOKENS["ann"])) is not None
+        gate.adopt(Auth(tokens={"ben": STATIC["ben"]}), "mux")
+        statuses = [(await mux.modern("resources/list", None, who)).status for who in (ANN, BEN)]
+        assert statuses == [401, 200]
+
+
 async def test_a_session_is_bound_to_its_principal():
     """Another one hears what it would hear of a session that is not there."""
     async with open_guarded() as mux:

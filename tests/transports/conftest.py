@@ -13,3 +13,10 @@ def received(request, monkeypatch):
         pytest.skip("Linux only")
     monkeypatch.setattr(ways, "received", request.param)
     return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def secured(request, monkeypatch):
+    """Both ends speak TLS, or neither does."""
+    monkeypatch.setattr(ways, "secured", request.param)
+    return request.param

@@ -13,17 +13,18 @@ import trio.testing
 
 from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.transports.http.client import HttpPool, HttpResponse
-from mcpmux.transports.http.route import HttpOrigin, PoolLimits
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from mcpmux.transports.http.server_connection import ServerConnection
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.waiting import ReadinessPoller, available
 from tests.http_request import requested
+from tests.transports import ways
 from tests.transports.test_http_client import CHUNKED, OK, SHORT, Connection
 from tests.transports.test_http_inline import Answer, serving_inline
 from tests.transports.test_http_server import TEXT, receive_all, receive_until
 
-pytestmark = pytest.mark.skipif(not available, reason="Linux only")
+pytestmark = [pytest.mark.skipif(not available, reason="Linux only"), pytest.mark.usefixtures("secured")]
 PATIENCE = 30
 LEARNED = 3  # requests on a connection after which its head is known
 
@@ -45,11 +46,13 @@ class Clerk:
 
     def __init__(self, monkeypatch):
         self.answers = []
+        self.connections = set()
         self.awoken = 0
         self.waiting = False
         receive = ServerConnection._receive
 
         async def count(connection):
+            self.connections.add(connection)
             data = await receive(connection)
             self.awoken += 1
             return data
@@ -149,6 +152,25 @@ async def test_what_comes_behind_a_handler_that_sleeps_waits_for_it(clerk, text)
         answer.go.set()
         data = await receive_until(stream, b"<later>")
         assert data.index(text or b"went on") < data.index(b"<later>")
+
+
+@pytest.mark.interpreted
+async def test_what_comes_behind_is_not_lost_when_a_sweep_looks_first(clerk, monkeypatch):
+    tell_ready = ReadinessPoller._tell_ready
+
+    def sweep_first(poller):
+        for connection in clerk.connections:
+            connection.sweep()
+        return tell_ready(poller)
+
+    async with serving_inline(clerk.handle) as server, await server.connect() as stream:
+        await learn(stream, clerk)
+        answer = await wait_behind(stream, clerk)
+        monkeypatch.setattr(ReadinessPoller, "_tell_ready", sweep_first)
+        await stream.send_all(post(body=b"later"))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        answer.come(b"<first>")
+        await receive_until(stream, b"<later>")
 
 
 async def test_a_client_that_leaves_ends_the_handler_that_sleeps(clerk):
@@ -280,8 +302,8 @@ async def pooled(*scripts, **limits):
     """A pool with one idle connection. Each connection is served by the next script, after a first answer."""
     remaining = list(scripts)
 
-    async def serve(stream):
-        async with stream:
+    async def serve(byte_stream):
+        async with ways.accepted(byte_stream) as stream:
             connection = Connection(stream)
             script = remaining.pop(0)
             await connection.receive_request()
@@ -290,8 +312,9 @@ async def pooled(*scripts, **limits):
 
     async with open_readiness_poller() as poller, trio.open_nursery() as nursery:
         listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
-        origin = HttpOrigin(False, "127.0.0.1", listener.socket.getsockname()[1])
-        with HttpPool(origin, limits=PoolLimits(**limits), poller=poller) as pool:
+        origin = HttpOrigin(ways.secured, "127.0.0.1", listener.socket.getsockname()[1])
+        route = Route(origin, (lambda: ways.contexts()[1]) if ways.secured else None)
+        with HttpPool(origin, limits=PoolLimits(**limits), route=route, poller=poller) as pool:
             nursery.start_soon(pool.deadlines.run)
             async with requested(pool, "POST", "/", (), b"", idempotent=True) as response:
                 await response.read()

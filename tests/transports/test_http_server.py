@@ -33,7 +33,7 @@ class Running:
         self.stopped = trio.Event()
 
     async def connect(self):
-        return await trio.open_tcp_stream("127.0.0.1", self.port)
+        return await ways.connect(self.port)
 
     async def ask(self, data):
         """Send `data`, receive to the end."""
@@ -56,6 +56,7 @@ async def serving(handler, *, inline=False, **limits):
             limits=Limits(**limits),
             poller=poller if ways.received == ways.TOGETHER else None,
             inline=inline,
+            tls=(lambda: ways.contexts()[0]) if ways.secured else None,
             task_status=task_status,
         )
         running.stopped.set()

@@ -186,7 +186,16 @@ class HttpEndpoint:
         self._end(min(idle)[1], "session ended for another principal", principal=greedy)
         return True
 
-    async def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> None:
+    def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> Handling:
+        """Serve a request of somebody who may come in."""
+        opens_stream = request.method == "GET" or request.headers.get(METHOD_HEADER) == m.LISTEN
+        known = None if opens_stream or request.path != self._path else gate.known(request.headers)
+        if known is None:
+            return self._admit(gate, request, reply, opens_stream=opens_stream)
+        request.principal = known.principal
+        return self._serve(request, reply)
+
+    async def _admit(self, gate: Gate, request: HttpRequest, reply: HttpReply, *, opens_stream: bool) -> None:
         refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
         if refusal is not None:
             await refuse_with(reply, 403, refusal)
@@ -205,10 +214,10 @@ class HttpEndpoint:
             await turn_away(reply, turned)
             return
         request.principal = admission.principal
-        if request.method != "GET" and request.headers.get(METHOD_HEADER) != m.LISTEN:
+        if not opens_stream:
             await self._serve(request, reply)
             return
-        with gate.stay(admission) as scope:  # as it opens a stream
+        with gate.stay(admission) as scope:
             await self._serve(request, reply)
         if scope.cancelled_caught and not reply.started:
             await turn_away(reply, gate.expired())

@@ -172,8 +172,8 @@ class HttpPool:
     ) -> None:
         """`route` leads to `origin`; without one it is direct, which is for http.
 
-        `poller`: receives for what is posted; it runs as long as the pool is used. Without one, and over TLS
-        or a proxy, nothing can be posted.
+        `poller`: receives for what is posted; it runs as long as the pool is used. Without one, and where a
+        proxy is asked for each request, nothing can be posted.
         """
         self.origin = origin
         self.limits = limits or PoolLimits()
@@ -184,7 +184,7 @@ class HttpPool:
         if self._asked_proxy is not None:
             self._own_fields += self._asked_proxy.fields
             self._prefix = f"http://{origin.authority}"
-        self.poller = poller if not origin.secure and route.proxy is None else None
+        self.poller = poller if self._asked_proxy is None else None
         self._asked: tuple[str, str, Fields] = ("", "", ())  # last, and its head
         self._head = b""
         self.deadlines = DeadlineSweeper()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from mcpmux.errors import McpmuxError, TransportClosed
-from mcpmux.transports.byte_stream import RECEIVE_BYTES, PlainStream
+from mcpmux.transports.byte_stream import RECEIVE_BYTES
 from mcpmux.transports.http.message import JOIN_BYTES, ResponseParser
 from mcpmux.transports.http.route import PoolLimits
 from mcpmux.transports.tls import ByteStream
@@ -71,7 +71,7 @@ class HttpConnection:
         False, and the stream is closed, when that cannot be or not all of it went: then nobody can act on it.
         """
         byte_stream = self.byte_stream
-        if self._poller is None and not self._be_watched(poller):
+        if self._poller is None and (byte_stream.early or not self._be_watched(poller)):
             self.close()
             return False
         self.parser.begin()
@@ -87,7 +87,6 @@ class HttpConnection:
 
     def _be_watched(self, poller: ReadinessPoller) -> bool:
         """False when the system watches too much already."""
-        assert isinstance(self.byte_stream, PlainStream)
         try:
             poller.watch(self.byte_stream.descriptor, self._receive)
         except OSError:
@@ -112,7 +111,6 @@ class HttpConnection:
         """From now on tasks receive here, until something is posted again."""
         self.hear = None
         if self._poller is not None:
-            assert isinstance(self.byte_stream, PlainStream)
             self._poller.forget(self.byte_stream.descriptor)
             self._poller = None
 

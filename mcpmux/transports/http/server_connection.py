@@ -283,7 +283,7 @@ class ServerConnection:
         self._is_cut = False  # half an answer was sent, so that it cannot
         self._handling: Inline | None = None  # the handler of the request that is being answered
         self._wanted = False  # the handler needs the task, whose wait was cancelled for it
-        self._poller = None if self._handshaking else state.poller  # TLS is received by the task itself
+        self._poller = None if self._handshaking else state.poller
         self._task: trio.lowlevel.Task | None = None  # asleep until something is received for it
         self._received = b""  # and not seen by the task yet
         self._watched = False  # by the poller
@@ -342,13 +342,15 @@ class ServerConnection:
             log.info("TLS handshake failed", peer=self.peer, reason=str(closed))
             return False
         self._handshaking = False
+        self._poller = self._state.poller
         return True
 
     def sweep(self) -> None:
         """Look after deadlines and the client's presence; called every SWEEP_SECONDS."""
         overdue = self._state.now > self.deadline
         if self._reply is not None:
-            if overdue or self.byte_stream.is_finished():
+            # Whoever sleeps is told of the end; to look for it would take what comes before it over TLS.
+            if overdue or (self._task is None and self.byte_stream.is_finished()):
                 self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
         elif self._parser.phase is not IDLE:
             if overdue:
@@ -505,7 +507,8 @@ class ServerConnection:
 
     async def _receive(self) -> bytes:
         """What has come that was not taken; b"" is the end, or the handler `_has_begun` meanwhile."""
-        if self._poller is None or not (self._watched or self._be_watched(self._poller)):
+        poller = self._poller
+        if poller is None or self.byte_stream.early or not (self._watched or self._be_watched(poller)):
             try:
                 return await self.byte_stream.receive()
             except TransportClosed:
@@ -516,12 +519,10 @@ class ServerConnection:
         return data
 
     def _be_watched(self, poller: ReadinessPoller) -> bool:
-        """False when the task has to watch by itself, as when the system watches too much already."""
-        byte_stream = self.byte_stream
-        if isinstance(byte_stream, PlainStream) and not byte_stream.early:
-            with suppress(OSError):
-                poller.watch(byte_stream.descriptor, self._hear)
-                self._watched = True
+        """False when the task has to watch by itself, because the system watches too much already."""
+        with suppress(OSError):
+            poller.watch(self.byte_stream.descriptor, self._hear)
+            self._watched = True
         return self._watched
 
     def _leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
@@ -554,7 +555,7 @@ class ServerConnection:
             trio.lowlevel.reschedule(task)
 
     def _forget(self) -> None:
-        if self._watched and self._poller is not None and isinstance(self.byte_stream, PlainStream):
+        if self._watched and self._poller is not None:
             self._watched = False
             self._poller.forget(self.byte_stream.descriptor)
 
