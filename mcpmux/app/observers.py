@@ -18,7 +18,7 @@ import trio
 from mcpmux.app.mux import Mux
 from mcpmux.config import Admin, Config
 from mcpmux.runtime.tap import Tap, Trace
-from mcpmux.traffic.observer import ExchangeObserver, MessageObserver
+from mcpmux.traffic.observer import BatchObserver, ExchangeObserver, MessageObserver
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 RUN_BYTES = 4  # of randomness in the name of a run: enough to tell the runs of one machine apart
 
 
-class Observer(MessageObserver, ExchangeObserver, Protocol):
+class Observer(BatchObserver, ExchangeObserver, Protocol):
     """Told of messages and of exchanges."""
 
 
@@ -135,10 +135,9 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
     found = Observers(config.admin, redactor, run)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        observers: list[Observer] = []
-        if config.tracing.enabled:
-            found.spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
-            observers.append(found.spans)
+        message_observers: list[MessageObserver] = []
+        exchange_observers: list[ExchangeObserver] = []
+        batch_observers: list[BatchObserver] = []
         if config.admin.port is not None:
             from mcpmux.traffic.admin.ring import LiveRing
             from mcpmux.traffic.telemetry.metrics import Metrics
@@ -146,12 +145,17 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
             found.metrics = Metrics()
             if forwarder is None:
                 forwarder = found.ring = LiveRing(config.admin.keep_exchanges, config.admin.keep_bytes)
-            observers = [found.metrics, *observers, forwarder]
-        exchange_observers: list[ExchangeObserver] = [*observers]
+            exchange_observers += (found.metrics, forwarder)
+            batch_observers += (found.metrics, forwarder)
+        if config.tracing.enabled:
+            found.spans = await enter(open_tracing(config.tracing, redactor, config.enabled.values()))
+            message_observers.append(found.spans)
+            exchange_observers.append(found.spans)
         if config.capture.on:
             from mcpmux.traffic.capture.capture import open_capture
 
             found.capture = await enter(open_capture(config.capture, redactor, run, config.prefixes))
+            batch_observers.append(found.capture)
             if found.capture.holds_back:
                 exchange_observers.append(found.capture)
         if config.audit.directory is not None:
@@ -159,8 +163,8 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
 
             found.audit = await enter(open_audit(config.audit, run.name, redactor))
             exchange_observers.append(found.audit)
-        if exchange_observers or found.capture is not None:
+        if exchange_observers or batch_observers:
             from mcpmux.traffic.recorder import Recorder
 
-            found.tap = Recorder(observers, exchange_observers, clock(), found.capture)
+            found.tap = Recorder(message_observers, exchange_observers, clock(), batch_observers)
         yield found

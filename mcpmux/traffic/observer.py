@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias, runtime_checkable
-
-import msgspec
+from typing import Any, Final, Protocol, TypeAlias
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
@@ -13,25 +11,55 @@ from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.record import ANSWERS
 
 
-class Observation(msgspec.Struct, gc=False):
+class Observation:
     """One message that passed, with what is known about it. See `record` for the members.
 
     `ms`: of an answer, since its request, to the microsecond.
     """
 
-    leg: Leg
-    direction: Direction
-    data: bytes
-    at: float
-    kind: str
-    exchange: int
-    method: str | None = None
-    id: Id | None = None
-    target: str | None = None
-    code: int | None = None
-    failed: bool | None = None
-    ms: float | None = None
-    status: int | None = None
+    __slots__ = (
+        "at",
+        "code",
+        "data",
+        "direction",
+        "exchange",
+        "failed",
+        "id",
+        "kind",
+        "leg",
+        "method",
+        "ms",
+        "status",
+        "target",
+    )
+
+    def __init__(
+        self,
+        leg: Leg,
+        direction: Direction,
+        data: bytes,
+        at: float,
+        kind: str,
+        exchange: int,
+        method: str | None = None,
+        id: Id | None = None,  # noqa: A002 - the field's name
+        target: str | None = None,
+        code: int | None = None,
+        failed: bool | None = None,
+        ms: float | None = None,
+        status: int | None = None,
+    ) -> None:
+        self.leg, self.direction, self.data, self.at = leg, direction, data, at
+        self.kind, self.exchange, self.method, self.id, self.target = kind, exchange, method, id, target
+        self.code, self.failed, self.ms, self.status = code, failed, ms, status
+
+    def __repr__(self) -> str:
+        return f"<Observation {self.kind} {self.method} of {self.leg.peer}, {self.direction}>"
+
+    def facts(self) -> tuple[Any, ...]:
+        """What is known of the message, in the order of the parameters, from `kind` on."""
+        more = (self.target, self.code, self.failed, self.ms, self.status)
+        return (self.kind, self.exchange, self.method, self.id, *more)
 
     @property
     def own(self) -> bool:
@@ -51,22 +79,30 @@ PendingRequest: TypeAlias = tuple[int, str, float, bool]
 """A request that is not answered: its exchange, its method, when it was made, whether it was taken back."""
 
 
-class Exchange(msgspec.Struct, gc=False):
+class Exchange:
     """One exchange that is being worked on. `upstreams`: configured names, in the order they were asked."""
 
-    number: int
-    leg: Leg
-    call: Call
-    began: float
-    upstreams: list[str]
-    headers: Mapping[str, str]
+    __slots__ = ("began", "call", "headers", "leg", "number", "upstreams")
+
+    def __init__(
+        self,
+        number: int,
+        leg: Leg,
+        call: Call,
+        began: float,
+        upstreams: list[str],
+        headers: Mapping[str, str],
+    ) -> None:
+        self.number, self.leg, self.call, self.began = number, leg, call, began
+        self.upstreams, self.headers = upstreams, headers
 
 
+BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
 LONG_BYTES: Final = 16 * 2**10  # longer messages do not wait, so that those that do take little memory
 
 
 class MessageObserver(Protocol):
-    """Told of every message."""
+    """Told of every message when it passes, in the context of what it is sent or received for."""
 
     def take(self, observed: Observation) -> None:
         """Must not wait."""
@@ -81,26 +117,21 @@ class BatchObserver(Protocol):
     most_waiting: int
 
     def expect(self, settle: Callable[[], None]) -> None:
-        """A message has passed. `settle`, which leads to `take_all`, is to be called before long."""
+        """A message has passed. `settle` leads to `take_all`, and is to be called before anybody reads."""
 
     def take_all(self, batch: Sequence[Observation]) -> None:
         """In the order in which they passed. Must not wait."""
 
 
 class ExchangeObserver(Protocol):
-    """Asked and told about every exchange."""
+    """Asked and told about every exchange. What never waits gives AT_ONCE, which need not be awaited."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether an exchange that begins now may go without being asked or told about."""
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """Before it is worked on. May wait; see `Tap.admit`. Raises RpcError when it must not be."""
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """After it was worked on, before the client has the answer. May wait, may raise RpcError."""
-
-
-@runtime_checkable
-class AdmissionObserver(ExchangeObserver, Protocol):
-    """Only holds exchanges back; how they end does not matter to it."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether `admit` would not wait."""

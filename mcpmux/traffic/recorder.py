@@ -1,16 +1,15 @@
 """The tap, which tells observers of every message and every exchange.
 
-Observers of messages never hold anything up. The batch observer is told after them, of many at a time:
-without others, messages are only collected when they pass, and read later. Observers of exchanges are asked
-before an exchange is worked on, may make it wait or refuse it, and are told how it went. When one refuses an
-exchange, those before it are told that it has ended; observers that only count stand first.
+Observers of messages never hold anything up. Most are told of many at a time: messages are only collected
+when they pass, and read later, unless somebody has to be told of each at once. Observers of exchanges are
+asked before an exchange is worked on, may make it wait or refuse it, and are told how it went. When one
+refuses an exchange, those before it are told that it has ended; observers that only count stand first.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
 
 import trio
 
@@ -19,8 +18,8 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
 from mcpmux.traffic.correlation import exchange_of, observe
 from mcpmux.traffic.observer import (
+    BATCH,
     LONG_BYTES,
-    AdmissionObserver,
     BatchObserver,
     Exchange,
     ExchangeObserver,
@@ -29,38 +28,37 @@ from mcpmux.traffic.observer import (
 )
 from mcpmux.transports.inline import AT_ONCE, in_task
 
-BATCH: Final = 128  # messages that wait to be looked at: one look costs less for many
-
 
 class Recorder:
-    """See `runtime.tap.Tap`. `clock` gives seconds. `batch_observer` is told of messages last."""
+    """See `runtime.tap.Tap`. `clock` gives seconds. `batch_observers` are told of messages last."""
 
     def __init__(
         self,
         message_observers: Sequence[MessageObserver],
         exchange_observers: Sequence[ExchangeObserver],
         clock: Callable[[], float],
-        batch_observer: BatchObserver | None = None,
+        batch_observers: Sequence[BatchObserver] = (),
     ) -> None:
-        self._exchange_observers = tuple(exchange_observers)
-        self._only_observer = exchange_observers[0] if len(exchange_observers) == 1 else None
-        self._admission = self._only_observer if isinstance(self._only_observer, AdmissionObserver) else None
+        self._exchange_observers = list(exchange_observers)
         self.keeps = bool(exchange_observers)
         self._clock = clock
         self._numbers = itertools.count(1)  # of exchanges
         self._takes = [observer.take for observer in message_observers]
-        self._batch_observer = batch_observer
-        self._has_observers = bool(message_observers) or batch_observer is not None
+        self._batch_observers = list(batch_observers)
+        self._has_observers = bool(message_observers) or bool(batch_observers)
         self._most_waiting = 1
-        if batch_observer is not None and not message_observers:
-            self._most_waiting = min(BATCH, batch_observer.most_waiting)
+        if not message_observers:
+            self._most_waiting = min([BATCH, *(observer.most_waiting for observer in batch_observers)])
         self._waiting: list[UnreadMessage] = []
         self._exchanges: dict[int, Exchange] = {}
         self._clients = itertools.count(1)
 
     @property
     def passes(self) -> bool:
-        return not self.keeps or (self._admission is not None and self._admission.is_open)
+        for observer in self._exchange_observers:  # noqa: SIM110 - a generator costs more
+            if not observer.passes:
+                return False
+        return True
 
     def client(self, transport: str) -> Leg:
         return Leg("client", f"c{next(self._clients)}", transport)
@@ -75,8 +73,9 @@ class Recorder:
         if not self._has_observers:
             return
         waiting = self._waiting
-        if not waiting and self._batch_observer is not None:
-            self._batch_observer.expect(self.settle)
+        if not waiting:
+            for observer in self._batch_observers:
+                observer.expect(self.settle)
         waiting.append((leg, direction, message, self._clock(), status, EXCHANGE.get(), False))
         if len(waiting) >= self._most_waiting or len(message) > LONG_BYTES:
             self.settle()
@@ -90,8 +89,8 @@ class Recorder:
         for take in self._takes:
             for observed in batch:
                 take(observed)
-        if self._batch_observer is not None:
-            self._batch_observer.take_all(batch)
+        for observer in self._batch_observers:
+            observer.take_all(batch)
 
     def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
         if not self._has_observers:
@@ -114,41 +113,60 @@ class Recorder:
         self, leg: Leg, exchange: int, call: Call, headers: Mapping[str, str] = NO_HEADERS
     ) -> Awaitable[None]:
         known = Exchange(exchange, leg, call, self._clock(), [], headers)
-        if self._only_observer is None:
-            return self._admit(known)
-        admitted = self._only_observer.admit(known)
-        if admitted is not AT_ONCE:
-            return self._admit_after(admitted, known)
+        asked = 0
+        try:
+            for observer in self._exchange_observers:
+                admitted = observer.admit(known)
+                asked += 1
+                if admitted is not AT_ONCE:
+                    return self._admit_on(known, admitted, asked)
+        except Exception as refusal:
+            if not asked:
+                raise
+            return self._turn_down(known, refusal, asked)
         self._exchanges[exchange] = known
         return AT_ONCE
 
-    async def _admit_after(self, admitted: Awaitable[None], known: Exchange) -> None:
-        await admitted
+    async def _admit_on(self, known: Exchange, admitted: Awaitable[None], asked: int) -> None:
+        """`admitted`: what the last observer of those that were `asked` said."""
+        try:
+            await admitted
+            for observer in self._exchange_observers[asked:]:
+                asked += 1
+                await observer.admit(known)
+        except BaseException as refusal:
+            await self._turn_down(known, refusal, asked - 1)
         self._exchanges[known.number] = known
 
-    async def _admit(self, known: Exchange) -> None:
-        admitted: list[ExchangeObserver] = []
-        try:
-            for observer in self._exchange_observers:
-                await observer.admit(known)
-                admitted.append(observer)
-        except BaseException as refusal:
+    async def _turn_down(self, known: Exchange, refusal: BaseException, admitted: int) -> None:
+        """Tell those that have admitted it. Raises the refusal."""
+        if admitted:
             await in_task()
             with trio.move_on_after(LAST_SECONDS, shield=True):
-                for observer in admitted:
+                for observer in self._exchange_observers[:admitted]:
                     await observer.ended(known, refusal, self._clock() - known.began)
-            raise
-        self._exchanges[known.number] = known
+        raise refusal
 
     def ended(self, exchange: int, outcome: Fields | BaseException) -> Awaitable[None]:
         known = self._exchanges.pop(exchange, None)
         if known is None:
             return AT_ONCE
         seconds = self._clock() - known.began
-        if self._only_observer is not None:
-            return self._only_observer.ended(known, outcome, seconds)
-        return self._tell_the_end(known, outcome, seconds)
+        for told, observer in enumerate(self._exchange_observers, 1):
+            heard = observer.ended(known, outcome, seconds)
+            if heard is not AT_ONCE:
+                return self._tell_on(known, outcome, seconds, heard, told)
+        return AT_ONCE
 
-    async def _tell_the_end(self, known: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
-        for observer in self._exchange_observers:
+    async def _tell_on(
+        self,
+        known: Exchange,
+        outcome: Fields | BaseException,
+        seconds: float,
+        heard: Awaitable[None],
+        told: int,
+    ) -> None:
+        """`heard`: what the last observer of those that were `told` said."""
+        await heard
+        for observer in self._exchange_observers[told:]:
             await observer.ended(known, outcome, seconds)

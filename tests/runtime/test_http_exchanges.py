@@ -213,7 +213,7 @@ async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no
     memory, metrics = Memory(), Metrics()
     spans = make_spans(memory)
     written, audit = make_audit()
-    recorder = Recorder([metrics, spans], [metrics, spans, audit], trio.current_time)
+    recorder = Recorder([spans], [metrics, spans, audit], trio.current_time, [metrics])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)
         async with asking(server, era, monkeypatch, {"tap": recorder, "trace": spans.trace}) as found:
@@ -231,7 +231,7 @@ async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no
 async def test_a_call_of_a_session_that_is_cut_off_by_a_stop_is_cancelled_for_whoever_watches():
     metrics = Metrics()
     written, audit = make_audit()
-    recorder = Recorder([metrics], [metrics, audit], trio.current_time)
+    recorder = Recorder([], [metrics, audit], trio.current_time, [metrics])
     server = Server(MODERN)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(audit.run)

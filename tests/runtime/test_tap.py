@@ -24,6 +24,8 @@ from tests.runtime.world import World, upstream
 class Witness:
     """Remembers everything. `refusal` is raised at the next admission."""
 
+    passes = False
+
     def __init__(self) -> None:
         self.seen: list[Observation] = []
         self.ended_with: list[tuple[Exchange, Any]] = []

@@ -146,13 +146,13 @@ class Keeping(Witness):
 class Open(Keeping):
     """Would hold exchanges back, and never does."""
 
-    is_open = True
+    passes = True
 
 
 class Shut(Keeping):
     """The same, and it holds all of them back for a moment."""
 
-    is_open = False
+    passes = False
 
 
 class Turning(Keeping):
@@ -161,7 +161,7 @@ class Turning(Keeping):
     _turns = 0
 
     @property
-    def is_open(self) -> bool:
+    def passes(self) -> bool:
         self._turns += 1
         return self._turns % 2 == 0
 

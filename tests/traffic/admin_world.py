@@ -37,14 +37,18 @@ class Traffic:
     def __init__(self, rows: int = 100_000, size: int = 64 * 2**20) -> None:
         self.now = 0.0
         self.run = Run("test", 0.0, time.time())
-        self.ring = LiveRing(rows, size)
-        self.recorder = Recorder([self.ring], [self.ring], lambda: self.now)
-        self.view = LiveView(self.ring, Redactor(Redaction()), self.run)
+        ring = LiveRing(rows, size)
+        self.recorder = Recorder([], [ring], lambda: self.now, [ring])
+        self.view = LiveView(ring, Redactor(Redaction()), self.run)
         self.client = self.recorder.client("http")
         self.client.name = "example-client"
         self.client.revision = "2026-07-28"
         self.upstreams = {name: Leg("upstream", name, "stdio", name) for name in ("docs", "search")}
         self._ids = 0
+
+    @property
+    def ring(self) -> LiveRing:
+        return self.view.ring
 
     def message_passed(self, leg: Leg, direction: Any, message: Json, status: int | None = None) -> None:
         self.recorder.message_passed(

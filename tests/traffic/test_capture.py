@@ -214,7 +214,7 @@ async def capture(
 
 async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
         client, docs = recorder.client("http"), Leg("upstream", "docs", "stdio", "docs")
         for leg, direction, message in [
             (client, "in", {"id": "a", "method": "tools/list"}),
@@ -238,7 +238,7 @@ async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_withou
     large = 300
 
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
         client = recorder.client("http")
         for number in range(1000):
             text = f'"token": "{SECRET}"' if number % 70 == 3 else "x" * (200_000 if number == large else 10)
@@ -256,7 +256,7 @@ async def test_what_passes_in_great_numbers_is_all_there_in_its_order_and_withou
 
 async def test_what_waits_to_be_looked_at_is_written_before_long(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), (), lambda: 101.25, sink)
+        recorder = Recorder((), (), lambda: 101.25, [sink])
         recorder.message_passed(recorder.client("http"), "in", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
         await until(lambda: len(files_of(tmp_path)) == 2)
 
@@ -267,7 +267,7 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
     monkeypatch.setattr(capture_module, "BATCH_BYTES", 2**14)  # soon so much that it is written in a hurry
 
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), (), lambda: 101.25, sink)
+        recorder = Recorder((), (), lambda: 101.25, [sink])
         client = recorder.client("http")
         for number in range(BATCH * 2 + 1):
             recorder.message_passed(client, "in", b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
@@ -278,7 +278,7 @@ async def test_what_passes_after_a_great_deal_is_written_before_long_too(tmp_pat
 
 async def test_messages_of_level_off_leave_no_gap(tmp_path: Path):
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), (), lambda: 101.25, sink)
+        recorder = Recorder((), (), lambda: 101.25, [sink])
         client = recorder.client("http")
         for method in ("ping", "tools/list", "ping", "tools/list"):
             recorder.message_passed(
@@ -314,7 +314,7 @@ async def test_with_wait_requests_wait_for_room_and_nothing_is_dropped(tmp_path:
     client, exchanges = Leg("client", "c1", "http"), itertools.count(1)
 
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
         for number in range(300):
             with trio.fail_after(60):
                 await recorder.admit(client, number, Call("tools/call", {}, {}))
@@ -329,7 +329,7 @@ async def test_with_wait_what_waits_to_be_looked_at_takes_no_room_that_is_not_th
     text = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"text":"' + b"x" * 1000 + b'"}}'
 
     async def use(sink: CaptureSink) -> None:
-        recorder = Recorder((), observers_of(sink), lambda: 101.25, sink)
+        recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
         client = recorder.client("http")
         for number in range(300):
             with trio.fail_after(60):

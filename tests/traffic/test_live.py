@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
+from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.traffic.admin.ring import (
     EDGES,
@@ -23,6 +24,7 @@ from mcpmux.traffic.admin.ring import (
     percentile,
 )
 from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
+from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.reading.filters import parse_filter
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic
@@ -125,7 +127,7 @@ async def test_an_exchange_that_was_cut_off_is_cancelled():
         try:
             await trio.sleep_forever()
         except trio.Cancelled as cancelled:
-            known = type("Known", (), {"number": exchange})
+            known = Exchange(exchange, traffic.client, Call("tools/call", {}, {}), 0.0, [], {})
             await traffic.ring.ended(known, cancelled, 0.1)
             raise
     (row,) = rows(traffic)
@@ -191,7 +193,7 @@ def test_a_reader_is_told_of_each_message_once_and_how_many_it_missed():
     assert (position, missed + more_missed) == (4, 0)
     for _ in range(RECENT // 4 + 10):
         traffic.exchange()
-    found, position, missed = ring.messages_since(position, 5)
+    found, position, missed = traffic.ring.messages_since(position, 5)
     assert missed == 40
     assert [kept.seq for kept in found] == [45, 46, 47, 48, 49]
     assert position == 49

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NO_HEADERS, ORIGIN, Leg, Origin, identify
-from mcpmux.traffic.observer import LONG_BYTES, Observation
-from mcpmux.traffic.recorder import BATCH, Recorder
+from mcpmux.traffic.observer import BATCH, LONG_BYTES, Observation
+from mcpmux.traffic.recorder import Recorder
 
 
 def ping(request_id: int) -> bytes:
@@ -42,7 +42,7 @@ class Shelf:
 
 def watched() -> tuple[Recorder, Shelf, Leg]:
     shelf = Shelf()
-    recorder = Recorder((), (), lambda: 1.0, shelf)
+    recorder = Recorder((), (), lambda: 1.0, [shelf])
     return recorder, shelf, recorder.client("http")
 
 
@@ -126,7 +126,7 @@ def test_a_leg_that_is_gone_is_forgotten_after_what_it_said_last():
 
 def test_sinks_are_told_at_once_and_the_archive_with_them():
     shelf = Shelf()
-    recorder = Recorder([shelf], (), lambda: 1.0, shelf)
+    recorder = Recorder([shelf], (), lambda: 1.0, [shelf])
     client = recorder.client("http")
     recorder.message_passed(client, "in", ping(1))
     assert [seen.kind for seen in shelf.told] == ["request"]

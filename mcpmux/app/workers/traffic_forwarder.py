@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-import msgspec
 import structlog
 import trio
 
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.observer import BATCH, Exchange, Observation
+from mcpmux.transports.inline import AT_ONCE
 
 log = structlog.get_logger()
 
@@ -41,35 +41,51 @@ in seconds since 1970.
 
 
 class TrafficForwarder:
-    """In a worker: a MessageObserver, and an ExchangeObserver that keeps nothing back. `run` has to run."""
+    """In a worker: a BatchObserver, and an ExchangeObserver that never waits. `run` has to run."""
+
+    most_waiting = BATCH
+    passes = False
 
     def __init__(self) -> None:
+        self._settle: Callable[[], None] = lambda: None
         self._wall = time.time() - trio.current_time()
         self._waiting: TrafficBatch = []
         self._bytes = 0
         self._missing = 0
 
-    def take(self, seen: Observation) -> None:
+    def expect(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
+
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        for seen in batch:
+            self._take(seen)
+
+    def _take(self, seen: Observation) -> None:
         if self._bytes > WAITING_BYTES:
             self._missing += 1
             return
-        leg, direction, data, at, *rest = msgspec.structs.astuple(seen)
-        size = len(data)
-        data = data if size <= LONG_BYTES else b""
+        size = len(seen.data)
+        data = seen.data if size <= LONG_BYTES else b""
         self._bytes += len(data) + MESSAGE_BYTES
-        self._waiting.append((_leg_facts(leg), size, (direction, data, self._wall + at, *rest)))
+        facts = (seen.direction, data, self._wall + seen.at, *seen.facts())
+        self._waiting.append((_leg_facts(seen.leg), size, facts))
 
-    async def admit(self, exchange: Exchange) -> None:
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver."""
+        return AT_ONCE
 
-    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
+        """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
+            self._settle()
             self._waiting.append(exchange.number)
+        return AT_ONCE
 
     async def run(self, send: Callable[[TrafficBatch], Awaitable[None]]) -> None:
         """Forward what was seen, until cancelled."""
         while True:
             await trio.sleep(BATCH_SECONDS)
+            self._settle()
             if self._waiting:
                 batch, missing = self._waiting, self._missing
                 self._waiting, self._bytes, self._missing = [], 0, 0

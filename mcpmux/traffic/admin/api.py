@@ -137,6 +137,7 @@ class Api:
 
         async def read_news() -> tuple[bytes, bool]:
             nonlocal position
+            ring.settle()
             if ring.seq == position:
                 return b"", True
             rows, missed = ring.changed_since(position)

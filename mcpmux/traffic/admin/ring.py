@@ -15,33 +15,34 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
 import trio
 
 from mcpmux.protocol import method as m
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.observer import BATCH, Exchange, Observation
 from mcpmux.traffic.record import ANSWERS
+from mcpmux.transports.inline import AT_ONCE
 
-MESSAGE_BYTES = 400  # what a message takes besides its text
-ROW_BYTES = 600  # what a row takes besides its messages
-OWN_SHARE = 8  # mcpmux's own may take as much again as a part of this
-SHARE = 8  # one row may take a part of this much of the memory, one message half of that
-ROW_MESSAGES = 2000  # of one row; a listen lasts for days
-RECENT = 16_384  # messages that a reader may be behind; some seconds of a flood
+MESSAGE_BYTES: Final = 400  # what a message takes besides its text
+ROW_BYTES: Final = 600  # what a row takes besides its messages
+OWN_SHARE: Final = 8  # mcpmux's own may take as much again as a part of this
+SHARE: Final = 8  # one row may take a part of this much of the memory, one message half of that
+ROW_MESSAGES: Final = 2000  # of one row; a listen lasts for days
+RECENT: Final = 16_384  # messages that a reader may be behind; some seconds of a flood
 
 
-class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage:
     """A message. `size`: on the wire; `observed.data` is empty for one that was too large to keep."""
 
-    seq: int
-    size: int
-    observed: Observation
+    __slots__ = ("observed", "seq", "size")
+
+    def __init__(self, seq: int, size: int, observed: Observation) -> None:
+        self.seq, self.size, self.observed = seq, size, observed
 
     @property
     def too_large(self) -> bool:
@@ -49,7 +50,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         return self.size > len(self.observed.data)
 
 
-class Row(msgspec.Struct, gc=False):
+class Row:
     """One line of the list, begun by `first`. `shown`: its redacted texts, once they were read.
 
     `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
@@ -57,20 +58,19 @@ class Row(msgspec.Struct, gc=False):
     `redacted`: whether something of its first message must not be shown.
     """
 
-    number: int
-    exchange: int
-    first: Observation
-    messages: list[StoredMessage]
-    upstreams: tuple[str, ...] = ()
-    status: str = "open"
-    code: int | None = None
-    ms: float | None = None
-    http: int | None = None
-    size: int = 0  # bytes on the wire, of all its messages
-    weight: int = ROW_BYTES  # bytes that it takes here
-    left_out: int = 0  # messages that it had and that are not here any more
-    shown: tuple[str | None, str | None] | None = None
-    redacted: bool = False
+    def __init__(self, number: int, first: Observation) -> None:
+        self.number, self.exchange, self.first = number, first.exchange, first
+        self.messages: list[StoredMessage] = []
+        self.upstreams: tuple[str, ...] = ()
+        self.status = "open"
+        self.code: int | None = None
+        self.ms: float | None = None
+        self.http: int | None = None
+        self.size = 0  # bytes on the wire, of all its messages
+        self.weight = ROW_BYTES  # bytes that it takes here
+        self.left_out = 0  # messages that it had and that are not here any more
+        self.shown: tuple[str | None, str | None] | None = None
+        self.redacted = False
 
     @property
     def count(self) -> int:
@@ -107,10 +107,14 @@ class Row(msgspec.Struct, gc=False):
 
 
 class LiveRing:
-    """See the module. A MessageObserver, and an ExchangeObserver that never waits."""
+    """See the module. A BatchObserver, and an ExchangeObserver that never waits. `settle` before reading."""
+
+    most_waiting = BATCH
+    passes = False
 
     def __init__(self, most_rows: int, most_bytes: int, *, is_own: bool = False) -> None:
         """`is_own`: it is for mcpmux's own."""
+        self.settle: Callable[[], None] = lambda: None
         self.own: LiveRing | None = None
         if not is_own:
             self.own = LiveRing(max(1, most_rows // OWN_SHARE), most_bytes // OWN_SHARE, is_own=True)
@@ -125,15 +129,26 @@ class LiveRing:
         self.last = 0  # number of the newest row
         self.seq = 0  # number of the newest message
 
+    def expect(self, settle: Callable[[], None]) -> None:
+        """See BatchObserver."""
+        self.settle = settle
+        if self.own is not None:
+            self.own.settle = settle
+
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        """See BatchObserver."""
+        for observed in batch:
+            self.take(observed)
+
     def take(self, observed: Observation, size: int | None = None) -> None:
-        """See MessageObserver. `size`: of a message whose text is not all there."""
+        """Take one message. `size`: of one whose text is not all there."""
         if self.own is not None and observed.own:
             self.own.take(observed, size)
             return
         self.seq += 1
         size = len(observed.data) if size is None else size
         if size > self._most_bytes // SHARE // 2:
-            observed = msgspec.structs.replace(observed, data=b"")
+            observed = Observation(observed.leg, observed.direction, b"", observed.at, *observed.facts())
         row = self._row_of(observed)
         before = row.weight
         row.add(StoredMessage(self.seq, size, observed))
@@ -144,13 +159,16 @@ class LiveRing:
         while len(self._rows) > self._most_rows or (self._bytes > self._most_bytes and len(self._rows) > 1):
             self._forget_oldest()
 
-    async def admit(self, exchange: Exchange) -> None:
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver."""
+        return AT_ONCE
 
-    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, _seconds: float) -> None:
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """See ExchangeObserver."""
         if isinstance(outcome, trio.Cancelled):
+            self.settle()
             self.cut_off(exchange.number)
+        return AT_ONCE
 
     def cut_off(self, exchange: int) -> None:
         """An exchange has ended without an answer, so it has no last message."""
@@ -201,7 +219,7 @@ class LiveRing:
 
     def _new_row(self, observed: Observation, key: object) -> Row:
         self.last += 1
-        row = self._rows[self.last] = Row(self.last, observed.exchange, observed, [])
+        row = self._rows[self.last] = Row(self.last, observed)
         self._bytes += row.weight
         if key is not None:
             self._growing[key] = row
@@ -220,11 +238,11 @@ class LiveRing:
 # How long calls took lately, in milliseconds: per upstream and method, and over time. Percentiles are nearest
 # ranks of the durations themselves, so exact.
 
-EDGES = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))
+EDGES: Final = tuple(round(10 ** (exponent / 2), 4) for exponent in range(-2, 11))
 """Upper ends of the buckets of a histogram, from 0.1 ms to 100 s; one more bucket has no upper end."""
 
-GROUPS = 200  # more pairs of upstream and method than a person reads
-REST = "(others)"
+GROUPS: Final = 200  # more pairs of upstream and method than a person reads
+REST: Final = "(others)"
 
 
 class TimedCall(NamedTuple):

@@ -45,12 +45,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 class LiveView:
     """Reads a ring for the inspector. `own`: the view of what mcpmux has asked by itself."""
 
-    ring: LiveRing
+    _ring: LiveRing
     redactor: Redactor
     _run: Run
 
     def __post_init__(self) -> None:
-        self.own = LiveView(self.ring.own, self.redactor, self._run) if self.ring.own is not None else self
+        self.own = LiveView(self._ring.own, self.redactor, self._run) if self._ring.own is not None else self
+
+    @property
+    def ring(self) -> LiveRing:
+        """The ring, with all that has passed."""
+        self._ring.settle()
+        return self._ring
 
     def when(self, clock: float) -> float:
         """A reading of the recorder's clock as milliseconds since 1970."""

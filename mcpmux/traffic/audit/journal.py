@@ -81,6 +81,8 @@ class _Outage:
 class Audit:
     """See ExchangeObserver. Nothing is written unless `run` runs."""
 
+    passes = False
+
     def __init__(self, append: Append, settings: AuditSettings, records: RecordMaker) -> None:
         self._append = append
         self._continues = settings.on_full == "continue"

@@ -202,16 +202,16 @@ class CaptureSink:
             self._urgent.set()
 
     @property
-    def is_open(self) -> bool:
-        """See AdmissionObserver: closed while the disk is slow, not when it does not work."""
+    def passes(self) -> bool:
+        """See ExchangeObserver: not while the disk is slow, but when it does not work."""
         return self._bytes <= self._limit // 2 or self.paused
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        return AT_ONCE if self.is_open else self._wait_for_room()
+        return AT_ONCE if self.passes else self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
         await in_task()
-        while not self.is_open:
+        while not self.passes:
             await self._waiting_for_room.park()
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 import trio
 
@@ -19,14 +21,31 @@ from mcpmux.protocol import codes
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import text_of, value_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.traffic.observer import Exchange, Observation
+from mcpmux.traffic.observer import BATCH, Exchange, Observation
+from mcpmux.transports.inline import AT_ONCE
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SECONDS: Final[Sequence[float]] = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
 """Upper bounds of the buckets: from a cached read to the default deadline of a request."""
 
-OTHER = "other"
-NONE = "(none)"
-SEVERAL = "(several)"
+OTHER: Final = "other"
+NONE: Final = "(none)"
+SEVERAL: Final = "(several)"
 
 Labels = tuple[str, ...]
 
@@ -42,13 +61,19 @@ def _count(histogram: list[float], seconds: float) -> None:
 
 
 class Metrics:
-    """A MessageObserver and an ExchangeObserver. Attributes map label values to counts; see `prometheus`.
+    """A BatchObserver, and an ExchangeObserver that never waits.
+
+    Attributes map label values to counts, see `prometheus`; `settle` comes before they are read.
 
     Requests to upstreams include those of mcpmux itself. A listen has no duration: it lasts as long as its
     client wants. `message_bytes_total` is without the framing of transports.
     """
 
+    most_waiting = BATCH
+    passes = False
+
     def __init__(self) -> None:
+        self.settle: Callable[[], None] = lambda: None
         self.messages_total: defaultdict[Labels, int] = defaultdict(int)
         self.message_bytes_total: defaultdict[Labels, int] = defaultdict(int)
         self.notifications_total: Counter[Labels] = Counter()
@@ -58,7 +83,14 @@ class Metrics:
         self.upstream_request_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.exchanges_in_flight: Counter[Labels] = Counter()
 
-    def take(self, observed: Observation) -> None:
+    def expect(self, settle: Callable[[], None]) -> None:
+        self.settle = settle
+
+    def take_all(self, batch: Sequence[Observation]) -> None:
+        for observed in batch:
+            self._take(observed)
+
+    def _take(self, observed: Observation) -> None:
         leg = observed.leg
         labels = leg.side, observed.direction, leg.transport, observed.kind
         self.messages_total[labels] += 1
@@ -73,10 +105,11 @@ class Metrics:
             if method != m.LISTEN:
                 _count(self.upstream_request_duration_seconds[leg.upstream, method], observed.ms / 1000)
 
-    async def admit(self, exchange: Exchange) -> None:
+    def admit(self, exchange: Exchange) -> Awaitable[None]:
         self.exchanges_in_flight[method_label(exchange.call.method),] += 1
+        return AT_ONCE
 
-    async def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> None:
+    def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         method = method_label(exchange.call.method)
         asked = exchange.upstreams
         upstream = asked[0] if len(asked) == 1 else SEVERAL if asked else NONE
@@ -84,6 +117,7 @@ class Metrics:
         self.exchanges_total[method, upstream, outcome_of(exchange.call.method, outcome)] += 1
         if method != m.LISTEN:
             _count(self.exchange_duration_seconds[method, upstream], seconds)
+        return AT_ONCE
 
 
 def method_label(method: str | None) -> str:
@@ -92,15 +126,15 @@ def method_label(method: str | None) -> str:
 
 # How an exchange went, in one word of a few, for counting. Pure.
 
-OK = "ok"  # a result
-TOOL_ERROR = "tool_error"  # a tool's result with `isError`
+OK: Final = "ok"  # a result
+TOOL_ERROR: Final = "tool_error"  # a tool's result with `isError`
 
-ERROR = "error"  # of any other code
-_AS_IN_CODES = (
+ERROR: Final = "error"  # of any other code
+_AS_IN_CODES: Final = (
     *("parse_error", "invalid_request", "method_not_found", "invalid_params", "internal_error"),
     *("header_mismatch", "unsupported_version", "busy"),
 )
-_CLASSES = {
+_CLASSES: Final = {
     **{getattr(codes, word.upper()): word for word in _AS_IN_CODES},
     codes.RESOURCE_NOT_FOUND: "not_found",  # of the legacy revisions
     codes.MISSING_CLIENT_CAPABILITY: "missing_capability",
@@ -108,7 +142,7 @@ _CLASSES = {
     codes.UPSTREAM_TIMEOUT: "timeout",  # it did not answer
 }
 
-METHODS = frozenset(
+METHODS: Final = frozenset(
     value
     for name, value in vars(m).items()
     if name.isupper() and isinstance(value, str) and value != m.MISSED

@@ -83,6 +83,7 @@ _COUNTED: tuple[tuple[str, Labels, str], ...] = (
 
 def snapshot(metrics: Metrics, gauges: Iterable[Family] = ()) -> list[Family]:
     """All metrics at one time. Copies values and nothing more, so that it takes little time."""
+    metrics.settle()
     found = [Family("mcpmux_build_info", "Version of mcpmux.", ("version",), {(__version__,): 1})]
     for name, labels, about in _COUNTED:
         counts: Mapping[Labels, Any] = getattr(metrics, name)

@@ -78,6 +78,8 @@ class Spans:
     _clock: Callable[[], float]
     propagate: bool = True
 
+    passes = False
+
     def __post_init__(self) -> None:
         self._open: dict[int, _OpenSpan] = {}
         self._arrived: OrderedDict[int, Id] = OrderedDict()

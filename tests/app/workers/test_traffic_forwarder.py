@@ -36,7 +36,7 @@ class Worker:
         now = trio.current_time()
         unread = (leg, direction, data, now, None, exchange, False)
         (seen,) = observe([unread], self._exchanges)  # type: ignore[list-item]
-        self.forwarder.take(seen)
+        self.forwarder.take_all([seen])
         return seen.exchange
 
     def exchange(self, answered: bool = True) -> int:
