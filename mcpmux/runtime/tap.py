@@ -18,8 +18,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import trio
 
 from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
-from mcpmux.protocol.envelope import members_of, text_of
+from mcpmux.protocol.envelope import ErrorReply, Reply, members_of, text_of, value_of
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
@@ -66,6 +67,44 @@ class Leg:
         self.revision, self.name, self.introduction, self.meta = revision, name, None, None
 
 
+class Said:
+    """What a message says, as whoever has read it already tells the tap: it is not read once more then.
+
+    `kind`: "request", "result" or "error". `method` and `target`: of a request. `code`: of an error.
+    `failed`: true for the result of a tool that failed, None for any other.
+    """
+
+    __slots__ = ("code", "failed", "id", "kind", "method", "target")
+
+    def __init__(
+        self,
+        kind: str,
+        id: Id | None,  # noqa: A002 - the field's name
+        method: str = "",
+        target: str | None = None,
+        code: int | None = None,
+        failed: bool | None = None,
+    ) -> None:
+        self.kind, self.id, self.method, self.target = kind, id, method, target
+        self.code, self.failed = code, failed
+
+
+def said_in_answer(answer: Reply | ErrorReply | None, method: str) -> Said | None:
+    """What the answer to a request of that method says; None when that is not known."""
+    if isinstance(answer, ErrorReply):
+        return Said("error", answer.id, code=answer.code)
+    if answer is None or answer.members is None:
+        return None
+    return said_in_result(answer.id, answer.members, method)
+
+
+def said_in_result(request_id: Id, result: Fields, method: str) -> Said:
+    """The same of a result."""
+    failed = result.get("isError") if method == m.TOOLS_CALL else None
+    is_failed = True if failed is not None and value_of(failed) is True else None
+    return Said("result", request_id, failed=is_failed)
+
+
 class Tap(Protocol):
     """Watches the traffic."""
 
@@ -83,17 +122,24 @@ class Tap(Protocol):
         """A leg is over."""
 
     def message_passed(
-        self, leg: Leg, direction: Direction, message: bytes, status: int | None = None
+        self,
+        leg: Leg,
+        direction: Direction,
+        message: bytes,
+        status: int | None = None,
+        said: Said | None = None,
     ) -> None:
         """A message as it is on the wire, with the HTTP status that it came or goes with.
 
         What mcpmux sends belongs to the exchange in `EXCHANGE`, or to that of the request it answers.
         """
 
-    def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
+    def exchange_of(
+        self, leg: Leg, request_id: Id, message: bytes | None = None, said: Said | None = None
+    ) -> int:
         """The number of the exchange that a client's request has begun, which `message_passed` was told of.
 
-        `message`: the request, when `message_passed` was told of nothing else; with it this costs less.
+        `message`: the request, when `message_passed` was told of nothing else, and what it says.
         """
 
     def admit(
@@ -145,10 +191,14 @@ class Watch:
         self.tap, self.leg, self.trace = tap, leg, trace
 
     def begin(
-        self, request_id: Id, headers: Mapping[str, str] = NO_HEADERS, message: bytes | None = None
+        self,
+        request_id: Id,
+        headers: Mapping[str, str] = NO_HEADERS,
+        message: bytes | None = None,
+        said: Said | None = None,
     ) -> None:
         """From now on this task works for a client's request, which the tap has seen. See `exchange_of`."""
-        EXCHANGE.set(self.tap.exchange_of(self.leg, request_id, message))
+        EXCHANGE.set(self.tap.exchange_of(self.leg, request_id, message, said))
         ORIGIN.set(Origin(self.leg, headers))
 
     def routed(self, upstream: str) -> None:

@@ -39,7 +39,6 @@ T = TypeVar("T", Params, Result)
 
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
 
-_DATA: Final = 2  # of UnreadMessage
 _EXCHANGE: Final = 0  # of PendingRequest
 _OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
@@ -64,20 +63,23 @@ def observe(unread: Iterable[UnreadMessage], numbers: Iterator[int]) -> list[Obs
     """Observations of messages in order, one for each member of a batch. `numbers`: of new exchanges."""
     observed: list[Observation] = []
     for each in unread:
-        try:
-            envelope = read_envelope(each[_DATA])
-        except BadMessage:
-            observed += _read_batch(each, numbers)
-        else:  # half of all are answers
-            observed.append(
-                _answer(each, envelope) if envelope.method is UNSET else _relate(each, envelope, numbers)
-            )
+        said = each.said
+        if said is None:
+            try:
+                observed.append(_read(each, numbers))
+            except BadMessage:
+                observed += _read_batch(each, numbers)
+        elif said.kind == "request" and said.id is not None:
+            observed.append(_request(each, said.id, said.method, said.target, numbers))
+        else:
+            observed.append(_answer(each, said.id, said.code, said.failed))
     return observed
 
 
 def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observation]:
     """The members of a batch; one invalid message for anything else."""
-    leg, direction, data, at, status, exchange, _ = unread
+    leg, direction, data, at = unread.leg, unread.direction, unread.data, unread.at
+    exchange, status = unread.exchange, unread.status
     try:
         parts = split_batch(data) if is_batch(data) else [data]
     except BadMessage:
@@ -85,31 +87,46 @@ def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observati
     observed: list[Observation] = []
     for part in parts:
         try:
-            member: UnreadMessage = (leg, direction, part, at, status, exchange, False)
-            observed.append(_relate(member, read_envelope(part), numbers))
+            observed.append(_read(UnreadMessage(leg, direction, part, at, status, exchange), numbers))
         except BadMessage as bad:
             invalid = Observation(leg, direction, part, at, "invalid", exchange, id=bad.id, status=status)
             observed.append(invalid)
     return observed
 
 
-def _relate(unread: UnreadMessage, envelope: Envelope, numbers: Iterator[int]) -> Observation:
-    method = envelope.method
+def _read(unread: UnreadMessage, numbers: Iterator[int]) -> Observation:
+    """Raises BadMessage."""
+    envelope = read_envelope(unread.data)
+    method, request_id = envelope.method, envelope.id
     if method is UNSET:
-        return _answer(unread, envelope)
-    leg, direction, data, at, status, exchange, has_begun = unread
-    request_id, params = envelope.id, envelope.params or NO_PARAMS
+        code = envelope.error.code if envelope.error is not UNSET else None
+        failed = envelope.result is not UNSET and envelope.result.isError is True
+        return _answer(unread, None if request_id is UNSET else request_id, code, failed or None)
+    params = envelope.params or NO_PARAMS
     if request_id is UNSET or request_id is None:
-        if method == m.CANCELLED:
-            exchange = _cancelled(leg, direction, params.requestId) or exchange
-        elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
-            token = params.progressToken
-            exchange = exchange_of(leg, "out", token) if _is_id(token) else _only_exchange(leg)
-        about = params.target
-        return Observation(
-            leg, direction, data, at, "notification", exchange, method, target=about, status=status
-        )
-    if direction == "in" and not has_begun:
+        return _notification(unread, method, params)
+    about = params.uri if type(params.uri) is str else params.target
+    return _request(unread, request_id, method, about, numbers)
+
+
+def _notification(unread: UnreadMessage, method: str, params: Params) -> Observation:
+    leg, direction, exchange = unread.leg, unread.direction, unread.exchange
+    if method == m.CANCELLED:
+        exchange = _cancelled(leg, direction, params.requestId) or exchange
+    elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
+        token = params.progressToken
+        exchange = exchange_of(leg, "out", token) if _is_id(token) else _only_exchange(leg)
+    kind, about = "notification", params.target
+    return Observation(
+        leg, direction, unread.data, unread.at, kind, exchange, method, target=about, status=unread.status
+    )
+
+
+def _request(
+    unread: UnreadMessage, request_id: Id, method: str, about: str | None, numbers: Iterator[int]
+) -> Observation:
+    leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
+    if direction == "in" and not unread.has_begun:
         if leg.side == "client":
             exchange = next(numbers)
         elif not exchange:
@@ -118,26 +135,27 @@ def _relate(unread: UnreadMessage, envelope: Envelope, numbers: Iterator[int]) -
     pending[request_id] = exchange, method, at, False
     if len(pending) > PENDING_LIMIT:
         del pending[next(iter(pending))]
-    about = params.uri if type(params.uri) is str else params.target
+    kind, status = "request", unread.status
     return Observation(
-        leg, direction, data, at, "request", exchange, method, request_id, about, None, None, None, status
+        leg, direction, unread.data, at, kind, exchange, method, request_id, about, None, None, None, status
     )
 
 
-def _answer(unread: UnreadMessage, envelope: Envelope) -> Observation:
-    leg, direction, data, at, status, exchange, _ = unread
-    method = ms = failed = request_id = code = None
-    if envelope.id is not UNSET and envelope.id is not None:
-        request_id = envelope.id
+def _answer(
+    unread: UnreadMessage, request_id: Id | None, code: int | None, failed: bool | None
+) -> Observation:
+    """`failed`: whether a result has `isError`, which means something if a tool was called."""
+    leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
+    method = ms = None
+    if request_id is not None:
         pending = (leg.notes or _pending(leg))[direction == "in"].pop(request_id, None)
         if pending is not None:
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
-    kind = "result"
-    if envelope.error is not UNSET:
-        kind, code = "error", envelope.error.code
-    elif method == m.TOOLS_CALL and envelope.result is not UNSET and envelope.result.isError is True:
-        failed = True
+    kind = "result" if code is None else "error"
+    if failed and (code is not None or method != m.TOOLS_CALL):
+        failed = None
+    data, status = unread.data, unread.status
     return Observation(
         leg, direction, data, at, kind, exchange, method, request_id, None, code, failed, ms, status
     )

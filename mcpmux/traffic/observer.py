@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
-from mcpmux.runtime.tap import Direction, Leg
+from mcpmux.runtime.tap import Direction, Leg, Said
 from mcpmux.traffic.record import ANSWERS
 
 
@@ -69,11 +69,28 @@ class Observation:
         return self.direction == ("in" if self.kind in ANSWERS else "out")
 
 
-UnreadMessage: TypeAlias = tuple[Leg, Direction, bytes, float, int | None, int, bool]
-"""A message whose envelope has not been read: leg, direction, data, when, HTTP status, exchange.
+class UnreadMessage:
+    """A message that has not been looked at. `said`: what it says, if somebody has read it.
 
-The exchange is the one that is worked for, or, if the last member says so, its own.
-"""
+    `exchange`: the one that is worked for, or, once it `has_begun` one, its own.
+    """
+
+    __slots__ = ("at", "data", "direction", "exchange", "has_begun", "leg", "said", "status")
+
+    def __init__(
+        self,
+        leg: Leg,
+        direction: Direction,
+        data: bytes,
+        at: float,
+        status: int | None = None,
+        exchange: int = 0,
+        said: Said | None = None,
+    ) -> None:
+        self.leg, self.direction, self.data, self.at = leg, direction, data, at
+        self.status, self.exchange, self.said = status, exchange, said
+        self.has_begun = False
+
 
 PendingRequest: TypeAlias = tuple[int, str, float, bool]
 """A request that is not answered: its exchange, its method, when it was made, whether it was taken back."""

@@ -15,7 +15,7 @@ import trio
 
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
-from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg
+from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg, Said
 from mcpmux.traffic.correlation import exchange_of, observe
 from mcpmux.traffic.observer import (
     BATCH,
@@ -68,7 +68,12 @@ class Recorder:
         leg.notes = None
 
     def message_passed(
-        self, leg: Leg, direction: Direction, message: bytes, status: int | None = None
+        self,
+        leg: Leg,
+        direction: Direction,
+        message: bytes,
+        status: int | None = None,
+        said: Said | None = None,
     ) -> None:
         if not self._has_observers:
             return
@@ -76,7 +81,7 @@ class Recorder:
         if not waiting:
             for observer in self._batch_observers:
                 observer.expect(self.settle)
-        waiting.append((leg, direction, message, self._clock(), status, EXCHANGE.get(), False))
+        waiting.append(UnreadMessage(leg, direction, message, self._clock(), status, EXCHANGE.get(), said))
         if len(waiting) >= self._most_waiting or len(message) > LONG_BYTES:
             self.settle()
 
@@ -92,15 +97,16 @@ class Recorder:
         for observer in self._batch_observers:
             observer.take_all(batch)
 
-    def exchange_of(self, leg: Leg, request_id: Id, message: bytes | None = None) -> int:
+    def exchange_of(
+        self, leg: Leg, request_id: Id, message: bytes | None = None, said: Said | None = None
+    ) -> int:
         if not self._has_observers:
             return next(self._numbers)
         if message is not None and self._waiting:
-            said_by, direction, data, at, status, _, _ = self._waiting[-1]
-            if data is message and said_by is leg:
-                number = next(self._numbers)
-                self._waiting[-1] = (leg, direction, data, at, status, number, True)
-                return number
+            last = self._waiting[-1]
+            if last.data is message and last.leg is leg:
+                last.said, last.has_begun, last.exchange = said, True, next(self._numbers)
+                return last.exchange
         self.settle()
         return exchange_of(leg, "in", request_id)
 

@@ -17,7 +17,9 @@ from mcpmux.cli.main import is_compiled
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.mux import rewrite
 from mcpmux.protocol.envelope import LARGE_BYTES
+from mcpmux.protocol.raw_json import Id
 from mcpmux.runtime.duplex_channel import DuplexChannel
+from mcpmux.runtime.tap import Leg, Said
 from mcpmux.runtime.upstreams import http_channel
 from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_peer import PendingHttpRequest
@@ -226,6 +228,52 @@ async def test_what_is_counted_traced_and_written_before_it_is_answered_takes_no
             assert found.has_no_task
             assert len(memory.of_kind(SpanKind.SERVER)) == len(memory.of_kind(SpanKind.CLIENT)) == 5
         audit.close()
+
+
+class Comparing:
+    """Is told what a recorder is told, and holds what is said of messages against what is in them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.compared: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._recorder, name)
+
+    def message_passed(
+        self, leg: Leg, direction: Any, message: bytes, status: int | None = None, said: Said | None = None
+    ) -> None:
+        self._compare(message, said)
+        self._recorder.message_passed(leg, direction, message, status, said)
+
+    def exchange_of(self, leg: Leg, request_id: Id, message: bytes = b"", said: Said | None = None) -> int:
+        self._compare(message, said)
+        return self._recorder.exchange_of(leg, request_id, message, said)
+
+    def _compare(self, message: bytes, said: Said | None) -> None:
+        if said is None:
+            return
+        found = json.loads(message)
+        self.compared.append(said.kind)
+        assert said.id == found["id"]
+        assert said.code == found.get("error", {}).get("code")
+        assert said.kind == ("request" if "method" in found else "error" if "error" in found else "result")
+        if said.kind == "request":
+            params = found.get("params", {})
+            assert (said.method, said.target) == (found["method"], params.get("uri", params.get("name")))
+
+
+@ERAS
+async def test_what_is_said_of_messages_is_what_they_say(server, era, monkeypatch):
+    tap = Comparing(Recorder([], [], trio.current_time, [Metrics()]))
+    async with asking(server, era, monkeypatch, {"tap": tap}) as found:
+        server.gate.set()
+        tap.compared.clear()
+        for number, call in enumerate([*PLAIN, ("tools/call", {"name": "nothing"})]):
+            await found.ask(*call, number)
+        legs = 2 if server.over == HTTP and not server.streams else 1
+        assert tap.compared.count("request") >= len(PLAIN) * legs
+        assert tap.compared.count("result") >= len(PLAIN) * legs
 
 
 async def test_a_call_of_a_session_that_is_cut_off_by_a_stop_is_cancelled_for_whoever_watches():

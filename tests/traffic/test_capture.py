@@ -25,7 +25,7 @@ from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_ca
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
 from mcpmux.traffic.capture.line import encode_lines, to_record
 from mcpmux.traffic.correlation import observe
-from mcpmux.traffic.observer import Observation
+from mcpmux.traffic.observer import Observation, UnreadMessage
 from mcpmux.traffic.record import Record, Run, decode_record, encode_record
 from mcpmux.traffic.recorder import BATCH, Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -43,12 +43,12 @@ def ask(client: Leg, exchanges: Iterator[int], text: str = "", **params: Any) ->
         "method": "tools/call",
         "params": {"name": "t", **params, "x": text},
     }
-    return observe([(client, "in", json.dumps(message).encode(), 101.25, None, 0, False)], exchanges)[0]
+    return observe([UnreadMessage(client, "in", json.dumps(message).encode(), 101.25)], exchanges)[0]
 
 
 def record_of(data: bytes, level: str = "full", body_bytes: int = 4096) -> Record:
     """The record that a reader gets of a message that a client sends."""
-    seen = observe([(Leg("client", "c1", "http"), "in", data, 101.25, None, 0, False)], itertools.count(1))[0]
+    seen = observe([UnreadMessage(Leg("client", "c1", "http"), "in", data, 101.25)], itertools.count(1))[0]
     (line,) = encode_lines(RUN, REDACTOR, body_bytes, 7, level, [seen])
     assert line.count(b"\n") == 1
     json.loads(line)

@@ -4,7 +4,11 @@ import json
 from itertools import count
 from typing import Any
 
-from mcpmux.runtime.tap import Leg
+import pytest
+
+from mcpmux.protocol.call import target_in
+from mcpmux.protocol.envelope import ErrorReply, Reply, decode_message, decode_reply, decode_request
+from mcpmux.runtime.tap import Leg, Said, said_in_answer
 from mcpmux.traffic.correlation import PENDING_LIMIT, exchange_of, observe
 from mcpmux.traffic.observer import Observation, UnreadMessage
 
@@ -21,13 +25,13 @@ class Play:
     def pass_(self, leg: Leg, direction: Any, exchange: int = 0, **message: Any) -> Observation:
         self.now += 1
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        (seen,) = observe([(leg, direction, data, self.now, None, exchange, False)], self.exchanges)
+        (seen,) = observe([UnreadMessage(leg, direction, data, self.now, None, exchange)], self.exchanges)
         assert seen.data == data
         return seen
 
 
 def said(client: Leg, data: bytes) -> UnreadMessage:
-    return client, "in", data, 0.0, None, 0, False
+    return UnreadMessage(client, "in", data, 0.0)
 
 
 def test_an_exchange_is_followed_over_both_legs():
@@ -129,10 +133,48 @@ def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     play = Play()
     first, second = (b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number for number in (1, 2))
     number = next(play.exchanges)
-    begun: UnreadMessage = (play.client, "in", second, 0.0, None, number, True)
+    begun = UnreadMessage(play.client, "in", second, 0.0, None, number)
+    begun.has_begun = True
     assert [seen.exchange for seen in observe([said(play.client, first), begun], play.exchanges)] == [2, 1]
     assert exchange_of(play.client, "in", 2) == 1
     assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
+
+
+ASKED = [
+    ("resources/read", {"uri": "memo:1"}),
+    ("tools/call", {"name": "t", "arguments": {"uri": "x"}}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}}),
+    ("tools/list", {}),
+]
+ANSWERED: list[Any] = [
+    {"result": {}},
+    {"result": {"isError": True, "content": []}},
+    {"result": {"isError": False}},
+    {"result": {"isError": "true"}},
+    {"error": {"code": -32602, "message": "no", "data": {"isError": True}}},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked[0])
+@pytest.mark.parametrize("answered", ANSWERED)
+def test_a_message_that_was_read_already_is_observed_as_if_it_were_read(asked: Any, answered: Any):
+    (method, params), seen = asked, []
+    data = json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).encode()
+    back = json.dumps({"jsonrpc": "2.0", "id": 7, **answered}).encode()
+    request, answer = decode_request(data), decode_reply(back) or decode_message(back)
+    assert request is not None
+    assert request.members is not None
+    assert isinstance(answer, Reply | ErrorReply)
+    says = Said("request", request.id, request.method, target_in(request.members))
+    for said_of in ((None, None), (says, said_in_answer(answer, method))):
+        leg = Leg("client", "c1", "http")
+        messages = [
+            UnreadMessage(leg, "in", data, 1.0, said=said_of[0]),
+            UnreadMessage(leg, "out", back, 2.0, 200, said=said_of[1]),
+        ]
+        found = observe(messages, count(1))
+        seen.append([(each.data, each.at, each.direction, *each.facts()) for each in found])
+    assert seen[0] == seen[1]
 
 
 def test_what_is_never_answered_is_forgotten():
@@ -146,7 +188,6 @@ def test_what_is_never_answered_is_forgotten():
 def test_how_long_an_answer_took_is_told_to_the_microsecond():
     exchanges, leg = count(1), Leg("upstream", "docs", "stdio", "docs")
     asked, answer = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
-    _, seen = observe(
-        [(leg, "out", asked, 7.0, None, 0, False), (leg, "in", answer, 7.01234567, None, 0, False)], exchanges
-    )
+    messages = [UnreadMessage(leg, "out", asked, 7.0), UnreadMessage(leg, "in", answer, 7.01234567)]
+    _, seen = observe(messages, exchanges)
     assert seen.ms == 12.346

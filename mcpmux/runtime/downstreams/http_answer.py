@@ -35,7 +35,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
-from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.tap import Said, Watch, said_in_result
 from mcpmux.transports.http.server_connection import NEW, HttpReply
 from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 
@@ -136,6 +136,8 @@ async def respond(
             if len(value) > LARGE_BYTES and parts is None:
                 parts = encode_large_reply(request.id, result)
         status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
+        if isinstance(reply.tap, WatchedReply):
+            reply.tap.said = said_in_result(request.id, result, request.method)
         del result  # nothing has to be kept while it is sent but what is sent
     except Exception as error:
         started = reply.started
@@ -171,10 +173,12 @@ class WatchedReply:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
+        self.said: Said | None = None  # by the body that comes next
 
     def see_body(self, status: int, body: bytes) -> None:
+        said, self.said = self.said, None
         if body:
-            self.watch.tap.message_passed(self.watch.leg, "out", body, status)
+            self.watch.tap.message_passed(self.watch.leg, "out", body, status, said)
 
     def see_stream(self, status: int, data: bytes) -> None:
         self._status = status

@@ -33,7 +33,7 @@ from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call, Notify
+from mcpmux.protocol.call import VERSION, Call, Notify, target_in
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -75,7 +75,7 @@ from mcpmux.runtime.downstreams.http_answer import (
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.runtime.tap import EXCHANGE, Tap, Watch
+from mcpmux.runtime.tap import EXCHANGE, Said, Tap, Watch
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
@@ -294,7 +294,10 @@ class HttpEndpoint:
     def _take_request(self, message: Request, request: HttpRequest, reply: HttpReply) -> Handling:
         streams = "text/event-stream" in request.headers.get("accept", "")
         if isinstance(reply.tap, WatchedReply):
-            reply.tap.watch.begin(message.id, request.headers, request.body)
+            said = None
+            if message.members is not None:
+                said = Said("request", message.id, message.method, target_in(message.members))
+            reply.tap.watch.begin(message.id, request.headers, request.body, said)
         try:
             params = message.params if message.members is None else message.members
             call = Call.of(message.method, params, principal=request.principal)

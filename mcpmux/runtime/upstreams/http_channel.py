@@ -57,7 +57,7 @@ from mcpmux.protocol.tasks import related_task
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.tap import EXCHANGE
+from mcpmux.runtime.tap import EXCHANGE, said_in_answer
 from mcpmux.runtime.upstreams.http_peer import (
     FAREWELL_SECONDS,
     REFUSALS,
@@ -215,9 +215,9 @@ class HttpChannel(Channel):
                 answer = self._take_event(pending, come)
             elif come:
                 pending.whole = come  # for a task that reads on, if it is no answer
-                if peer.watched:
-                    peer.note(come, 200)
                 answer = answer_in(come, pending)
+                if peer.watched:
+                    peer.note(come, 200, said_in_answer(answer, pending.call.method))
                 if answer is not None:
                     sent.release()
         except Exception as error:
@@ -251,7 +251,7 @@ class HttpChannel(Channel):
         answer = answer_in(begun[0], pending)
         if answer is not None:
             if peer.watched:
-                peer.note(begun[0], 200)
+                peer.note(begun[0], 200, said_in_answer(answer, pending.call.method))
             response.finish()
         return answer
 

@@ -28,7 +28,7 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call
+from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call, target_in
 from mcpmux.protocol.codes import (
     INVALID_REQUEST,
     SERVER_ERROR,
@@ -60,7 +60,7 @@ from mcpmux.protocol.headers import (
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.duplex_channel import Answer
-from mcpmux.runtime.tap import TRACE_HEADERS, Watch
+from mcpmux.runtime.tap import TRACE_HEADERS, Said, Watch
 from mcpmux.transports.http.client import (
     EVENT_STREAM,
     JSON_TYPE,
@@ -302,7 +302,8 @@ class HttpPeer:
             "POST", self._target, headers, body, idempotent=idempotent, more=more, hear=hear
         )
         if sent is not None and self._watch is not None:
-            self._watch.tap.message_passed(self._watch.leg, "out", body)
+            said = Said("request", request_id, call.method, target_in(call.params))
+            self._watch.tap.message_passed(self._watch.leg, "out", body, None, said)
         return sent
 
     async def ask(self, call: Call, body: bytes, sent: HttpResponse | None = None) -> HttpResponse:
@@ -403,10 +404,10 @@ class HttpPeer:
         retry_after = read_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
         return HttpStatusError(status, body, move, retry_after)
 
-    def note(self, data: bytes, status: int) -> None:
+    def note(self, data: bytes, status: int, said: Said | None = None) -> None:
         """The body of a response, or an event of its stream, has been read: whoever watches may see it."""
         if self._watch is not None and data:
-            self._watch.tap.message_passed(self._watch.leg, "in", data, status)
+            self._watch.tap.message_passed(self._watch.leg, "in", data, status, said)
 
     def messages_of(self, data: bytes, status: int) -> Sequence[Message]:
         """Those in an event: one, none (it may only carry an id), or a batch. `status`: of its stream."""

@@ -74,14 +74,21 @@ class Metrics:
 
     def __init__(self) -> None:
         self.settle: Callable[[], None] = lambda: None
-        self.messages_total: defaultdict[Labels, int] = defaultdict(int)
-        self.message_bytes_total: defaultdict[Labels, int] = defaultdict(int)
+        self._messages: dict[Labels, list[int]] = {}  # how many, and their bytes
         self.notifications_total: Counter[Labels] = Counter()
         self.exchanges_total: Counter[Labels] = Counter()
         self.exchange_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.upstream_requests_total: Counter[Labels] = Counter()
         self.upstream_request_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
         self.exchanges_in_flight: Counter[Labels] = Counter()
+
+    @property
+    def messages_total(self) -> dict[Labels, int]:
+        return {labels: number for labels, (number, _) in self._messages.items()}
+
+    @property
+    def message_bytes_total(self) -> dict[Labels, int]:
+        return {labels: size for labels, (_, size) in self._messages.items()}
 
     def expect(self, settle: Callable[[], None]) -> None:
         self.settle = settle
@@ -93,8 +100,11 @@ class Metrics:
     def _take(self, observed: Observation) -> None:
         leg = observed.leg
         labels = leg.side, observed.direction, leg.transport, observed.kind
-        self.messages_total[labels] += 1
-        self.message_bytes_total[labels] += len(observed.data)
+        counts = self._messages.get(labels)
+        if counts is None:
+            counts = self._messages[labels] = [0, 0]
+        counts[0] += 1
+        counts[1] += len(observed.data)
         if observed.kind == "notification":
             self.notifications_total[leg.side, observed.direction, method_label(observed.method)] += 1
         elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":

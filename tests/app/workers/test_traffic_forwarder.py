@@ -16,7 +16,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.correlation import observe
-from mcpmux.traffic.observer import Exchange
+from mcpmux.traffic.observer import Exchange, UnreadMessage
 
 REQUEST = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -34,8 +34,8 @@ class Worker:
     def see(self, leg: Leg, direction: str, data: bytes, exchange: int = 0) -> int:
         """The exchange that it belongs to."""
         now = trio.current_time()
-        unread = (leg, direction, data, now, None, exchange, False)
-        (seen,) = observe([unread], self._exchanges)  # type: ignore[list-item]
+        unread = UnreadMessage(leg, direction, data, now, None, exchange)  # type: ignore[arg-type]
+        (seen,) = observe([unread], self._exchanges)
         self.forwarder.take_all([seen])
         return seen.exchange
 
