@@ -10,7 +10,7 @@ more than one upstream was asked for; no upstream can have such a name.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -55,6 +55,10 @@ def _new_histogram() -> list[float]:
     return [0] * (len(SECONDS) + 2)
 
 
+def _add(counts: dict[Labels, int], labels: Labels, number: int) -> None:
+    counts[labels] = counts.get(labels, 0) + number
+
+
 def _count(histogram: list[float], seconds: float) -> None:
     histogram[bisect_left(SECONDS, seconds)] += 1
     histogram[-1] += seconds
@@ -75,12 +79,12 @@ class Metrics:
     def __init__(self) -> None:
         self.settle: Callable[[], None] = lambda: None
         self._messages: dict[Labels, list[int]] = {}  # how many, and their bytes
-        self.notifications_total: Counter[Labels] = Counter()
-        self.exchanges_total: Counter[Labels] = Counter()
+        self.notifications_total: dict[Labels, int] = {}
+        self.exchanges_total: dict[Labels, int] = {}
         self.exchange_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
-        self.upstream_requests_total: Counter[Labels] = Counter()
+        self.upstream_requests_total: dict[Labels, int] = {}
         self.upstream_request_duration_seconds: defaultdict[Labels, list[float]] = defaultdict(_new_histogram)
-        self.exchanges_in_flight: Counter[Labels] = Counter()
+        self.exchanges_in_flight: dict[Labels, int] = {}
 
     @property
     def messages_total(self) -> dict[Labels, int]:
@@ -106,25 +110,25 @@ class Metrics:
         counts[0] += 1
         counts[1] += len(observed.data)
         if observed.kind == "notification":
-            self.notifications_total[leg.side, observed.direction, method_label(observed.method)] += 1
+            _add(self.notifications_total, (leg.side, observed.direction, method_label(observed.method)), 1)
         elif observed.ms is not None and leg.upstream is not None and observed.direction == "in":
             method = method_label(observed.method)
             answered = TOOL_ERROR if observed.failed else OK
             outcome = answered if observed.code is None else _CLASSES.get(observed.code, ERROR)
-            self.upstream_requests_total[leg.upstream, method, outcome] += 1
+            _add(self.upstream_requests_total, (leg.upstream, method, outcome), 1)
             if method != m.LISTEN:
                 _count(self.upstream_request_duration_seconds[leg.upstream, method], observed.ms / 1000)
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
-        self.exchanges_in_flight[method_label(exchange.call.method),] += 1
+        _add(self.exchanges_in_flight, (method_label(exchange.call.method),), 1)
         return AT_ONCE
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         method = method_label(exchange.call.method)
         asked = exchange.upstreams
         upstream = asked[0] if len(asked) == 1 else SEVERAL if asked else NONE
-        self.exchanges_in_flight[method,] -= 1
-        self.exchanges_total[method, upstream, outcome_of(exchange.call.method, outcome)] += 1
+        _add(self.exchanges_in_flight, (method,), -1)
+        _add(self.exchanges_total, (method, upstream, outcome_of(exchange.call.method, outcome)), 1)
         if method != m.LISTEN:
             _count(self.exchange_duration_seconds[method, upstream], seconds)
         return AT_ONCE
@@ -162,18 +166,17 @@ METHODS: Final = frozenset(
 
 def outcome_of(method: str, outcome: Fields | BaseException) -> str:
     """The word for an exchange's result, or for what it ended with."""
+    if not isinstance(outcome, BaseException):
+        if method == m.TOOLS_CALL and is_tool_error(outcome):
+            return TOOL_ERROR
+        kind = outcome.get("resultType")
+        return "input_required" if kind is not None and text_of(kind) == "input_required" else OK
     if isinstance(outcome, Refused):  # by a rule of mcpmux
         return "refused"
     if isinstance(outcome, RpcError):
         return _CLASSES.get(outcome.code, ERROR)
-    if isinstance(outcome, trio.Cancelled):  # by the client, or by a stop
-        return "cancelled"
-    if isinstance(outcome, BaseException):  # mcpmux failed
-        return "broken"
-    if method == m.TOOLS_CALL and is_tool_error(outcome):
-        return TOOL_ERROR
-    kind = outcome.get("resultType")
-    return "input_required" if kind is not None and text_of(kind) == "input_required" else OK
+    # "cancelled" by the client, or by a stop; or mcpmux has failed.
+    return "cancelled" if isinstance(outcome, trio.Cancelled) else "broken"
 
 
 def is_tool_error(result: Fields) -> bool:
