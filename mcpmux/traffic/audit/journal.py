@@ -159,13 +159,10 @@ class Audit:
                 self._succeeded(group)
 
     async def _gather(self) -> None:
-        """Let exchanges that are about to end do so, if there are any: one write is for all of them.
-
-        Half of them are enough: the others are worked on while the disk is.
-        """
+        """Let exchanges that are about to end do so, if there are any: one write is for all of them."""
         count, quiet = len(self._backlog), 0
         with trio.move_on_after(GATHER_SECONDS):
-            while count < min(self._open, self._group_limit) and quiet < QUIET_ROUNDS:
+            while self._open and count < self._group_limit and quiet < QUIET_ROUNDS:
                 await trio.lowlevel.checkpoint()
                 quiet = 0 if len(self._backlog) > count else quiet + 1
                 count = len(self._backlog)
