@@ -148,8 +148,9 @@ class Inline:
             return False
         finally:
             _running = outer
-        if pause is _OVER:
-            self._end(None)
+        if pause is _OVER:  # as `_end` has it
+            self.is_over = True
+            self._pauses = self._on_change = None
         return pause is _ASLEEP
 
     def _wake(self) -> None:

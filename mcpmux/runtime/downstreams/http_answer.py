@@ -37,6 +37,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
 from mcpmux.runtime.tap import Said, Watch, said_in_result
 from mcpmux.transports.http.server_connection import NEW, HttpReply
+from mcpmux.transports.inline import AT_ONCE
 from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
 
 log = structlog.get_logger()
@@ -149,7 +150,9 @@ async def respond(
         await reply.finish(encode_event(data))
     else:
         status = 200 if legacy else status
-        await reply.send(status, JSON if status == 200 else headers_of(status), data)
+        sent = reply.send(status, JSON if status == 200 else headers_of(status), data)
+        if sent is not AT_ONCE:
+            await sent
 
 
 async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Headers = ()) -> None:
