@@ -360,6 +360,7 @@ async def test_the_command_line_follows_the_stream():
         assert [record.leg for record in found] == ["client", "upstream", "upstream", "client"]
 
 
+@pytest.mark.interpreted
 async def test_a_reader_that_reads_nothing_misses_messages_and_hears_how_many(monkeypatch):
     monkeypatch.setattr(ring, "RECENT", 600)
     traffic = Traffic()
