@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,6 +88,17 @@ def constants_that_are_not_final(tree: ast.AST) -> Found:
                     yield node
 
 
+def bare_raises_behind_awaits(tree: ast.AST) -> Found:
+    """They raise what is handled by whoever wakes the coroutine, if anything. An error has a name."""
+    waits = ast.Await | ast.AsyncWith | ast.AsyncFor
+    for handler in ast.walk(tree):
+        if isinstance(handler, ast.ExceptHandler):
+            inside = list(ast.walk(handler))
+            first = min((node.lineno for node in inside if isinstance(node, waits)), default=math.inf)
+            raises = (node for node in inside if isinstance(node, ast.Raise) and node.exc is None)
+            yield from (node for node in raises if node.lineno > first)
+
+
 def generators_made_coroutines(tree: ast.AST) -> Found:
     """What is not compiled cannot await them, nor does trio start them. A class has `__await__` instead."""
     for node in ast.walk(tree):
@@ -103,6 +115,7 @@ def async_generators(tree: ast.AST) -> Found:
 
 RULES = [
     async_generators,
+    bare_raises_behind_awaits,
     generators_made_coroutines,
     class_keywords,
     cached_properties,
@@ -125,6 +138,7 @@ def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found
     ("rule", "source"),
     [
         (async_generators, "async def f():\n yield 1\n\ndef g():\n yield 1"),
+        (bare_raises_behind_awaits, "try: pass\nexcept A:\n f()\n raise\nexcept B:\n await f()\n raise"),
         (generators_made_coroutines, "class A:\n @coroutine\n def a(self): yield"),
         (class_keywords, "class A(Struct, frozen=True): pass\nclass B(Struct): pass"),
         (class_keywords, "class A(metaclass=B): pass"),

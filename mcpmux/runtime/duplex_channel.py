@@ -158,7 +158,7 @@ class DuplexChannel(Channel):
                 if not self.closed.is_set():
                     self.give_up(error.with_traceback(None))
                     await self.closed.wait()
-                raise
+                raise error
 
     def _abandon(self, pending: PendingRequest) -> None:
         if self.closed.is_set() or pending.call.method == m.INITIALIZE:

@@ -242,7 +242,7 @@ async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -
         result = await work()
     except RpcError as answer:  # it waits until it is kept, as a result does
         await tap.ended(exchange, answer)
-        raise answer  # by its name: compiled, what is handled is forgotten while this sleeps
+        raise answer
     except BaseException as end:
         await in_task()
         with trio.move_on_after(LAST_SECONDS, shield=True):

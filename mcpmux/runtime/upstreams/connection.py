@@ -199,7 +199,7 @@ async def connect(
             if older is not None:
                 return await _initialize(older, client_info, capabilities, legacy)
             if eras is Eras.LEGACY_ONLY:
-                raise
+                raise refusal
             # A modern server that was too slow for the probe, or not asked, refuses `initialize`.
             facts = await _discover(channel, client_info)
             if facts is None:

@@ -273,10 +273,10 @@ class HttpChannel(Channel):
                     return  # it was taken back before
                 try:
                     pending.settle(await self._read_answer(pending))
-                except (trio.Cancelled, TransportClosed):
+                except (trio.Cancelled, TransportClosed) as end:
                     if pending.answer is None and not pending.unsent:
                         await self._say_cancelled(pending)
-                    raise
+                    raise end
         except McpmuxError as error:
             pending.settle(error)
         finally:
