@@ -1,17 +1,19 @@
-"""Rows: mcpmux beside the HTTP proxies that everybody knows, in front of the quickest server there is.
+"""Rows: mcpmux beside the HTTP proxies that everybody knows, in front of servers that are not ours.
 
-The servers are `lean.py`, and the client sleeps in its event loop while nothing comes, as clients do. In each
-round of a run everything is asked in turn. nginx and haproxy keep their connections on both sides, have one
-thread and know nothing of MCP: they show what a proxy in C costs. The relay passes bytes on and parses
-nothing: two receives, two sends and the waits for them, which is the kernel's part.
+The servers are `lean.py`, the quickest that Python has, or made with the official Python SDK, as many are.
+The client sleeps in its event loop while nothing comes, as clients do. In each round of a run everything is
+asked in turn. nginx and haproxy keep their connections on both sides, have one thread and know nothing of
+MCP: they show what a proxy in C costs. The relay passes bytes on and parses nothing: two receives, two sends
+and the waits for them, which is the kernel's part.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,7 +24,7 @@ from benchmarks.compiled import is_compiled
 from benchmarks.goal import Goal, at_least, at_most, spread_of
 from benchmarks.load import Tally
 from benchmarks.naming import READ, Load, exposed_subjects, http_config
-from benchmarks.peers.install import CannotRun
+from benchmarks.peers.install import PIP, CannotRun, Environment, install
 from benchmarks.peers.peer import Launch
 from benchmarks.peers.running import Running, free_port, listening
 from benchmarks.process import Child
@@ -33,6 +35,8 @@ from mcpmux.protocol import method as m
 ASLEEP = READ._replace(awake=False)
 CALL = ASLEEP._replace(method=m.TOOLS_CALL, subjects=[TOOL])
 START_SECONDS = 10
+SDK_PROGRAM = Path(__file__).parent / "peers" / "programs" / "sdk_server.py"
+SDK = Environment(PIP, "mcp", ("mcp>=2.3,<3", "uvicorn", "uvloop", "httptools"))
 
 NGINX_CONFIG = """\
 daemon off;
@@ -60,6 +64,7 @@ http {{
       proxy_pass http://servers;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
+      proxy_set_header Host $http_host;
     }}
   }}
 }}
@@ -121,20 +126,57 @@ class Target(NamedTuple):
     process: Used
 
 
+class Servers(NamedTuple):
+    """What is asked directly: its URLs, and the process that serves them."""
+
+    urls: Sequence[str]
+    process: Used
+
+
+Start = Callable[[Bench], AbstractContextManager[Servers]]
+
+
+@contextmanager
+def _lean(bench: Bench) -> Iterator[Servers]:
+    with bench.upstream(UPSTREAMS, "--era", ASLEEP.era, server="benchmarks.lean") as process:
+        yield Servers(process.lines(UPSTREAMS), process)
+
+
+@contextmanager
+def _sdk(bench: Bench) -> Iterator[Servers]:
+    """Raises CannotRun."""
+    python = install("python-sdk", SDK).python
+    ports = [free_port() for _ in range(UPSTREAMS)]
+    launch = Launch([python, "-P", "-O", str(SDK_PROGRAM), *map(str, ports)])
+    with TemporaryDirectory() as folder, Running(launch, bench.load_core, Path(folder)) as process:
+        for port in ports:
+            process.wait_until(partial(listening, port), START_SECONDS)
+        yield Servers([f"http://127.0.0.1:{port}/mcp" for port in ports], process)
+
+
 def read(bench: Bench) -> list[Row]:
     """Small resources."""
-    return _rates(bench, "read 1 KB, 64 connections, modern, lean servers", ASLEEP)
+    return _rates(bench, "read 1 KB, 64 connections, modern, lean servers", ASLEEP, _lean)
 
 
 def call(bench: Bench) -> list[Row]:
     """Tools."""
-    return _rates(bench, "call a tool, 64 connections, modern, lean servers", CALL)
+    return _rates(bench, "call a tool, 64 connections, modern, lean servers", CALL, _lean)
+
+
+def read_of_sdk(bench: Bench) -> list[Row]:
+    """Small resources of the servers that people have."""
+    measure = "read 1 KB, 64 connections, modern, servers made with the official Python SDK"
+    try:
+        return _rates(bench, measure, ASLEEP, _sdk)
+    except CannotRun as trouble:
+        return [failed_row(measure, trouble)]
 
 
 def latency(bench: Bench) -> list[Row]:
     """One exchange at a time."""
     measure = "latency of a 1 KB read, 1 connection, lean servers, p50"
-    found = _rounds(bench, measure, ASLEEP._replace(connections=1))
+    found = _rounds(bench, measure, ASLEEP._replace(connections=1), _lean)
     goals = {MUX: at_most(90, " µs", absolute=True)} if is_compiled() else {}
     rows = [
         latency_row(_through(measure, name), pairs, lambda tally: tally.p50, goals.get(name))
@@ -143,8 +185,8 @@ def latency(bench: Bench) -> list[Row]:
     return [*rows, *found.failed, *_compared(measure, found, lambda tally: 1 / tally.p50, at_least(1))]
 
 
-def _rates(bench: Bench, measure: str, load: Load) -> list[Row]:
-    found = _rounds(bench, measure, load)
+def _rates(bench: Bench, measure: str, load: Load, start: Start) -> list[Row]:
+    found = _rounds(bench, measure, load, start)
     goals = {MUX: at_least(0.65 if is_compiled() else 0.45)}
     rows = [rate_row(_through(measure, name), each, goals.get(name)) for name, each in found.pairs.items()]
     goal = at_least(0.7) if is_compiled() else None
@@ -174,12 +216,11 @@ def _compared(measure: str, found: Found, of: Callable[[Tally], float], goal: Go
     return [row if goal is None else row._replace(bound=goal.least).judged(goal, ratios)]
 
 
-def _rounds(bench: Bench, measure: str, load: Load) -> Found:
+def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:
     bench.note(measure)
     failed = []
     with ExitStack() as stack:
-        upstream = stack.enter_context(bench.upstream(UPSTREAMS, "--era", load.era, server="benchmarks.lean"))
-        urls = upstream.lines(UPSTREAMS)
+        urls, upstream = stack.enter_context(start(bench))
         mux = stack.enter_context(bench.mux(http_config(urls)))
         targets = {MUX: Target(mux.lines(1), exposed_subjects(load, UPSTREAMS), mux)}
         for name, proxy in PROXIES.items():

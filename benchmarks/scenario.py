@@ -40,6 +40,7 @@ SCENARIOS = {
     "lean-read": Scenario(proxies.read, quick=True),
     "lean-call": Scenario(proxies.call, quick=False),
     "lean-latency": Scenario(proxies.latency, quick=False),
+    "sdk-read": Scenario(proxies.read_of_sdk, quick=False),
     "read": Scenario(rates.read_modern, quick=True),
     "read-legacy": Scenario(rates.read_legacy, quick=True),
     "call": Scenario(rates.call, quick=False),
