@@ -30,6 +30,7 @@ from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
 from mcpmux.mux.rewrite import mark_of
 from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, handle_by_owner
 from mcpmux.runtime.downstreams.service import Service
@@ -56,6 +57,7 @@ class Serving(msgspec.Struct, frozen=True):
     """What every listener serves. `announce` is called with its URL when it is ready.
 
     `gate` asks clients from the network who they are. `certificates` are those that can be renewed.
+    `stdio_view`: what the client on standard input and output looks through.
     """
 
     limits: Limits
@@ -65,6 +67,7 @@ class Serving(msgspec.Struct, frozen=True):
     gate: Gate | None = None
     certificates: TlsContexts = msgspec.field(default_factory=TlsContexts)
     poller: ReadinessPoller | None = None
+    stdio_view: str = ""
 
 
 class HandedConnections(msgspec.Struct, frozen=True):
@@ -89,7 +92,7 @@ async def serve_stdio(serving: Serving) -> None:
             nursery.cancel_scope.cancel(reason="stopping")
 
         nursery.start_soon(end_when_stopping)
-        await serve_messages(messages, serving.service, limits)
+        await serve_messages(messages, serving.service, limits, principal=ANYONE.within(serving.stdio_view))
         serving.stopping.set()
 
 
@@ -164,9 +167,10 @@ def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentCon
     limits, door = serving.limits, None
     if isinstance(listener, WebSocketListener):
         policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
-        door = Door(listener.path, policy)
+        door = Door(listener.path, policy, opens_below=True)  # there are views
     gate = gate_of(listener, serving.gate)
-    clients = StreamClients(serving.service, limits, serving.stopping, door, gate)
+    view = "" if isinstance(listener, WebSocketListener) else listener.view or ""
+    clients = StreamClients(serving.service, limits, serving.stopping, door, gate, view)
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
 
     async def serve(accepting: Accepting, *, task_status: trio.TaskStatus[None]) -> None:

@@ -23,6 +23,7 @@ from mcpmux.mux.cache import Generations
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, StateSeal
+from mcpmux.mux.view import selection_of, selections_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
@@ -81,7 +82,8 @@ class Mux:
         self.poller = poller
         self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
-        self._access = AccessControl(policy_of(config.access))
+        views, common = selections_of(config.views), selection_of(config.enabled.values())
+        self._access = AccessControl(policy_of(config.access), views, common)
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
         self._tap = tap
@@ -205,8 +207,11 @@ class Mux:
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
-        if config.access != before.access:
-            self.router.adopt(policy_of(config.access))
+        common, former = (selection_of(each.enabled.values()) for each in (config, before))
+        if config.access != before.access or config.views != before.views or common != former:
+            is_same = config.access == before.access
+            policy = self._access.policy if is_same else policy_of(config.access)
+            self.router.adopt(policy, selections_of(config.views), common)
         for follower in self.followers:
             follower(config)
         return plan

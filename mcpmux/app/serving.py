@@ -89,7 +89,10 @@ def prepare_serving(
     mux.followers += followers
     if gate is not None:
         mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
-    return Serving(mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller)
+    view = mux.config.listeners.stdio_view or ""
+    return Serving(
+        mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller, view
+    )
 
 
 # glibc gives what is free at the end of the heap back to the system as soon as it is more than a message or

@@ -25,10 +25,12 @@ from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
+from mcpmux.mux.view import find_unmatched, selection_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.merger import LEFT_OUT, walk, walk_pages
 from mcpmux.runtime.upstreams.upstream import Upstream
@@ -114,40 +116,55 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
     loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
-    findings = run(examine_all, loaded)
+    findings, warnings = run(examine_all, loaded)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
     check_listeners(loaded)
     bad = [finding["name"] for finding in findings if "error" in finding]
     if bad:
         raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")
 
 
-async def examine_all(config: Config) -> list[Finding]:
-    """Examine all upstreams at the same time. Returns the findings in configuration order."""
+async def examine_all(config: Config) -> tuple[list[Finding], list[str]]:
+    """Examine all upstreams at the same time. Findings in configuration order, and warnings about views."""
     findings: dict[str, Finding] = {}
+    names: dict[str, dict[str, list[str]]] = {}
     async with (
         console.show_activity(f"connecting to {len(config.upstreams)} upstreams"),
         open_mux(config) as mux,
         trio.open_nursery() as nursery,
     ):
         for upstream in mux.upstreams.values():
-            nursery.start_soon(examine, upstream, findings)
-    return [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
+            nursery.start_soon(examine, upstream, findings, names)
+    found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
+    return found, list(find_unmatched(config.views, config.enabled.values(), names))
 
 
-async def examine(upstream: Upstream, findings: dict[str, Finding]) -> None:
+async def examine(
+    upstream: Upstream, findings: dict[str, Finding], names: dict[str, dict[str, list[str]]]
+) -> None:
+    """Find out about one upstream, and what it lists."""
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
         findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble)
         return
     counts: dict[str, int] = {}
+    listed: dict[str, list[str]] = {}
+    selection = selection_of([upstream.config])
     error = None
     try:
         for kind, (method, _, _) in KINDS.items():
             if facts.offers(m.LISTS[method].capability):
-                pages = (await walk(upstream, Call(method, {}, {}))).pages
-                counts[kind] = sum(len(page.texts) for page in pages)
+                texts = [
+                    text for page in (await walk(upstream, Call(method, {}, {}))).pages for text in page.texts
+                ]
+                listed[kind] = [text for text in texts if text is not None]
+                counts[kind] = len(texts)
+                if selection is not None:
+                    counts[kind] = sum(selection.shows(ANYONE, upstream.name, method, text) for text in texts)
+        names[upstream.name] = listed
     except RpcError as failure:
         error = failure.message
     seconds = upstream.connect_seconds

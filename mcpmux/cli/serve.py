@@ -36,6 +36,7 @@ from mcpmux.mux.rewrite import WORKERS_LIMIT
 @click.argument("config", required=False)
 @upstream_option
 @click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
+@click.option("--view", help="The view that the program on stdin and stdout gets; see [views].")
 @click.option("--http", multiple=True, type=HTTP, help="Address to listen on. May be repeated.")
 @click.option(
     "--listen",
@@ -62,6 +63,7 @@ def serve(
     config: str | None,
     upstreams: tuple[str, ...],
     stdio: bool,
+    view: str | None,
     http: tuple[HttpListener, ...],
     listen: tuple[AnyListener, ...],
     allow_anyone: bool,
@@ -89,6 +91,7 @@ def serve(
       mcpmux serve --upstream time="uvx mcp-server-time" --upstream web=https://example.com/mcp
       mcpmux serve mcpmux.toml --listen ws://127.0.0.1:9000/mcp --listen unix:mcpmux.sock
       mcpmux serve mcpmux.toml --stdio              for a host app that starts its servers itself
+      mcpmux serve mcpmux.toml --stdio --view coding
     """
     if stdio and config == STANDARD_INPUT:
         raise ConfigError(["--stdio: CONFIG is read from standard input already; put it into a file"])
@@ -97,6 +100,10 @@ def serve(
         loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
         said = {key: word for key, word in (("level", log_level), ("format", log_format)) if word}
         listeners = choose_listeners(loaded.listeners, stdio, [*http, *listen])
+        if view is not None and not listeners.stdio:
+            raise ConfigError(["--view: it is for --stdio; clients of a listener connect to /mcp/NAME"])
+        if view is not None:
+            listeners = attrs.evolve(listeners, stdio_view=view)
         return attrs.evolve(loaded, listeners=listeners, logging=attrs.evolve(loaded.logging, **said))
 
     file = ConfigFile(config, load) if config is not None and is_file(config) else None

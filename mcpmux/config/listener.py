@@ -12,7 +12,7 @@ from attrs import frozen
 
 from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import Choice, Flag, Size, Text, Whole
+from mcpmux.config.scalars import NAME_PATTERN, Choice, Flag, Size, Text, Whole
 
 URL_PATH = Text('a path starting with "/"', r"/[^\s\x00-\x1f?#]*")
 MIN_TOKEN = 16  # characters; random text of this length cannot be guessed
@@ -22,6 +22,7 @@ Port: TypeAlias = Annotated[int, Whole(0, 65535)]
 FilePath: TypeAlias = Annotated[str, Text("the path of a file", r"[^\x00]+")]
 Password: TypeAlias = Annotated[Secret, Text(make=Secret)]
 
+VIEW_NAME = Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-")', NAME_PATTERN)
 HOST_PATTERN = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
 HOST_HEADER = Text("a host name with an optional port", HOST_PATTERN)
 ORIGIN = Text('an origin such as "https://app.example.com"', r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f/?#]+")
@@ -124,6 +125,8 @@ class TcpListener(TcpAddress):
 
     tls: ServerTls | None = None
     """Use TLS with this certificate."""
+    view: Annotated[str, VIEW_NAME] | None = None
+    """The view that its clients get. Default: everything."""
 
 
 @frozen(kw_only=True)
@@ -134,6 +137,9 @@ class UnixListener:
     """Path of the socket file. mcpmux creates it, and removes it at the end."""
     mode: Annotated[str, Text('permissions such as "0600"', "0?[0-7]{3}")] = "0600"
     """Permissions of the file in octal. They decide who may connect."""
+
+    view: Annotated[str, VIEW_NAME] | None = None
+    """The view that its clients get. Default: everything."""
 
     tls: ClassVar[None] = None
 
@@ -164,6 +170,8 @@ class Listeners:
 
     stdio: Annotated[bool, Flag()] = False
     """Serve one client on standard input and output."""
+    stdio_view: Annotated[str, VIEW_NAME] | None = None
+    """The view that the client on standard input and output gets. Default: everything."""
     http: tuple[HttpListener, ...] = ()
     """HTTP endpoints: "HOST:PORT", or a table for more settings."""
     websocket: tuple[WebSocketListener, ...] = ()

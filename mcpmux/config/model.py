@@ -14,7 +14,7 @@ from attrs import Factory, field, frozen
 
 from mcpmux.config.auth import AccessRule, Auth, OAuth
 from mcpmux.config.expansion import Secret, display_url
-from mcpmux.config.listener import Admin, ClientTls, Listeners
+from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners
 from mcpmux.config.report import closest
 from mcpmux.config.scalars import (
     KEY_TEXT,
@@ -31,6 +31,7 @@ from mcpmux.config.scalars import (
     read_only,
 )
 from mcpmux.config.traffic import Audit, Capture, Redaction, Tracing
+from mcpmux.config.views import View, find_mistakes
 from mcpmux.errors import ConfigError
 
 TIMED_METHODS = (
@@ -158,6 +159,21 @@ class Handling:
     """`true`: with `--workers` each worker starts the server for itself. `false`: it runs once for all."""
 
 
+@frozen
+class ToolSelection:
+    """Which of a server's tools a host app's file wants: of those `included` (None: all) the not `excluded`.
+
+    In the names * stands for any text.
+    """
+
+    included: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def is_all(self) -> bool:
+        return self == ToolSelection()
+
+
 @frozen(kw_only=True)
 class Upstream(Handling):
     """One MCP server. `prefix` marks its names and URIs for clients; "" leaves them unchanged."""
@@ -166,6 +182,7 @@ class Upstream(Handling):
     target: Target
     enabled: bool = True
     prefix: str = Factory(lambda upstream: upstream.name, takes_self=True)
+    tools: ToolSelection = ToolSelection()
 
 
 @frozen(kw_only=True)
@@ -273,6 +290,8 @@ class Settings:
     auth: Auth = field(factory=Auth)
     access: tuple[AccessRule, ...] = ()
     """Who may use what: what one rule allows and none denies. Without rules everything is allowed."""
+    views: Mapping[Annotated[str, VIEW_NAME], View] = field(factory=dict, converter=read_only)
+    """Selections of what clients see, by name. Each is served below the path of every listener."""
     redaction: Redaction = field(factory=Redaction)
     tracing: Tracing = field(factory=Tracing)
 
@@ -305,6 +324,7 @@ class Config(Settings):
                     hint = "" if close is None else f"; did you mean `{close}`?"
                     text = f"`upstreams`: there is no upstream of one of these names{hint}"
                     problems.append(f"access[{number}]: {text}")
+        problems += find_mistakes(self.views, names, self.listeners)
         if problems:
             raise ConfigError(problems)
 

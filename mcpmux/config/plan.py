@@ -23,7 +23,7 @@ from mcpmux.config.model import Config, Settings
 
 IN_PLACE = frozenset(
     {
-        *("prefix", "caching", "health_interval", "list_timeout"),
+        *("prefix", "tools", "caching", "health_interval", "list_timeout"),
         *("connect_timeout", "request_timeout", "timeouts", "max_request_timeout"),
     }
 )
@@ -31,7 +31,7 @@ IN_PLACE = frozenset(
 
 TOKENS = frozenset({"auth.tokens", "auth.issuers"})
 LIVE = TOKENS | {
-    *("access", "caching", "merging", "identity", "logging.level", "logging.format", "redaction"),
+    *("access", "views", "caching", "merging", "identity", "logging.level", "logging.format", "redaction"),
     *("auth.resource", "auth.required_scopes", "auth.method_scopes", "auth.certificates"),
 }
 """Sections or keys of the settings that change in place."""

@@ -42,7 +42,7 @@ USES: Final = {
 }
 """What rules call a use → its method."""
 
-_ANY_OTHER: Final = "*"
+ANY_OTHER: Final = "*"
 """Stands for every method that mcpmux does not know: rules about all methods fit it."""
 
 NO_RULE: Final = "access"
@@ -163,7 +163,7 @@ class Policy:
 
     def sees(self, principal: Principal, upstream: str) -> bool:
         """Whether `principal` may use an upstream for anything, so that it may know that there is one."""
-        return self.may_use(principal, upstream, *USES.values(), _ANY_OTHER)
+        return self.may_use(principal, upstream, *USES.values(), ANY_OTHER)
 
     def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
         """Whether a capability of an upstream is of any use to `principal`."""

@@ -180,21 +180,22 @@ class Target:
     """
 
     def __init__(self, text: str, *, is_uri: bool = True, is_template: bool = False) -> None:
-        self._text = STAR.join(template_glob(text)) if is_template else text
+        self.text = text
+        self.is_template = is_template
+        self._marked = STAR.join(template_glob(text)) if is_template else text
         self._is_uri = is_uri
-        self._is_template = is_template
 
     @cached_property
     def is_clear(self) -> bool:
         """Whether all its readings are known."""
-        return not self._is_uri or is_clear(self._text)
+        return not self._is_uri or is_clear(self._marked)
 
     @cached_property
     def readings(self) -> list[tuple[Way | None, str]]:
         """Every way to read it, with what it is then."""
         if not self._is_uri or not self.is_clear:
-            return [(None, self._text)]
-        return list(dict.fromkeys(readings_of(self._text)))
+            return [(None, self._marked)]
+        return list(dict.fromkeys(readings_of(self._marked)))
 
     @cached_property
     def _broadly(self) -> frozenset[str]:
@@ -210,7 +211,7 @@ class Target:
         """Whether the glob fits, or may fit, something that it can be taken for or may stand for."""
         if not self.is_clear:
             return True
-        if self._is_template:
+        if self.is_template:
             meant = [tuple(text.split(STAR)) for _, text in self.readings]
             return any(may_meet(each, own) for own in meant for each in glob.broadly)
         globs = glob.broadly if self._is_uri else (glob.glob,)

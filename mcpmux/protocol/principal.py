@@ -1,7 +1,7 @@
 """Who a client has been shown to be, and until when. Pure: how it was shown is for the edges.
 
 A principal is what sessions, listens, cursors and request states are bound to, and what access rules are
-about. Two clients with the same principal are the same somebody, however they were told.
+about. Two clients with the same principal are the same somebody, however they were told, in the same view.
 """
 
 from __future__ import annotations
@@ -22,13 +22,26 @@ _NAME: Final = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,{
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
-    """Somebody. `name` is unique; "" is nobody in particular. `scopes`: of OAuth, which its token carries."""
+    """Somebody. `name` is unique; "" is nobody in particular. `scopes`: of OAuth, which its token carries.
+
+    `view`: through which it looks; "" is the one with everything.
+    """
 
     name: str
     scopes: frozenset[str] = frozenset()
+    view: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.name)
+
+    @property
+    def key(self) -> str:
+        """What is bound to it is bound to this: its name and its view."""
+        return f"{self.view}\n{self.name}" if self.view else self.name
+
+    def within(self, view: str) -> Principal:
+        """The same somebody in a view."""
+        return self if view == self.view else Principal(self.name, self.scopes, view)
 
 
 ANYONE: Final = Principal("")

@@ -1,7 +1,8 @@
-"""The access rules in force, and the errors for what they refuse.
+"""The access rules and views in force, and the errors for what they refuse.
 
-Promises: what a principal may not use is answered like something that does not exist, before any upstream is
-asked about it; the rules of one moment are one immutable value. Refuses to know how a use is carried out.
+Promises: what a principal may not use, or what is not in its view, is answered like something that does not
+exist, before any upstream is asked about it; the rules of one moment are one immutable value. Refuses to know
+how a use is carried out.
 
 A task belongs to the use of its tool, so it is remembered which tool made which task (`MadeTasks`).
 """
@@ -10,15 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import compress
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from mcpmux.errors import Refused, RpcError
+from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, view_of
 from mcpmux.mux.ownership import MadeTasks
+from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
 from mcpmux.mux.rewrite import NAMED_BY
 from mcpmux.mux.spelling import Target
+from mcpmux.mux.view import Rules, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -36,33 +41,106 @@ Facts = list[tuple[str, ServerFacts]]
 _CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 
-class AccessControl:
-    """Who may use what. `policy` is None when everything is allowed."""
+NARROWINGS_KEPT: Final = 256  # made ready, with the views; a hostile client may say new ones all day
+DECISIONS_KEPT: Final = 64  # in one of them
+NOTHING: Final = Policy(())
+"""For a view that is not there any more."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.policy = policy
+
+class AccessControl:
+    """Who may use what, in which view. `policy` is None when everything is allowed."""
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        views: Mapping[str, Selection] = MappingProxyType({}),
+        common: Selection | None = None,
+    ) -> None:
         self.tasks = MadeTasks()
         self.tool_of = self.tasks.tool_of
+        self.policy: Policy | None = None
+        self._views: Mapping[str, Selection] = {}
+        self._common: Selection | None = None
+        self.adopt(policy, views, common)
+
+    def adopt(
+        self, policy: Policy | None, views: Mapping[str, Selection], common: Selection | None = None
+    ) -> frozenset[str]:
+        """These are in force from now on. The names of the views in which others were before.
+
+        `common`: what is selected in every view.
+        """
+        before, names = self._views, {"", *self._views, *views}
+        is_other = policy is not self.policy or common != self._common
+        self.policy, self._views, self._common = policy, views, common
+        whole = both(policy, common)
+        self._rules: dict[str, Rules | None] = {"": whole}
+        for name, selection in views.items():
+            self._rules[name] = both(whole, selection)
+        return frozenset(name for name in names if is_other or before.get(name) != views.get(name))
+
+    def rules(self, principal: Principal) -> Rules | None:
+        """What holds for somebody in its view; None when everything is allowed."""
+        try:
+            return self._rules[principal.view]
+        except KeyError:
+            return self._narrowed_rules(principal.view)
+
+    def _narrowed_rules(self, view: str) -> Rules:
+        """What holds in a view that a client has narrowed; nothing is there if the view has gone."""
+        name, _, narrowing = view.partition(NARROWED)
+        if not narrowing or name not in self._rules:
+            return NOTHING
+        narrowed = Selection(f"views.{view}", view_of(narrowing), DECISIONS_KEPT)
+        if len(self._rules) > NARROWINGS_KEPT:
+            self._rules = {each: rules for each, rules in self._rules.items() if NARROWED not in each}
+        self._rules[view] = rules = both(self._rules[name], narrowed) or NOTHING
+        return rules
+
+    @property
+    def restricts(self) -> bool:
+        """Whether there is anybody for whom not everything is allowed."""
+        return len(self._rules) > 1 or self._rules[""] is not None
+
+    def enter(
+        self, principal: Principal, view: str, query: str, upstreams: Collection[str]
+    ) -> Principal | None:
+        """Somebody in a view, "" for the one with everything, as the query of its URL narrows that.
+
+        None when there is no such view for it. Raises BadNarrowing; `upstreams`: the configured ones.
+        """
+        selection = self._views.get(view)
+        if view and (selection is None or not selection.admits(principal)):
+            return None
+        inside = principal.within(view)
+        narrowing = read_narrowing(query) if query else ""
+        if not narrowing:
+            return inside
+        seen = [name for name in upstreams if self.sees(inside, name)]
+        for glob in globs_in(narrowing).get(UPSTREAMS, ()):
+            if not any(matches(parse_glob(glob), name) for name in seen):
+                raise BadNarrowing(f"the query's upstreams: there is none called {glob} here")
+        return principal.within(f"{view}{NARROWED}{narrowing}")
 
     # Lists
 
     def visible(self, call: Call, upstreams: Iterable[str]) -> list[str]:
         """The upstreams that are asked for the list that `call` asks for."""
-        if (policy := self.policy) is None:
+        if (rules := self.rules(call.principal)) is None:
             return list(upstreams)
         use = USED_BY[call.method]
-        return [name for name in upstreams if policy.may_use(call.principal, name, use)]
+        return [name for name in upstreams if rules.may_use(call.principal, name, use)]
 
     def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
         """Which items of an upstream's list are shown, by their names. A task, by its id, is as its tool."""
-        policy, method = self.policy, call.method
+        rules, method = self.rules(call.principal), call.method
         if method == m.TASKS_LIST:
             names = [self.tool_of(key, task_id) for task_id in names]
-        return [policy is None or policy.shows(call.principal, upstream, method, name) for name in names]
+        return [rules is None or rules.shows(call.principal, upstream, method, name) for name in names]
 
     def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
         """An upstream's own answer to a list (changed in place), or to anything else."""
-        if self.policy is None:
+        if self.rules(call.principal) is None:
             return result
         kind = m.PAGED.get(call.method)
         if kind is not None:
@@ -72,7 +150,16 @@ class AccessControl:
                 items = []
             names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
             result[kind.items] = raw(list(compress(items, self.shown(call, upstream, key, names))))
-        return confined(result)
+        return self.confined(result)
+
+    def confined(self, result: Fields) -> Fields:
+        """A result that is this principal's alone, where rules tell principals apart (changed in place).
+
+        No cache may give it to another.
+        """
+        if self.policy is not None and "cacheScope" in result:
+            result["cacheScope"] = raw("private")
+        return result
 
     # Uses
 
@@ -80,8 +167,8 @@ class AccessControl:
         self, principal: Principal, upstream: str, method: str, target: str | Target | None, refusal: RpcError
     ) -> None:
         """Raises `refusal`, as Refused, unless `target`, in the upstream's own words, may be used."""
-        if self.policy is not None:
-            allowed, rule = self.policy.decide(principal, upstream, method, target)
+        if (rules := self.rules(principal)) is not None:
+            allowed, rule = rules.decide(principal, upstream, method, target)
             if not allowed:
                 raise as_refused(refusal, rule)
 
@@ -89,21 +176,22 @@ class AccessControl:
         self, principal: Principal, upstreams: Collection[str], use: str, target: str | Target
     ) -> Collection[str]:
         """The upstreams of which `target`, in which nobody is named, may be used, if they own it."""
-        if (policy := self.policy) is None:
+        if (rules := self.rules(principal)) is None:
             return upstreams
-        return [name for name in upstreams if policy.decide(principal, name, use, target).allowed]
+        return [name for name in upstreams if rules.decide(principal, name, use, target).allowed]
 
     def sees(self, principal: Principal, upstream: str) -> bool:
         """Whether a principal may know that there is an upstream."""
-        return self.policy is None or self.policy.sees(principal, upstream)
+        return (rules := self.rules(principal)) is None or rules.sees(principal, upstream)
 
     def may_use(self, principal: Principal, upstream: str, use: str) -> bool:
         """Whether a use of an upstream may be allowed for some target."""
-        return self.policy is None or self.policy.may_use(principal, upstream, use)
+        return (rules := self.rules(principal)) is None or rules.may_use(principal, upstream, use)
 
     def may(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
         """Whether a use is allowed."""
-        return self.policy is None or self.policy.allows(principal, upstream, method, target)
+        rules = self.rules(principal)
+        return rules is None or rules.decide(principal, upstream, method, target).allowed
 
     def check_spelling(self, call: Call) -> None:
         """Raises RpcError for a member that some server may take for another one, which is the one judged."""
@@ -115,7 +203,7 @@ class AccessControl:
             ref = decode_fields(call.params["ref"])
         except (KeyError, ValueError):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be an object') from None
-        if self.policy is not None:
+        if self.rules(call.principal) is not None:
             _check_keys(ref, _JUDGED_OF_REF)
         key = {"ref/resource": "uri", "ref/prompt": "name"}.get(text_of(ref.get("type")) or "", "")
         named = text_of(ref.get(key))
@@ -125,7 +213,7 @@ class AccessControl:
 
     def admit(self, call: Call, upstream: str, key: str) -> Fields | None:
         """The answer to a call to the only upstream there is, if that need not see it. Raises Refused."""
-        if self.policy is None:
+        if self.rules(call.principal) is None:
             return None
         use = call.method
         target: str | Target | None = None
@@ -155,35 +243,28 @@ class AccessControl:
 
     def narrow(self, principal: Principal, facts: Facts) -> Facts:
         """What servers said about themselves, as far as it is of any use to a principal."""
-        if (policy := self.policy) is None:
+        if (rules := self.rules(principal)) is None:
             return facts
-        seen = [(name, fact) for name, fact in facts if policy.sees(principal, name)]
-        return [(name, _narrowed(policy, principal, name, fact)) for name, fact in seen]
+        seen = [(name, fact) for name, fact in facts if rules.sees(principal, name)]
+        return [(name, _narrowed(rules, principal, name, fact)) for name, fact in seen]
 
     def may_hear(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
         """Whether the change of a list may be told, when one of `upstreams` (None: any) has changed."""
-        if (policy := self.policy) is None or upstreams is None:
+        if (rules := self.rules(principal)) is None or upstreams is None:
             return True
-        return any(policy.offers(principal, name, _CAPABILITY_OF_CHANGE[change]) for name in upstreams)
+        return any(rules.offers(principal, name, _CAPABILITY_OF_CHANGE[change]) for name in upstreams)
 
 
-def _narrowed(policy: Policy, principal: Principal, upstream: str, facts: ServerFacts) -> ServerFacts:
+def _narrowed(rules: Rules, principal: Principal, upstream: str, facts: ServerFacts) -> ServerFacts:
     offered = {
         name: options
         for name, options in facts.capabilities.items()
-        if name not in CAPABILITY_USES or policy.offers(principal, upstream, name)
+        if name not in CAPABILITY_USES or rules.offers(principal, upstream, name)
     }
     resources = offered.get("resources")
-    if isinstance(resources, dict) and not policy.may_use(principal, upstream, m.RESOURCES_SUBSCRIBE):
+    if isinstance(resources, dict) and not rules.may_use(principal, upstream, m.RESOURCES_SUBSCRIBE):
         offered["resources"] = {name: option for name, option in resources.items() if name != "subscribe"}
     return msgspec.structs.replace(facts, capabilities=offered)
-
-
-def confined(result: Fields) -> Fields:
-    """A result that is this principal's alone: no cache may give it to another (changed in place)."""
-    if "cacheScope" in result:
-        result["cacheScope"] = raw("private")
-    return result
 
 
 def as_refused(error: RpcError, rule: str) -> Refused:

@@ -348,7 +348,7 @@ def _has_asked(pending: PendingRequest) -> bool:
 
 def _is_same(first: Call, again: Call) -> bool:
     same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
-    same_somebody = first.principal.name == again.principal.name
+    same_somebody = first.principal.key == again.principal.key
     return first.method == again.method and same_target and same_somebody
 
 

@@ -37,7 +37,7 @@ from mcpmux.protocol.codes import (
 from mcpmux.protocol.envelope import members_of, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.access_control import AccessControl, confined
+from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
@@ -353,7 +353,7 @@ class Merger:
         if walk.failures:
             parts.until = None
         result = self._result(call, walk, parts.freshness)
-        return result if self._access.policy is None else confined(result)
+        return self._access.confined(result)
 
     def _start(self, call: Call) -> list[Position]:
         if "cursor" not in call.params or bytes(call.params["cursor"]) == b"null":
@@ -362,7 +362,7 @@ class Merger:
         if cursor is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "cursor" must be a string')
         try:
-            positions = self.seal.open(call.method, cursor, call.principal.name)
+            positions = self.seal.open(call.method, cursor, call.principal.key)
         except InvalidCursor as error:
             raise RpcError(INVALID_PARAMS, f"Invalid cursor: {error}") from None
         visible = set(self._access.visible(call, [position.upstream for position in positions]))
@@ -383,7 +383,7 @@ class Merger:
             walk.take_failure(position, upstream.late(call.method, seconds).message)
         else:
             page, items = found.page, found.page.items
-            if self._access.policy is not None or of_tasks:
+            if self._access.rules(call.principal) is not None or of_tasks:
                 shown = self._access.shown(call, upstream.name, upstream.key, page.texts)
                 if of_tasks:
                     own = [not self._hides(upstream, call, task_id) for task_id in page.texts]
@@ -401,7 +401,7 @@ class Merger:
         result = {"resultType": _COMPLETE, PAGED[method].items: walk.items()}
         if walk.wanted:
             try:
-                result["nextCursor"] = raw(self.seal.seal(method, walk.wanted, call.principal.name))
+                result["nextCursor"] = raw(self.seal.seal(method, walk.wanted, call.principal.key))
             except InvalidCursor as error:
                 raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
         result["ttlMs"] = raw(0 if walk.failures else freshness.ttl_ms)

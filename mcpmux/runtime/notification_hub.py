@@ -27,6 +27,7 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
+from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.ownership import Ownership
 from mcpmux.mux.rewrite import Space
 from mcpmux.mux.subscriptions import Subscriptions
@@ -276,7 +277,7 @@ class NotificationHub:
     def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
         """Whether the client of the task that a notification is about, if it is, may still use its tool."""
         task_id = text_of(params.get(TASK_ID)) or related_task(params)
-        if self._access.policy is None or task_id is None:
+        if not self._access.restricts or task_id is None:
             return True
         outbox = self.personal.outbox_of_task(upstream, task_id)
         if outbox is None:
@@ -316,7 +317,7 @@ class NotificationHub:
             return _update_of(uri if said_raw else space.expose_uri(uri))
 
         usual = event_of(uri, False)
-        restricted, raw_of = self._access.policy is not None, self.subscriptions.said_raw
+        restricted, raw_of = self._access.restricts, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
@@ -329,13 +330,15 @@ class NotificationHub:
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
         return self._access.may(outbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
 
-    def rules_changed(self, names: Collection[str]) -> None:
-        """Other access rules hold, for the upstreams `names`: interest in what they deny ends, lists change.
+    def rules_changed(self, names: Collection[str], views: Collection[str]) -> None:
+        """Other rules hold in `views`, for upstreams `names`: interest in what is denied ends, lists change.
 
         A legacy client is not told: it hears nothing of these URIs again. A listen that has lost something of
         what was acknowledged ends, gracefully, so that its client listens again and learns what it gets.
         """
         for outbox in self._listeners:
+            if outbox.principal.view.partition(NARROWED)[0] not in views:
+                continue
             held = self.subscriptions.held_by(outbox)
             lost = [key for key in held if not self._may_hear_of(outbox, *key)]
             for upstream, uri in lost:
@@ -347,8 +350,8 @@ class NotificationHub:
             is_deaf = any(not self._access.may_hear(outbox.principal, kind, names) for kind in kinds)
             if outbox.is_granted and (lost or is_deaf):
                 outbox.close()
-        for method in LIST_CHANGES:
-            self.tell_list_change(method)
+            for kind in kinds:
+                outbox.put(Event(kind, {}))
 
     def _remind(self, outbox: ClientOutbox) -> None:
         """Something that a client still listens to may have changed, nobody knows any more what it was."""

@@ -7,7 +7,7 @@ upstream's items; what is left out is told. Refuses to know transports, sessions
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
 from mcpmux.mux.spelling import Target
+from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
 from mcpmux.protocol.codes import (
@@ -38,7 +39,6 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import (
     AccessControl,
     as_refused,
-    confined,
     no_item,
     no_method,
     no_resource,
@@ -117,7 +117,7 @@ class Router:
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
-        if self.access.policy is not None:
+        if self.access.rules(call.principal) is not None:
             self.access.check_spelling(call)
         only = self.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
@@ -137,7 +137,7 @@ class Router:
 
     async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
         """Answer a call when there is one upstream, whose words are the clients' own."""
-        if self.access.policy is not None:
+        if self.access.rules(call.principal) is not None:
             # For who may not know of it no session of its own is opened.
             is_seen = self.access.sees(call.principal, only)
             key = self._registry.for_call(only, call).key if is_seen else ""
@@ -234,11 +234,17 @@ class Router:
         """Whether a principal may hear of changes of a list (the notification's method)."""
         return self.access.may_hear(principal, change, self._registry)
 
-    def adopt(self, policy: Policy | None) -> None:
-        """These access rules are in force from now on; None: everything is allowed."""
-        self.access.policy = policy
+    def adopt(
+        self, policy: Policy | None, views: Mapping[str, Selection], common: Selection | None = None
+    ) -> None:
+        """These access rules and views are in force from now on; see `AccessControl.adopt`."""
+        changed = self.access.adopt(policy, views, common)
         self._merger.forget()
-        self._hub.rules_changed(self._registry)
+        self._hub.rules_changed(self._registry, changed)
+
+    def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
+        """Somebody in a view; None when there is no such view for it. Raises BadNarrowing."""
+        return self.access.enter(principal, view, query, self._registry)
 
     def abandon(self, state: str) -> None:
         """The client of a call that waits for its answers has gone."""
@@ -325,6 +331,8 @@ class Router:
         if found is None:
             return self._find_and_read(uri, call, notify)
         owner, own = found  # as `_resolve_uri` has it
+        if self.access.rules(call.principal) is not None:
+            self.access.check(call.principal, owner, m.RESOURCES_READ, own, no_resource(uri))
         return self._read_from(owner, own, call, notify)
 
     def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -339,7 +347,7 @@ class Router:
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
         result = mention(await self._read_from(owner, own, call, notify), self._registry, missing)
-        return result if self.access.policy is None else confined(result)
+        return self.access.confined(result)
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         name = call.text("name") or call.required("name")
@@ -347,6 +355,9 @@ class Router:
         if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
         owner, own = found
+        if self.access.rules(call.principal) is not None:
+            kind = "tool" if call.method == m.TOOLS_CALL else "prompt"
+            self.access.check(call.principal, owner, call.method, own, no_item(kind, name))
         return self._use_from(owner, own, call, notify)
 
     def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:

@@ -159,7 +159,7 @@ class Tasks:
         made = tasks.made_task(result)
         task_id = text_of(made.get(tasks.TASK_ID)) if made is not None else None
         if task_id is not None:
-            self._access.tasks.note(upstream.key, task_id, call.principal.name, call.text("name"))
+            self._access.tasks.note(upstream.key, task_id, call.principal.key, call.text("name"))
             token = call.meta.get(PROGRESS_TOKEN)
             self._personal.own_task(upstream.key, upstream.space, task_id, call.client, token)
         return result
@@ -170,7 +170,7 @@ class Tasks:
             raise tasks.extension_missing()
         modern = _is_modern(upstream)
         # Whether it is the client's and its principal's, as far as it is known whose it is.
-        is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.name)
+        is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.key)
         is_own = is_own and self._personal.tasks.may_use(upstream.key, task_id, call.client)
         if (call.legacy and modern) or not is_own:
             raise no_task()
@@ -341,7 +341,7 @@ def _acknowledged() -> Fields:
 def _is_repeated(call: Call, again: Call) -> bool:
     return (
         call.client is again.client
-        and call.principal.name == again.principal.name
+        and call.principal.key == again.principal.key
         and call.text("name") == again.text("name")
     )
 

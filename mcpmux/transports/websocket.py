@@ -282,21 +282,29 @@ END_OF_HEAD = b"\r\n\r\n"
 Refusal = tuple[int, str, Fields]  # status, sentence and header fields for a client that does not get through
 Busy = Callable[[], str | None]  # why nobody new is served at the moment, None when somebody is
 
-AdmitClient = Callable[[Mapping[str, str]], Awaitable[Refusal | None]]
-"""Finds out who a client is, by its headers (lower-case names): None, or why it is refused."""
+AdmitClient = Callable[[str, Mapping[str, str]], Awaitable[Refusal | None]]
+"""Finds out who a client is, by its target and headers (lower-case names): None, or why it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Who gets through: at which path, from where."""
+    """Who gets through: at which path, from where. `opens_below`: also at paths of one more segment."""
 
     path: str
     policy: OriginPolicy
+    opens_below: bool = False
+
+    @property
+    def elsewhere(self) -> Refusal:
+        """For a request to another path."""
+        return 404, f"the WebSocket endpoint is at {self.path}", ()
 
     def refuses(self, request: Request, headers: dict[str, str]) -> Refusal | None:
         """For a request that does not get through."""
-        if request.target.partition("?")[0] != self.path:
-            return 404, f"the WebSocket endpoint is at {self.path}", ()
+        path = request.target.partition("?")[0]
+        is_below = self.opens_below and path.rpartition("/")[0] == self.path.rstrip("/")
+        if path != self.path and not is_below:
+            return self.elsewhere
         reason = self.policy.refuses(headers.get("host", ""), headers.get("origin"))
         if reason is not None:
             return 403, reason, ()
@@ -365,7 +373,7 @@ async def _admit(
         if refusal is None and (reason := busy()) is not None:
             refusal = 503, reason, ()
         if refusal is None and guard is not None:
-            refusal = await guard(headers)
+            refusal = await guard(request.target, headers)
         if refusal is None:
             chosen = SUBPROTOCOL if request.subprotocols else None
             await stream.send_all(protocol.send(AcceptConnection(chosen)))

@@ -97,3 +97,37 @@ def test_a_door_that_is_open_to_strangers_is_told(invoke: Invoke, tmp_path: Path
         in " ".join(result.stderr.split())
     )
     assert invoke("check", str(file), "--allow-anyone").exit_code == 0
+
+
+def test_names_that_select_nothing_are_told_with_the_nearest_one(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    python = json.dumps(sys.executable)
+    file.write_text(
+        f"""
+        [upstreams.notes]
+        command = {python}
+        args = ["-m", "mcpmux.demo.notes"]
+        [upstreams.clock]
+        command = {python}
+        args = ["-m", "mcpmux.demo.clock"]
+        [views.some]
+        include = [{{ kind = "tools", name = "nou" }}, {{ upstream = "clock", name = "now" }}]
+        exclude = [{{ kind = "resources", name = "note:///*" }}, {{ kind = "prompts", name = "xyz*" }}]
+        """
+    )
+    result = invoke("check", str(file))
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.splitlines() == [
+        "warning: views.some.include[0].name: nothing is called so; did you mean `now`?",
+        "warning: views.some.exclude[1].name: nothing is called so",
+    ]
+
+
+def test_tools_that_a_host_app_would_not_offer_do_not_count(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"], "disabledTools": ["now", "nwo"]}
+    file.write_text(json.dumps({"mcpServers": {"clock": clock}}))
+    result = invoke("check", str(file), "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["counts"]["tools"] == 0
+    assert result.stderr == "warning: tools of clock: nwo: nothing is called so; did you mean `now`?\n"

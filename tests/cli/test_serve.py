@@ -108,6 +108,38 @@ def test_stdio_speaks_the_protocol_on_stdout_and_nothing_else() -> None:
         assert mux.stdout == ""
 
 
+VIEWS = """
+[views.coding]
+include = [{ upstream = "clock" }]
+[views.reading]
+include = [{ kind = "resources" }]
+"""
+
+
+def test_a_view_is_served_below_the_path_and_chosen_for_stdio(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    file.write_text(CLOCK + VIEWS)
+    with Running("serve", str(file), "--stdio", "--view", "reading", *ANY_PORT) as mux:
+        url = "http://" + mux.line("stderr", containing="/mcp").partition("http://")[2].strip()
+        assert "clock__now" in invoke("ls", f"{url}/coding", "tools").stdout
+        assert "clock__now" not in invoke("ls", f"{url}/coding?tools=x*", "tools").stdout
+        assert "Nothing here" in invoke("ls", f"{url}/codign", "tools").stderr
+        mux.send_json({"id": 1, "method": "tools/list", "params": {"_meta": META}})
+        assert mux.receive_json()["result"]["tools"] == []
+        mux.close_stdin()
+        assert mux.wait() == 0
+
+
+def test_a_view_that_cannot_be_is_a_mistake(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    file.write_text(CLOCK + VIEWS)
+    result = invoke("serve", str(file), "--view", "coding", *ANY_PORT)
+    assert (result.exit_code, "--view: it is for --stdio" in result.stderr) == (2, True)
+    result = invoke("serve", str(file), "--stdio", "--view", "codign")
+    assert result.exit_code == 2
+    assert "there is no view of this name; did you mean `coding`?" in result.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_first_signal_lets_calls_finish_and_stops_the_children(tmp_path: Path, number: int) -> None:
     pid_file = tmp_path / "pid"

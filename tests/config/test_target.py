@@ -97,7 +97,7 @@ def test_listeners_of_streams_are_tables_or_text():
         ({"tcp": ["8484"]}, 'tcp[0]: expected "HOST:PORT", for example "127.0.0.1:8484" or "[::1]:8484"'),
         (
             {"tcp": [{"port": 1, "path": "/"}]},
-            "tcp[0].path: unknown key; expected one of `host`, `port`, `tls`",
+            "tcp[0].path: unknown key; expected one of `host`, `port`, `tls`, `view`",
         ),
         ({"unix": [""]}, "unix[0]: expected the path of a socket"),
         ({"unix": [{"path": "a", "mode": "0999"}]}, 'unix[0].mode: expected permissions such as "0600"'),

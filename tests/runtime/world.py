@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import trio
 
 from mcpmux import app
 from mcpmux.config import AccessRule, Caching, Config, Merging, Stdio, Upstream
+from mcpmux.config.views import View
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.opening import open_duplex_channel
@@ -71,6 +73,7 @@ async def open_world(
     settings: dict[str, dict[str, Any]] | None = None,
     world_class: type[World] = World,
     access: tuple[AccessRule, ...] = (),
+    views: Mapping[str, View] = MappingProxyType({}),
     caching: Caching | None = None,
     **watching: Any,
 ) -> AsyncIterator[World]:
@@ -83,6 +86,7 @@ async def open_world(
         upstreams=tuple(upstream(name, **(settings or {}).get(name, {})) for name in servers),
         merging=Merging(page_size=page_size),
         access=access,
+        views=views,
         caching=caching or Caching(),
     )
     async with (

@@ -124,6 +124,9 @@ class _Service:
         self._require_server()
         return await self._service.initialize(request, principal)
 
+    def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
+        return self._service.enter(principal, view, query)
+
     def leave(self, client: object) -> None:
         self._service.leave(client)
 

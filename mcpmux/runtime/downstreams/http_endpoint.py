@@ -30,6 +30,7 @@ import trio
 
 from mcpmux.config import HttpListener, Limits
 from mcpmux.errors import RpcError, TransportClosed
+from mcpmux.mux.narrowing import NARROWED, BadNarrowing
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
@@ -138,6 +139,8 @@ class HttpEndpoint:
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
         self._sse_path = listener.sse_path
+        # What stands before the name of a view, and the endpoint that this is.
+        self._bases = {path.rstrip("/"): path for path in (listener.sse_path, listener.path) if path}
         self._streams: dict[str, SseSession] = {}
         self._stopping = stopping
 
@@ -189,7 +192,8 @@ class HttpEndpoint:
     def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> Handling:
         """Serve a request of somebody who may come in."""
         opens_stream = request.method == "GET" or request.headers.get(METHOD_HEADER) == m.LISTEN
-        known = None if opens_stream or request.path != self._path else gate.known(request.headers)
+        is_here = request.path == self._path or self._view_in(request.path)
+        known = gate.known(request.headers) if is_here and not opens_stream else None
         if known is None:
             return self._admit(gate, request, reply, opens_stream=opens_stream)
         request.principal = known.principal
@@ -222,7 +226,29 @@ class HttpEndpoint:
         if scope.cancelled_caught and not reply.started:
             await turn_away(reply, gate.expired())
 
+    def _view_in(self, path: str) -> str:
+        """The view that a path below an endpoint names; "" for none."""
+        base, _, name = path.rpartition("/")
+        return name if base in self._bases else ""
+
+    def _enter_view(self, request: HttpRequest) -> None:
+        """Let a client look through the view that its URL names, if it may: as if at the endpoint itself.
+
+        Raises BadNarrowing.
+        """
+        path, view = request.path, self._view_in(request.path)
+        if view or path in (self._path, self._sse_path):
+            entered = self._service.enter(request.principal, view, request.query)
+            if entered is not None:
+                request.path = self._bases[path.removesuffix(f"/{view}")] if view else path
+                request.principal = entered
+
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        if request.path != self._path or request.query:
+            try:
+                self._enter_view(request)
+            except BadNarrowing as mistake:
+                return refuse_with(reply, 400, str(mistake))
         if self._service.tap is not None:
             self._watch(self._service.tap, request, reply)
         refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
@@ -306,7 +332,7 @@ class HttpEndpoint:
             if VERSION not in call.meta and (version is None or not is_modern(version)):
                 return self._take_legacy(message, request, reply, version, streams=streams)
             check_request(request.headers, call)
-            if (tools := self._tools.get(call.principal.name)) is not None:
+            if self._tools and (tools := self._tools.get(call.principal.key)) is not None:
                 tools.check(request.headers, call)
             if message.method == m.LISTEN and not streams:
                 raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")
@@ -328,7 +354,7 @@ class HttpEndpoint:
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         """What a list taught somebody is held against nobody else, who may not know of these tools."""
         result = await self._service.answer(request_id, call, notify)
-        principal = call.principal.name
+        principal = call.principal.key
         if principal not in self._tools and len(self._tools) >= LEARNERS_LIMIT:
             del self._tools[next(iter(self._tools))]
         self._tools.setdefault(principal, ToolHeaders()).learn(dict(result))
@@ -392,10 +418,13 @@ class HttpEndpoint:
     def _find_session(self, request: HttpRequest) -> HttpSession | None:
         """The session that a request names; None when there is none, or it is somebody else's."""
         session = self.sessions.get(request.headers.get(SESSION_HEADER, ""))
-        if session is None or session.session.principal.name != request.principal.name:
+        if session is None:
             return None
-        legacy = session.session  # of the same somebody, perhaps with other scopes
-        legacy.principal = legacy.outbox.principal = request.principal
+        legacy, principal = session.session, request.principal
+        if legacy.principal.name != principal.name or legacy.principal.view != principal.view:
+            return None
+        # The same somebody, perhaps with other scopes.
+        legacy.principal = legacy.outbox.principal = principal
         return session
 
     # HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names the way in. A session
@@ -422,7 +451,9 @@ class HttpEndpoint:
             return
         session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
         with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
-            address = f"{self._sse_path}?{SESSION_KEY}={session_id}"
+            view, _, narrowing = principal.view.partition(NARROWED)
+            query = f"{narrowing}&" if narrowing else ""
+            address = f"{self._sse_path}{view and f'/{view}'}?{query}{SESSION_KEY}={session_id}"
             async with open_sse_server_stream(reply, address) as messages:
                 self._streams[session_id] = SseSession(messages, scope, principal)
                 log.info("stream opened", streams=len(self._streams))
@@ -439,7 +470,7 @@ class HttpEndpoint:
     async def _post_to_stream(
         self, session: SseSession | None, request: HttpRequest, reply: HttpReply
     ) -> None:
-        if session is None or session.principal.name != request.principal.name:
+        if session is None or session.principal.key != request.principal.key:
             await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
             return
         if not _is_json(request):

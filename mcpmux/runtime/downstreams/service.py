@@ -97,6 +97,7 @@ class Service(Protocol):
 
     def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]: ...
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]: ...
+    def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None: ...
     def leave(self, client: object) -> None: ...
     def roots_changed(self) -> None: ...
 
@@ -132,19 +133,19 @@ class MuxService:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
         wanted = _wanted(call, notify) if LOG_LEVEL in call.meta else notify
-        if not call.principal.name and not self._mark:
+        if not call.principal.name and not call.principal.view and not self._mark:
             return self.router.exchange(call, wanted)
         return self._exchange_sealed(call, wanted)
 
     async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
-        return self._sealed(await self.router.exchange(self._opened(call), notify), call.principal.name)
+        return self._sealed(await self.router.exchange(self._opened(call), notify), call.principal.key)
 
     def _opened(self, call: Call) -> Call:
         """The call with its server's own state and task id. Raises RpcError for another principal's."""
         state, task_id = call.text(STATE), call.text(TASK_ID) if self._mark else None
         if state is None and task_id is None:
             return call
-        params, principal = {**call.params}, call.principal.name
+        params, principal = {**call.params}, call.principal.key
         refusal = unknown_state()
         try:
             if state is not None:
@@ -163,6 +164,13 @@ class MuxService:
             state = self._state_seal.seal(principal, state) if principal else state
             result = {**result, STATE: raw(self._mark + state)}
         return result if task_id is None else {**result, TASK_ID: raw(self._mark + task_id)}
+
+    def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
+        """Somebody in a view, as the query of its URL narrows it; None when there is no such view for it.
+
+        Raises BadNarrowing when the query makes no sense.
+        """
+        return self.router.enter(principal, view, query)
 
     def leave(self, client: object) -> None:
         """A client has gone that called itself `client` in its calls."""

@@ -17,6 +17,7 @@ from trio.abc import Stream
 
 from mcpmux.config import Limits
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
+from mcpmux.mux.narrowing import BadNarrowing
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 FIRST_SECONDS = 60.0  # for the first message of a client; whoever says nothing only holds a connection
 CROWDED = "too many connections; try again later"
 STOPPING = "mcpmux is stopping; try again later"
+NO_VIEW = "Invalid request: there is nothing for you here; closing"
 NO_JSON = "Invalid request: this port takes JSON-RPC messages, one on each line; closing"
 
 
@@ -40,7 +42,8 @@ NO_JSON = "Invalid request: this port takes JSON-RPC messages, one on each line;
 class StreamClients:
     """Serves the clients of one listener.
 
-    `door`: who gets through over WebSocket; None is lines of JSON. `gate` finds out who it is.
+    `door`: who gets through over WebSocket; None is lines of JSON. `gate` finds out who it is. `view`: what
+    clients look through where no path says it.
     """
 
     service: Service
@@ -48,6 +51,7 @@ class StreamClients:
     stopping: trio.Event
     door: Door | None
     gate: Gate | None = None
+    view: str = ""
 
     async def serve(self, stream: Stream, crowded: bool) -> None:
         """One client, from its connection to its end. Errors of its stream do not leave this."""
@@ -58,18 +62,27 @@ class StreamClients:
 
     async def _serve_websocket(self, door: Door, stream: Stream, crowded: bool) -> None:
         gate, limits = self.gate, self.limits
-        admission = Admission(ANYONE)
+        admission, principal = Admission(ANYONE), ANYONE
 
         def busy() -> str | None:
             return CROWDED if crowded else STOPPING if self.stopping.is_set() else None
 
-        async def guard(headers: Mapping[str, str]) -> Refusal | None:
-            nonlocal admission
+        async def guard(target: str, headers: Mapping[str, str]) -> Refusal | None:
+            nonlocal admission, principal
             if gate is not None:
                 try:
                     admission = await gate.admit(headers, await _holder_of(stream))
                 except Turned as turned:
                     return turned.status, str(turned), turned.fields
+            path, _, query = target.partition("?")
+            view = "" if path == door.path else path.rpartition("/")[2]
+            try:
+                entered = self.service.enter(admission.principal, view, query)
+            except BadNarrowing as mistake:
+                return 400, str(mistake), ()
+            if entered is None or (path != door.path and not view):
+                return door.elsewhere
+            principal = entered
             return None
 
         patient = PatientStream(stream, limits.client_stall)
@@ -78,7 +91,7 @@ class StreamClients:
                 return
             messages.close_code = GOING_AWAY
             with gate.stay(admission) if gate is not None else nullcontext():
-                await self._serve_messages(messages, "websocket", admission.principal, linger=0)
+                await self._serve_messages(messages, "websocket", principal, linger=0)
             if not self.stopping.is_set():  # its token has expired or was taken back, or it does not read
                 messages.close_code = POLICY_VIOLATION
 
@@ -97,8 +110,12 @@ class StreamClients:
                 except Turned as turned:
                     await messages.send(encode_error(None, turned.as_error()))
                     return
+            entered = self.service.enter(principal, self.view)
+            if entered is None:
+                await messages.send(encode_error(None, RpcError(INVALID_REQUEST, NO_VIEW)))
+                return
             is_unix = isinstance(stream, trio.SocketStream) and stream.socket.family == trio.socket.AF_UNIX
-            await self._serve_messages(JsonStream(messages), "unix" if is_unix else "tcp", principal)
+            await self._serve_messages(JsonStream(messages), "unix" if is_unix else "tcp", entered)
 
     async def _serve_messages(
         self, messages: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS

@@ -215,6 +215,10 @@ class Mock:
             raise (error if captured.modern else upgrade_error(call.method, call.params, error)) from None
         return result if captured.modern else upgrade_result(call.method, result)
 
+    def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
+        """There is everything, and no views."""
+        return None if view else principal
+
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         await in_task()
         call = Call.of(request.method, request.payload)

@@ -1,0 +1,83 @@
+"""Views: named selections of what upstreams have, each at a path of its own. Settings only.
+
+A view selects, it permits nothing: what `[[access]]` denies is in no view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from attrs import frozen
+
+from mcpmux.config.auth import PRINCIPALS, UPSTREAMS
+from mcpmux.config.listener import Listeners
+from mcpmux.config.report import InvalidValue, closest
+from mcpmux.config.scalars import Choice, Text
+
+TOOLS, PROMPTS, RESOURCES, TEMPLATES = KINDS = ("tools", "prompts", "resources", "templates")
+
+ITEM = Text(
+    "a name, URI or URI template as the upstream itself has it, in which * stands for any text",
+    r"[^\x00-\x1f\x7f\ue000]+",
+)
+
+
+@frozen(kw_only=True)
+class Selector:
+    """What fits everything that is named here."""
+
+    upstream: Annotated[str, UPSTREAMS] | None = None
+    """Name of the upstream. * stands for any text. Default: all."""
+    kind: Annotated[str, Choice(KINDS)] | None = None
+    """`tools`, `prompts`, `resources` or `templates`. Default: all."""
+    name: Annotated[str, ITEM] | None = None
+    """Name, URI or URI template as the upstream itself has it, without a prefix. * stands for any text.
+    Default: all.
+    """
+
+    def __attrs_post_init__(self) -> None:
+        if self.upstream is None and self.kind is None and self.name is None:
+            raise InvalidValue("expected at least one of `upstream`, `kind`, `name`")
+
+
+@frozen(kw_only=True)
+class View:
+    """A selection, served at `/mcp/NAME` where `/mcp` is the path of a listener."""
+
+    include: tuple[Selector, ...] = ()
+    """What is in the view: what at least one of these fits. Default: everything."""
+    exclude: tuple[Selector, ...] = ()
+    """What is not in the view, even if it is included."""
+    principals: tuple[Annotated[str, PRINCIPALS], ...] = ()
+    """Names of principals who may use the view. * stands for any text. Default: everybody. For all others
+    the view does not exist.
+    """
+
+    def __attrs_post_init__(self) -> None:
+        if not self.include and not self.exclude:
+            raise InvalidValue(
+                "expected `include` or `exclude`; without them it is the view that is always there"
+            )
+
+
+def find_mistakes(views: Mapping[str, View], upstreams: Sequence[str], listeners: Listeners) -> Iterator[str]:
+    """Yields every mistake about views that only shows beside the upstreams and listeners."""
+    for name, view in views.items():
+        for key, selectors in (("include", view.include), ("exclude", view.exclude)):
+            for number, selector in enumerate(selectors):
+                if not any(fnmatchcase(upstream, selector.upstream or "*") for upstream in upstreams):
+                    place = f"views.{name}.{key}[{number}].upstream"
+                    yield f"{place}: there is no upstream of this name{_hint(selector.upstream, upstreams)}"
+    wanted = {"listeners.stdio_view": listeners.stdio_view}
+    wanted |= {f"listeners.tcp[{number}].view": each.view for number, each in enumerate(listeners.tcp)}
+    wanted |= {f"listeners.unix[{number}].view": each.view for number, each in enumerate(listeners.unix)}
+    for place, chosen in wanted.items():
+        if chosen is not None and chosen not in views:
+            yield f"{place}: there is no view of this name{_hint(chosen, views)}"
+
+
+def _hint(name: str | None, known: Iterable[str]) -> str:
+    close = closest(name or "", known)
+    return "" if close is None else f"; did you mean `{close}`?"

@@ -1,0 +1,303 @@
+"""What a view selects. Pure, and immutable: another configuration is another Selection.
+
+The law
+
+    Something is in a view when an `include` fits it, or there is none, and no `exclude` does.
+
+  * A selector fits when everything that it names fits: the upstream, the kind, the name. The name is a URI, a
+    template or a name as the upstream itself has it. A URI can be written in many ways (see `spelling`): an
+    `include` fits when its glob fits every reading of the URI, an `exclude` when it fits any.
+  * What a template can stand for, as far as its literal text tells, may be read when the template is
+    included. Excluding a template leaves that to the selectors of resources.
+  * What is unknown of a thing counts against it, as in a Policy. Methods that mcpmux does not know are in a
+    view that has all of the upstream.
+
+A view permits nothing: an exchange in a view must be allowed by the Policy, too (`Both`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from mcpmux.config import Upstream
+from mcpmux.config.report import closest
+from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, Selector, View
+from mcpmux.mux.pattern import matches, may_meet, parse_glob, template_glob
+from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, NAMES_URIS, USES, Decision
+from mcpmux.mux.spelling import Target, TargetGlob
+from mcpmux.protocol import method as m
+from mcpmux.protocol.principal import Principal
+
+_KINDS_OF_USE: Final = {
+    m.RESOURCES_READ: (RESOURCES,),
+    m.RESOURCES_SUBSCRIBE: (RESOURCES,),
+    m.TOOLS_CALL: (TOOLS,),
+    m.PROMPTS_GET: (PROMPTS,),
+    m.COMPLETE: (PROMPTS, TEMPLATES),
+}
+_KIND_OF_LIST: Final = {
+    m.RESOURCES_LIST: RESOURCES,
+    m.TEMPLATES_LIST: TEMPLATES,
+    m.TOOLS_LIST: TOOLS,
+    m.PROMPTS_LIST: PROMPTS,
+    m.TASKS_LIST: TOOLS,  # a task belongs to the use of its tool
+}
+
+DECISIONS_KEPT: Final = 4096  # of one view; a hostile client may ask for new things all day
+
+
+class Rules(Protocol):
+    """What may be used, by whom. Policy says what each does."""
+
+    def decide(
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None
+    ) -> Decision: ...
+    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool: ...
+    def sees(self, principal: Principal, upstream: str) -> bool: ...
+    def offers(self, principal: Principal, upstream: str, capability: str) -> bool: ...
+    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool: ...
+
+
+class _Selected(NamedTuple):
+    """What a view has of one kind of an upstream's things: what `included` fits and `excluded` does not."""
+
+    included: Sequence[TargetGlob]
+    excluded: Sequence[TargetGlob]
+
+    def has(self, target: Target) -> bool:
+        """Whether it is selected for sure."""
+        if not any(target.is_in(glob) for glob in self.included):
+            return False
+        return not any(target.may_be_in(glob) for glob in self.excluded)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is everything, so that nothing has to be known of a thing."""
+        return EVERYTHING in self.included and not self.excluded
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether something may be selected."""
+        return bool(self.included) and EVERYTHING not in self.excluded
+
+
+EVERYTHING: Final = TargetGlob("*")
+
+
+class Selection:
+    """What a view selects, for all principals alike. Who may use it: see `admits`."""
+
+    def __init__(self, rule: str, view: View, kept: int = DECISIONS_KEPT) -> None:
+        """`rule`: what is named when it refuses something. `kept`: how many decisions are remembered."""
+        self._rule = rule
+        self._view = view
+        self._kept = kept
+        self._principals = tuple(map(parse_glob, view.principals))
+        self._known: dict[tuple[str, str], _Selected] = {}  # by upstream and kind, which are configured
+        self._decided: dict[tuple[str, str, str], Decision] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Selection) and (self._rule, self._view) == (other._rule, other._view)
+
+    def __hash__(self) -> int:
+        return hash(self._rule)
+
+    def admits(self, principal: Principal) -> bool:
+        """Whether the view exists for somebody."""
+        if not self._principals:
+            return True
+        return bool(principal) and any(matches(glob, principal.name) for glob in self._principals)
+
+    def decide(
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None
+    ) -> Decision:
+        """Whether `method` with `target`, in the upstream's own words, is in the view; None: unknown."""
+        if not isinstance(target, str):
+            return self._decide(upstream, method, target)
+        use = upstream, method, target
+        if (decision := self._decided.get(use)) is None:
+            if len(self._decided) >= self._kept:
+                self._decided.clear()
+            decision = self._decided[use] = self._decide(*use)
+        return decision
+
+    def _decide(self, upstream: str, method: str, target: str | Target | None) -> Decision:
+        if method not in _KINDS_OF_USE:
+            return Decision(self._has_all_of(upstream), self._rule)
+        kind = _KINDS_OF_USE[method][0]
+        if isinstance(target, str):
+            target = Target(target, is_uri=method in NAMES_URIS)
+        elif target is not None and target.is_template:
+            kind, target = TEMPLATES, Target(target.text)
+        selected = self._readable(upstream) if kind == RESOURCES else self._selected(upstream, kind)
+        return Decision(selected.is_all if target is None else selected.has(target), self._rule)
+
+    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
+        """Whether something may be in the view for one of `methods`."""
+        for method in methods:
+            if method not in _KINDS_OF_USE:
+                if self._has_all_of(upstream):
+                    return True
+            elif method in NAMES_URIS:
+                if self._readable(upstream).is_possible:
+                    return True
+            elif any(self._selected(upstream, kind).is_possible for kind in _KINDS_OF_USE[method]):
+                return True
+        return False
+
+    def sees(self, principal: Principal, upstream: str) -> bool:
+        """Whether the view has anything of an upstream."""
+        return self.may_use(principal, upstream, *USES.values(), ANY_OTHER)
+
+    def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
+        """Whether a capability of an upstream is of any use in the view."""
+        uses = CAPABILITY_USES.get(capability)
+        return self.sees(principal, upstream) if uses is None else self.may_use(principal, upstream, *uses)
+
+    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
+        """Whether a list shows an item, named by its URI, template or name; None: it has none."""
+        kind = _KIND_OF_LIST[list_method]
+        selected = self._selected(upstream, kind)
+        if item is None or selected.is_all:
+            return selected.is_all
+        return selected.has(Target(item, is_uri=kind in (RESOURCES, TEMPLATES)))
+
+    def _has_all_of(self, upstream: str) -> bool:
+        return all(self._selected(upstream, kind).is_all for kind in KINDS)
+
+    def _readable(self, upstream: str) -> _Selected:
+        """The resources of an upstream that may be read: those that are selected, and those of templates."""
+        included, excluded = self._selected(upstream, RESOURCES)
+        return _Selected([*included, *self._expansions(upstream)], excluded)
+
+    def _expansions(self, upstream: str) -> list[TargetGlob]:
+        names = [each.name or "*" for each in self._view.include if _is_about(each, upstream, TEMPLATES)]
+        return [TargetGlob("*".join(template_glob(name))) for name in names]
+
+    def _selected(self, upstream: str, kind: str) -> _Selected:
+        if (selected := self._known.get((upstream, kind))) is None:
+            selected = self._known[upstream, kind] = self._select(upstream, kind)
+        return selected
+
+    def _select(self, upstream: str, kind: str) -> _Selected:
+        includes, excludes = (
+            [EVERYTHING if each.name in (None, "*") else TargetGlob(each.name) for each in selectors]
+            for selectors in (
+                [each for each in self._view.include if _is_about(each, upstream, kind)],
+                [each for each in self._view.exclude if _is_about(each, upstream, kind)],
+            )
+        )
+        return _Selected(includes if self._view.include else [EVERYTHING], excludes)
+
+
+def _is_about(selector: Selector, upstream: str, kind: str) -> bool:
+    return matches(parse_glob(selector.upstream or "*"), upstream) and selector.kind in (None, kind)
+
+
+def selections_of(views: Mapping[str, View]) -> dict[str, Selection]:
+    """The views of a configuration, ready to be applied."""
+    return {name: Selection(f"views.{name}", view) for name, view in views.items()}
+
+
+def selection_of(upstreams: Collection[Upstream]) -> Selection | None:
+    """What the files of host apps have selected, which holds in every view; None if that is everything."""
+    include: list[Selector] = []
+    exclude: list[Selector] = []
+    for upstream in upstreams:
+        name, tools = upstream.name, upstream.tools
+        if tools.included is None:
+            include.append(Selector(upstream=name))
+        else:
+            include += [Selector(upstream=name, kind=TOOLS, name=tool) for tool in tools.included]
+            include += [Selector(upstream=name, kind=kind) for kind in KINDS if kind != TOOLS]
+        exclude += [Selector(upstream=name, kind=TOOLS, name=tool) for tool in tools.excluded]
+    if all(upstream.tools.is_all for upstream in upstreams):
+        return None
+    return Selection("upstreams", View(include=tuple(include), exclude=tuple(exclude)))
+
+
+Names = Mapping[str, Mapping[str, Sequence[str]]]
+"""What upstreams list: names, URIs and templates by KINDS, by upstream."""
+
+
+def find_unmatched(views: Mapping[str, View], upstreams: Collection[Upstream], names: Names) -> Iterator[str]:
+    """Yields a sentence for each name that selects nothing of what is listed, with the nearest name there is.
+
+    An upstream that is not in `names` may have anything.
+    """
+    for name, view in views.items():
+        for key, selectors in (("include", view.include), ("exclude", view.exclude)):
+            for number, selector in enumerate(selectors):
+                about = [
+                    each for each in upstreams if matches(parse_glob(selector.upstream or "*"), each.name)
+                ]
+                yield from _missed(f"views.{name}.{key}[{number}].name", selector, about, names)
+    for upstream in upstreams:
+        for tool in (*(upstream.tools.included or ()), *upstream.tools.excluded):
+            selector = Selector(kind=TOOLS, name=tool)
+            yield from _missed(f"tools of {upstream.name}: {tool}", selector, [upstream], names)
+
+
+def _missed(place: str, selector: Selector, about: Sequence[Upstream], names: Names) -> Iterator[str]:
+    if selector.name is None or any(each.name not in names for each in about):
+        return
+    kinds = KINDS if selector.kind is None else (selector.kind,)
+    known = [text for each in about for kind in kinds for text in names[each.name].get(kind, ())]
+    glob = parse_glob(selector.name)
+    if any(matches(glob, text) for text in known):
+        return
+    if RESOURCES in kinds:  # it may be one that a template stands for
+        templates = [text for each in about for text in names[each.name].get(TEMPLATES, ())]
+        if any(may_meet(glob, template_glob(text)) for text in templates):
+            return
+    close = closest(selector.name, known)
+    yield f"{place}: nothing is called so" + (f"; did you mean `{close}`?" if close else "")
+
+
+def both(first: Rules | None, second: Rules | None) -> Rules | None:
+    """What two sets of rules allow; None allows everything."""
+    if first is None or second is None:
+        return first or second
+    return Both(first, second)
+
+
+class Both:
+    """What two sets of rules allow."""
+
+    def __init__(self, first: Rules, second: Rules) -> None:
+        self._first, self._second = first, second
+
+    def decide(
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None
+    ) -> Decision:
+        """See Policy. The rule is the one that refuses, or the first set's."""
+        decision = self._first.decide(principal, upstream, method, target)
+        if decision.allowed:
+            other = self._second.decide(principal, upstream, method, target)
+            if not other.allowed:
+                return other
+        return decision
+
+    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
+        """See Policy."""
+        return any(
+            self._first.may_use(principal, upstream, method)
+            and self._second.may_use(principal, upstream, method)
+            for method in methods
+        )
+
+    def sees(self, principal: Principal, upstream: str) -> bool:
+        """See Policy."""
+        return self._first.sees(principal, upstream) and self._second.sees(principal, upstream)
+
+    def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
+        """See Policy."""
+        uses = CAPABILITY_USES.get(capability)
+        return self.sees(principal, upstream) if uses is None else self.may_use(principal, upstream, *uses)
+
+    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
+        """See Policy."""
+        return self._first.shows(principal, upstream, list_method, item) and self._second.shows(
+            principal, upstream, list_method, item
+        )

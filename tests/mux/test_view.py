@@ -1,0 +1,176 @@
+"""The laws of views: what they select, and that they permit nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpmux.config import AccessRule
+from mcpmux.config.views import KINDS, Selector, View
+from mcpmux.mux.pattern import matches, parse_glob
+from mcpmux.mux.policy import policy_of
+from mcpmux.mux.spelling import Target
+from mcpmux.mux.view import Both, Selection
+from mcpmux.protocol import method as m
+from mcpmux.protocol.principal import ANYONE, Principal
+
+UPSTREAMS = ["docs", "web"]
+NAMES = ["search", "search-all", "read"]
+URIS = ["file:///a/1", "file:///b/1", "memo:x"]
+TEMPLATES = ["file:///a/{name}", "file:///{path}", "memo:{x}"]
+ITEMS = {
+    "tools": (m.TOOLS_LIST, m.TOOLS_CALL, NAMES),
+    "prompts": (m.PROMPTS_LIST, m.PROMPTS_GET, NAMES),
+    "resources": (m.RESOURCES_LIST, m.RESOURCES_READ, URIS),
+    "templates": (m.TEMPLATES_LIST, m.COMPLETE, TEMPLATES),
+}
+few = settings(max_examples=100)  # each tries every upstream and item
+
+selectors = st.builds(
+    Selector,
+    upstream=st.sampled_from(["*", "docs", "w*"]),
+    kind=st.sampled_from([None, *KINDS]),
+    name=st.sampled_from([None, "*", "search*", "read", "file:///a/*", "file:///a/{name}", "memo:*"]),
+)
+views = st.builds(
+    View,
+    include=st.lists(selectors, max_size=3).map(tuple),
+    exclude=st.lists(selectors, min_size=1, max_size=2).map(tuple),
+) | st.builds(View, include=st.lists(selectors, min_size=1, max_size=3).map(tuple))
+
+
+def selection(*include: Selector, exclude: tuple[Selector, ...] = ()) -> Selection:
+    return Selection("views.coding", View(include=include, exclude=exclude))
+
+
+def fits_simply(selector: Selector, upstream: str, kind: str, item: str) -> bool:
+    """What the words of the settings say."""
+    return (
+        matches(parse_glob(selector.upstream or "*"), upstream)
+        and selector.kind in (None, kind)
+        and matches(parse_glob(selector.name or "*"), item)
+    )
+
+
+def has(selection: Selection, upstream: str, kind: str, item: str) -> bool:
+    """Whether something may be used."""
+    _, use, _ = ITEMS[kind]
+    target = Target(item, is_template=True) if kind == "templates" else item
+    return selection.decide(ANYONE, upstream, use, target).allowed
+
+
+@few
+@given(views)
+def test_a_list_shows_what_an_include_fits_and_no_exclude(view):
+    chosen = Selection("views.coding", view)
+    for upstream in UPSTREAMS:
+        for kind, (listed, _, items) in ITEMS.items():
+            for item in items:
+                wanted = not view.include or any(
+                    fits_simply(each, upstream, kind, item) for each in view.include
+                )
+                wanted = wanted and not any(fits_simply(each, upstream, kind, item) for each in view.exclude)
+                assert chosen.shows(ANYONE, upstream, listed, item) is wanted
+
+
+@few
+@given(views)
+def test_what_is_listed_can_be_used_and_what_is_not_cannot(view):
+    chosen = Selection("views.coding", view)
+    for upstream in UPSTREAMS:
+        for kind, (listed, _, items) in ITEMS.items():
+            for item in items:
+                is_shown = chosen.shows(ANYONE, upstream, listed, item)
+                if kind != "resources":
+                    assert has(chosen, upstream, kind, item) is is_shown
+                elif is_shown:
+                    assert has(chosen, upstream, kind, item)
+
+
+@few
+@given(views)
+def test_whoever_may_use_something_is_told_that_there_is_something(view):
+    chosen = Selection("views.coding", view)
+    for upstream in UPSTREAMS:
+        for kind, (_, use, items) in ITEMS.items():
+            if any(has(chosen, upstream, kind, item) for item in items):
+                assert chosen.may_use(ANYONE, upstream, use)
+                assert chosen.sees(ANYONE, upstream)
+
+
+def test_what_an_included_template_stands_for_can_be_read_and_is_not_listed():
+    chosen = selection(Selector(kind="templates", name="file:///a/{name}"))
+    assert has(chosen, "docs", "resources", "file:///a/1")
+    assert not has(chosen, "docs", "resources", "file:///b/1")
+    assert not chosen.shows(ANYONE, "docs", m.RESOURCES_LIST, "file:///a/1")
+
+
+@pytest.mark.parametrize("uri", ["file:///a/../b/1", "file:///%62/1", "file:///a/%2e%2e/b/1", "FILE:///b/1"])
+def test_no_spelling_leads_to_what_is_excluded(uri):
+    everything_else = selection(exclude=(Selector(name="file:///b/*"),))
+    only_a = selection(Selector(name="file:///a/*"))
+    assert not has(everything_else, "docs", "resources", uri)
+    assert not has(only_a, "docs", "resources", uri)
+
+
+def test_an_excluded_template_is_not_completed():
+    chosen = selection(exclude=(Selector(kind="templates", name="memo:{x}"),))
+    assert not has(chosen, "docs", "templates", "memo:{x}")
+    assert has(chosen, "docs", "templates", "file:///{path}")
+    assert has(chosen, "docs", "prompts", "search")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_view_of_one_kind_has_no_capability_of_another(kind):
+    chosen = selection(Selector(kind=kind))
+    offered = {name for name in ("tools", "prompts", "resources") if chosen.offers(ANYONE, "docs", name)}
+    assert offered == {kind.replace("templates", "resources")}
+    assert chosen.offers(ANYONE, "docs", "completions") is (kind in ("prompts", "templates"))
+
+
+def test_methods_that_are_not_known_are_in_a_view_of_the_whole_upstream_only():
+    whole = selection(Selector(upstream="docs"))
+    assert whole.decide(ANYONE, "docs", "vendor/x", None).allowed
+    assert not whole.decide(ANYONE, "web", "vendor/x", None).allowed
+    part = selection(exclude=(Selector(upstream="docs", name="read"),))
+    assert not part.decide(ANYONE, "docs", "vendor/x", None).allowed
+    assert part.decide(ANYONE, "web", "vendor/x", None).allowed
+
+
+def test_a_task_of_a_tool_that_nobody_knows_is_in_a_view_of_all_tools_only():
+    assert selection(Selector(kind="tools")).decide(ANYONE, "docs", m.TOOLS_CALL, None).allowed
+    named = selection(Selector(kind="tools", name="search*"))
+    assert not named.decide(ANYONE, "docs", m.TOOLS_CALL, None).allowed
+
+
+def test_a_view_is_for_whom_it_names():
+    chosen = Selection("views.coding", View(include=(Selector(upstream="docs"),), principals=("a*",)))
+    assert chosen.admits(Principal("alice"))
+    assert not chosen.admits(Principal("bob")) and not chosen.admits(ANYONE)
+    assert selection(Selector(upstream="docs")).admits(ANYONE)
+
+
+@few
+@given(views, st.sampled_from(["allow", "deny"]), st.sampled_from(["search*", "file:///a/*"]))
+def test_a_view_permits_nothing(view, effect, target):
+    everybody = AccessRule(effect="allow")
+    rules = (everybody,) if effect == "deny" else ()
+    policy = policy_of((*rules, AccessRule(effect=effect, targets=(target,))))
+    chosen = Selection("views.coding", view)
+    both = Both(policy, chosen)
+    for upstream in UPSTREAMS:
+        for kind, (listed, use, items) in ITEMS.items():
+            for item in items:
+                named = Target(item, is_template=True) if kind == "templates" else item
+                allowed = [rules.decide(ANYONE, upstream, use, named).allowed for rules in (policy, chosen)]
+                assert both.decide(ANYONE, upstream, use, named).allowed is all(allowed)
+                shown = [rules.shows(ANYONE, upstream, listed, item) for rules in (policy, chosen)]
+                assert both.shows(ANYONE, upstream, listed, item) is all(shown)
+
+
+def test_the_rule_that_refuses_is_named():
+    policy = policy_of([AccessRule(effect="allow", name="all"), AccessRule(effect="deny", targets=("read",))])
+    both = Both(policy, selection(Selector(name="search*")))
+    found = {name: both.decide(ANYONE, "docs", m.TOOLS_CALL, name) for name in ("search", "read", "x")}
+    assert found == {"search": (True, "all"), "read": (False, "access[1]"), "x": (False, "views.coding")}

@@ -1,0 +1,452 @@
+"""Views between clients of every revision and servers of both eras: what is not selected is not there."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+import pytest
+import trio
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mcpmux.config import AccessRule
+from mcpmux.config.model import ToolSelection
+from mcpmux.config.views import ITEM, Selector, View
+from mcpmux.mux.narrowing import globs_in, read_narrowing
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.runtime.access_control import NARROWINGS_KEPT
+from tests.http_request import requested
+from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.runtime.task_server import TaskServer
+from tests.runtime.test_access import (
+    ALL_LISTS,
+    ERAS,
+    LISTS,
+    REVISIONS,
+    SPELLINGS,
+    Store,
+    check_absent,
+    client_of,
+    knows_nothing,
+    refusal,
+    stores,
+    subscribe,
+)
+from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
+from tests.runtime.world import open_world
+
+CODING = View(
+    include=(Selector(upstream="docs"),),
+    exclude=(Selector(name="*secret*"),),
+)
+VIEWS = {"coding": CODING, "own": View(include=(Selector(upstream="*"),), principals=("alice",))}
+CODER = ANYONE.within("coding")
+NOTHING = (Selector(name="nothing-is-called-this"),)
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_lists_show_what_is_selected_and_name_nothing_else(up, down, autojump_clock):
+    servers = stores(up)
+    async with open_world(servers, views=VIEWS) as world:
+        coder, anyone = await client_of(world, CODER, down), await client_of(world, ANYONE, down)
+        servers["vault"].seen.clear()
+        for method, key, name in LISTS:
+            page = await coder.request(method)
+            knows_nothing(page)
+            assert [item[name] for item in page[key]], page
+        assert not servers["vault"].asked(*(method for method, _, _ in LISTS))
+        for method, key, _ in LISTS:
+            assert "vault" in repr(await anyone.request(method)), key
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_what_is_listed_can_be_used_and_what_is_not_is_not_there(up, down, autojump_clock):
+    servers = stores(up)
+    async with open_world(servers, views=VIEWS) as world:
+        coder, anyone = await client_of(world, CODER, down), await client_of(world, ANYONE, down)
+        for method, key, member, use in (
+            ("resources/list", "resources", "uri", "resources/read"),
+            ("tools/list", "tools", "name", "tools/call"),
+            ("prompts/list", "prompts", "name", "prompts/get"),
+        ):
+            listed = {item[member] for item in await coder.walk(method, key)}
+            assert listed
+            for item in await anyone.walk(method, key):
+                if item[member] in listed:
+                    await coder.request(use, {member: item[member]})
+                else:
+                    nobody = "vault+file:///nowhere" if member == "uri" else "nobody__has-this"
+                    await check_absent(coder, use, member, item[member], nobody)
+        assert not servers["vault"].asked("resources/read", "tools/call", "prompts/get")
+        assert not [each for each in servers["docs"].seen if "secret" in repr(each.get("params"))]
+
+
+@pytest.mark.parametrize("uri", SPELLINGS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_no_spelling_leads_out_of_a_view(uri, down, autojump_clock):
+    servers = stores()
+    async with open_world(servers, views=VIEWS) as world:
+        coder = await client_of(world, CODER, down)
+        error = await refusal(coder, "resources/read", {"uri": uri})
+        assert error["message"] == f"Resource not found: no upstream owns {uri}"
+        assert not servers["docs"].asked("resources/read") + servers["vault"].asked("resources/read")
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_raw_uri_or_name_is_that_of_the_upstream_in_the_view(down, autojump_clock):
+    async with open_world(stores(), views=VIEWS) as world:
+        coder = await client_of(world, CODER, down)
+        result = await coder.request("resources/read", {"uri": "file:///open/0"})
+        assert result["contents"][0]["uri"] == "docs+file:///open/0"
+        result = await coder.request("tools/call", {"name": "open-tool"})
+        assert result["content"][0]["text"] == "open-tool"
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_completions_are_given_for_what_is_selected(down, autojump_clock):
+    async with open_world(stores(), views=VIEWS) as world:
+        coder = await client_of(world, CODER, down)
+        argument = {"name": "name", "value": "v"}
+        for ref, is_there in (
+            ({"type": "ref/resource", "uri": "docs+file:///open/{name}"}, True),
+            ({"type": "ref/resource", "uri": "docs+file:///secret/{name}"}, False),
+            ({"type": "ref/resource", "uri": "vault+file:///open/{name}"}, False),
+            ({"type": "ref/prompt", "name": "docs__open-prompt"}, True),
+            ({"type": "ref/prompt", "name": "docs__secret-prompt"}, False),
+        ):
+            asked = {"ref": ref, "argument": argument}
+            if is_there:
+                await coder.request("completion/complete", asked)
+            else:
+                assert (await refusal(coder, "completion/complete", asked))["code"] == -32602
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_the_introduction_tells_what_the_view_has(down, autojump_clock):
+    only_tools = {"coding": View(include=(Selector(upstream="docs", kind="tools"),))}
+    async with open_world(stores(), views=only_tools) as world:
+        coder = world.client(principal=CODER)
+        told = await (coder.request("server/discover") if down == MODERN else coder.initialize(down))
+        assert set(told["capabilities"]) & {"tools", "resources", "prompts", "completions"} == {"tools"}
+        assert "docs!" in told["instructions"] and "vault" not in told["instructions"]
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_only_what_is_selected_can_be_subscribed_to(up, down, autojump_clock):
+    servers = stores(up)
+    async with open_world(servers, views=VIEWS) as world:
+        coder = await client_of(world, CODER, down)
+        uris = ["docs+file:///open/0", "docs+file:///secret/0", "vault+file:///open/0"]
+        assert await subscribe(coder, uris) == {"resourceSubscriptions": ["docs+file:///open/0"]}
+        await trio.sleep(10)
+        assert servers["docs"].subscribed == {"file:///open/0"}
+        assert servers["vault"].subscribed == set()
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_list_changes_of_other_upstreams_are_not_told(up, down, autojump_clock):
+    servers = stores(up)
+    async with open_world(servers, views=VIEWS) as world:
+        coder, anyone = await client_of(world, CODER, down), await client_of(world, ANYONE, down)
+        if down == MODERN:
+            await subscribe(coder, [], **ALL_LISTS)
+            await subscribe(anyone, [], **ALL_LISTS)
+            await coder.drain(), await anyone.drain()
+        await servers["vault"].notify("notifications/tools/list_changed")
+        assert await coder.drain() == []
+        assert [each["method"] for each in await anyone.drain()] == ["notifications/tools/list_changed"]
+        await servers["docs"].notify("notifications/tools/list_changed")
+        assert [each["method"] for each in await coder.drain()] == ["notifications/tools/list_changed"]
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_clients_of_a_changed_view_hear_of_it_and_others_nothing(down, autojump_clock):
+    views = VIEWS | {"other": CODING}
+    both = ["docs+file:///open/0", "docs+file:///open/1"]
+    async with open_world({"docs": Store(MODERN, count=2), "vault": Store(MODERN)}, views=views) as world:
+        principals = CODER, ANYONE.within("other"), ANYONE
+        coder, other, anyone = [await client_of(world, each, down) for each in principals]
+        for client in (coder, other, anyone):
+            assert (await subscribe(client, both, **ALL_LISTS))["resourceSubscriptions"] == both
+            await client.drain()
+        less = View(include=(Selector(upstream="docs", name="file:///open/0"),))
+        plan = world.mux.apply(attrs.evolve(world.mux.config, views=views | {"coding": less}))
+        assert plan.settings == ("views",)
+        told = await coder.drain()
+        if down == MODERN:
+            assert told[-1]["result"]["resultType"] == "complete"  # so that it listens anew
+            assert (await subscribe(coder, both))["resourceSubscriptions"] == both[:1]
+        else:
+            assert {each["method"] for each in told} >= {
+                f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
+            }
+        assert await other.drain() == await anyone.drain() == []
+        assert (await coder.request("tools/list"))["tools"] == []
+        assert (await other.request("tools/list"))["tools"]
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+async def test_a_view_that_has_gone_has_nothing(prefix, autojump_clock):
+    settings = {"docs": {"prefix": prefix}}
+    async with open_world({"docs": Store(MODERN)}, views=VIEWS, settings=settings) as world:
+        coder = await client_of(world, CODER, MODERN)
+        assert (await coder.request("tools/list"))["tools"]
+        world.mux.apply(attrs.evolve(world.mux.config, views={}))
+        assert (await coder.request("tools/list"))["tools"] == []
+        await refusal(coder, "tools/call", {"name": "open-tool"})
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_view_of_the_only_server_selects_too(down, autojump_clock):
+    settings = {"docs": {"prefix": ""}}
+    server = Store(MODERN)
+    async with open_world({"docs": server}, views=VIEWS, settings=settings) as world:
+        coder = await client_of(world, CODER, down)
+        assert [tool["name"] for tool in (await coder.request("tools/list"))["tools"]] == ["open-tool"]
+        await coder.request("tools/call", {"name": "open-tool"})
+        error = await refusal(coder, "tools/call", {"name": "secret-tool"})
+        assert error["message"] == "Unknown tool: secret-tool"
+        await refusal(coder, "vendor/method", {})
+        assert not server.asked("vendor/method")
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_access_rules_come_first(down, autojump_clock):
+    rules = (
+        AccessRule(effect="allow"),
+        AccessRule(effect="deny", targets=("open-tool",)),
+    )
+    async with open_world(stores(), views=VIEWS, access=rules) as world:
+        coder = await client_of(world, CODER, down)
+        assert (await coder.request("tools/list"))["tools"] == []
+        assert (await coder.request("prompts/list"))["prompts"] == [{"name": "docs__open-prompt"}]
+        await refusal(coder, "tools/call", {"name": "docs__open-tool"})
+
+
+async def test_a_task_is_there_in_the_view_that_made_it_and_in_no_other(autojump_clock):
+    views = VIEWS | {"other": View(include=(Selector(upstream="vault"),))}
+    async with open_world({"docs": TaskServer(LEGACY), "vault": Store(MODERN)}, views=views) as world:
+        coder = await client_of(world, CODER, LEGACY)
+        made = await coder.request("tools/call", {"name": "docs__must", "task": {}})
+        task = {"taskId": made["task"]["taskId"]}
+        await coder.request("tasks/get", task)
+        other = await client_of(world, ANYONE.within("other"), LEGACY)
+        assert (await refusal(other, "tasks/get", task))["message"] == "Task not found"
+
+
+async def test_cursors_belong_to_their_view(autojump_clock):
+    servers = {"docs": Store(MODERN, page_size=1, count=3), "vault": Store(MODERN)}
+    async with open_world(servers, views={**VIEWS, "other": CODING}, page_size=1) as world:
+        coder, other = world.client(principal=CODER), world.client(principal=ANYONE.within("other"))
+        cursor = (await coder.request("resources/list"))["nextCursor"]
+        assert (await refusal(other, "resources/list", {"cursor": cursor}))["code"] == -32602
+        await coder.request("resources/list", {"cursor": cursor})
+
+
+def test_what_is_bound_to_a_principal_is_bound_to_its_view():
+    keys = {Principal(name, view=view).key for name in ("", "a", "b") for view in ("", "a", "b")}
+    assert len(keys) == 9
+
+
+# Selected in the file of a host app
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_selection_of_a_host_app_holds_everywhere(prefix, down, autojump_clock):
+    server = Store(MODERN)
+    settings = {"docs": {"prefix": prefix, "tools": ToolSelection(("*-tool",), ("secret*",))}}
+    exposed = f"{prefix}__" if prefix else ""
+    async with open_world({"docs": server}, settings=settings, views={"all": View(exclude=NOTHING)}) as world:
+        for principal in (ANYONE, ANYONE.within("all")):
+            client = await client_of(world, principal, down)
+            tools = (await client.request("tools/list"))["tools"]
+            assert [tool["name"] for tool in tools] == [f"{exposed}open-tool"]
+            assert len((await client.request("prompts/list"))["prompts"]) == 2
+            await client.request("tools/call", {"name": f"{exposed}open-tool"})
+            error = await refusal(client, "tools/call", {"name": f"{exposed}secret-tool"})
+            assert error["message"] == f"Unknown tool: {exposed}secret-tool"
+            uri = f"{prefix}+file:///secret/0" if prefix else "file:///secret/0"
+            await client.request("resources/read", {"uri": uri})
+        assert [call["params"]["name"] for call in server.asked("tools/call")] == ["open-tool"] * 2
+
+
+async def test_another_selection_of_a_host_app_is_told_and_restarts_nothing(autojump_clock):
+    async with open_world(stores()) as world:
+        client = await client_of(world, ANYONE, LEGACY)
+        config = world.mux.config
+        docs, vault = config.upstreams
+        docs = attrs.evolve(docs, tools=ToolSelection((), ()))
+        plan = world.mux.apply(attrs.evolve(config, upstreams=(docs, vault)))
+        assert plan.adjusted == ("docs",) and not plan.restarted
+        assert "notifications/tools/list_changed" in [each["method"] for each in await client.drain()]
+        names = [tool["name"] for tool in (await client.request("tools/list"))["tools"]]
+        assert names == ["vault__open-tool", "vault__secret-tool"]
+        assert world.connects == {"docs": 1, "vault": 1}
+
+
+# Narrowed by a client
+
+
+@pytest.mark.parametrize("view", ["", "coding"])
+async def test_a_query_narrows_and_never_widens(view):
+    async with open_endpoint(stores(), views=VIEWS) as mux:
+        path = f"/mcp/{view}" if view else "/mcp"
+
+        async def names(query: str, method: str = "tools/list") -> list[str]:
+            head = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
+            status, text = await post(mux, f"{path}?{query}", modern_request(method), head)
+            assert status == 200
+            (items,) = (value for key, value in json.loads(text)["result"].items() if type(value) is list)
+            return [item.get("name") for item in items]
+
+        everything = await names("")
+        assert await names("tools=open*") == [name for name in everything if "open" in name]
+        assert await names("tools=nothing") == []
+        assert await names("upstreams=docs&tools=*-tool") == [name for name in everything if "docs" in name]
+        assert await names("tools=open-tool", "prompts/list") == await names("", "prompts/list")
+        assert await names("api_key=x") == everything
+        assert set(await names("tools=*secret*")) <= set(everything)
+        assert await names("resources=file:///open/*", "resources/templates/list") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("tool=x", "The query has a part tool; did you mean tools?"),
+        ("tools=", "The query's tools: expected a name"),
+        ("tools=a,", "The query's tools: expected a name"),
+        ("upstreams=dosc", "The query's upstreams: there is none called dosc here"),
+        ("upstreams=vault", "The query's upstreams: there is none called vault here"),
+        ("tools=%00", "The query's tools: expected a name"),
+    ],
+)
+async def test_mistakes_in_a_query_are_told(query, sentence):
+    async with open_endpoint(stores(), views=VIEWS) as mux:
+        status, text = await post(mux, f"/mcp/coding?{query}", modern_request("tools/list"), {})
+        assert status == 400
+        assert sentence in text
+
+
+async def test_a_session_belongs_to_its_narrowing():
+    async with open_endpoint(stores(), views=VIEWS) as mux:
+        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+        session: Json = {}
+        await post(mux, "/mcp?tools=open*&upstreams=docs", request("initialize", params), {}, session)
+        session["MCP-Protocol-Version"] = LEGACY
+        for path, expected in (
+            ("/mcp?upstreams=docs&tools=open%2A", 200),
+            ("/mcp?tools=open*", 404),
+            ("/mcp", 404),
+        ):
+            assert (await post(mux, path, request("tools/list"), session))[0] == expected, path
+
+
+def test_a_narrowing_has_one_spelling():
+    spellings = ["tools=b,a&upstreams=x", "upstreams=x&tools=a&tools=b", "x=1&upstreams=x&tools=%61,b,a"]
+    assert {read_narrowing(each) for each in spellings} == {"upstreams=x&tools=a,b"}
+
+
+@given(st.lists(st.text(min_size=1), min_size=1))
+def test_what_a_query_names_is_read_as_it_was_written(names):
+    names = [name for name in names if re.fullmatch(ITEM.pattern, name)]
+    assume(names)
+    query = "tools=" + ",".join(quote(name, safe="") for name in names)
+    assert globs_in(read_narrowing(query)) == {"tools": sorted(set(names))}
+
+
+async def test_narrowings_are_forgotten_before_they_are_too_many(autojump_clock):
+    async with open_world(stores(), views=VIEWS) as world:
+        access = world.mux.router.access
+        for number in range(3 * NARROWINGS_KEPT):
+            somebody = world.mux.service.enter(ANYONE, "coding", f"tools=t{number}")
+            assert access.may(somebody, "docs", "tools/call", f"t{number}")
+            assert not access.may(somebody, "docs", "tools/call", "open-tool")
+        assert len(access._rules) <= NARROWINGS_KEPT + 10
+
+
+# Over HTTP
+
+
+async def test_each_view_has_a_path_and_what_is_elsewhere_is_not_there():
+    async with open_endpoint(stores(), views=VIEWS) as mux:
+
+        async def list_at(path: str) -> tuple[int, str]:
+            head = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/list"}
+            body = modern_request("tools/list")
+            return await post(mux, path, body, head)
+
+        assert "vault" in (await list_at("/mcp"))[1]
+        status, text = await list_at("/mcp/coding")
+        assert status == 200 and "docs__open-tool" in text
+        knows_nothing(text)
+        for path in ("/mcp/own", "/mcp/nothing", "/mcp/", "/mcp/coding/", "/mcp/coding/x", "/other/coding"):
+            assert (await list_at(path))[0] == 404, path
+
+
+@pytest.mark.parametrize("revision", REVISIONS[:-1])
+async def test_a_session_belongs_to_its_view(revision):
+    async with open_endpoint(stores(), views={**VIEWS, "other": CODING}) as mux:
+        params = {
+            "protocolVersion": revision,
+            "capabilities": {},
+            "clientInfo": IMPLEMENTATION,
+        }
+        session: Json = {}
+        status, text = await post(mux, "/mcp/coding", request("initialize", params), {}, session)
+        assert status == 200 and "vault" not in text
+        session["MCP-Protocol-Version"] = revision
+        status, text = await post(mux, "/mcp/coding", request("tools/list"), session)
+        assert status == 200 and "docs__open-tool" in text
+        knows_nothing(text)
+        for path in ("/mcp", "/mcp/other"):
+            assert (await post(mux, path, request("tools/list"), session))[0] == 404
+
+
+async def test_http_sse_has_views_too():
+    async with (
+        open_endpoint(stores(), views=VIEWS) as mux,
+        requested(mux._pool, "GET", "/sse/coding", (), b"", idempotent=False) as stream,
+    ):
+        address = (await stream.receive_some()).split(b"data: ")[1].split()[0].decode()
+        assert address.startswith("/sse/coding?")
+        initialize = {
+            "protocolVersion": "2024-11-05",
+            "capabilities": {},
+            "clientInfo": IMPLEMENTATION,
+        }
+        assert (await post(mux, address, request("initialize", initialize), {}))[0] == 202
+        assert (await post(mux, address.replace("/coding", ""), request("tools/list"), {}))[0] == 404
+        assert (await post(mux, address, request("tools/list", request_id=2), {}))[0] == 202
+        received = b""
+        with trio.fail_after(60):
+            while b"docs__open-tool" not in received:
+                received += await stream.receive_some()
+        knows_nothing(received.decode())
+
+
+def modern_request(method: str) -> Json:
+    return request(method, {"_meta": {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}})
+
+
+async def post(
+    mux: Any, path: str, body: Json, headers: Json, session: Json | None = None
+) -> tuple[int, str]:
+    """Status and text of the answer; its session id goes into `session`."""
+    fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+    data = json.dumps(body).encode()
+    with trio.fail_after(60):
+        async with requested(
+            mux._pool, "POST", path, tuple(fields.items()), data, idempotent=False
+        ) as answer:
+            if session is not None:
+                session["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
+            return answer.status, (await answer.read()).decode()
