@@ -27,12 +27,13 @@ from mcpmux.config.model import (
     Stdio,
     Target,
     Tcp,
+    ToolSelection,
     Transport,
     Unix,
     Upstream,
     WebSocket,
 )
-from mcpmux.config.report import KeyPath, Report, closest, sort_of
+from mcpmux.config.report import KeyPath, Report, closest, invalid_value, sort_of
 from mcpmux.config.scalars import (
     PROXY_URL,
     Choice,
@@ -178,9 +179,8 @@ TRANSPORTS = Choice((*_STDIO, *_HTTP, *_WEBSOCKET), '"stdio", "http", "sse" or "
 # Keys in the entry of a server that are for the host app itself.
 # fmt: off
 HOST_APP_KEYS = frozenset({
-    # which tools to use, and which of them without asking
-    "allowedTools", "alwaysAllow", "autoApprove", "disabledTools", "enabledTools", "excludeTools",
-    "filterMapping", "includeTools", "tools", "trust",
+    # which tools to use without asking
+    "allowedTools", "alwaysAllow", "autoApprove", "filterMapping", "trust",
     # how it starts and watches servers
     "alwaysLoad", "autoStart", "dev", "initTimeout", "keep_alive", "sandbox", "sandboxEnabled",
     "sse_read_timeout", "startupTimeout", "start_on_launch", "timeout", "watchPaths",
@@ -192,6 +192,32 @@ HOST_APP_KEYS = frozenset({
 })
 # fmt: on
 
+
+class ToolNames(Text, frozen=True):
+    """A list of names of tools, in which * stands for any text.
+
+    `lists_only`: anything else is a mistake; if not, it is something of the host app's own.
+
+    Gemini CLI also takes `name(arguments)`; the arguments are its own business.
+    """
+
+    lists_only: bool = True
+
+    def read(self, value: object) -> tuple[str, ...] | None:
+        if not isinstance(value, list):
+            if self.lists_only:
+                raise invalid_value("a list", value)
+            return None
+        return tuple(str(super(ToolNames, self).read(name)).partition("(")[0] for name in value)
+
+    def schema(self) -> dict[str, Any]:
+        listed = {"type": "array", "items": {"type": "string"}}
+        return listed if self.lists_only else {}
+
+
+TOOL_NAMES = ToolNames("names of tools", r"[^\x00-\x1f\x7f\ue000]+")
+SOME_TOOLS = ToolNames(TOOL_NAMES.expected, TOOL_NAMES.pattern, lists_only=False)
+Tools: TypeAlias = Annotated[tuple[str, ...], TOOL_NAMES]
 
 EnvFile: TypeAlias = Annotated[Mapping[str, Secret], Text("the path of a file", r"[^\x00]+", read_env_file)]
 
@@ -217,6 +243,16 @@ class HostEntry(TargetKeys):
     """`true` has the same effect as removing the server from the file."""
     enabled: Annotated[bool, Flag()] = True
     """`false` has the same effect as removing the server from the file."""
+    includeTools: Tools | None = None  # noqa: N815  # host apps' spelling
+    """The only tools to offer, by the names that the server gives them. Gemini CLI and Amp have this."""
+    enabledTools: Tools | None = None  # noqa: N815  # host apps' spelling
+    """Another spelling of `includeTools`."""
+    tools: Annotated[tuple[str, ...], SOME_TOOLS] | None = None
+    """A list is another spelling of `includeTools`, which GitHub Copilot has."""
+    excludeTools: Tools | None = None  # noqa: N815  # host apps' spelling
+    """Tools not to offer, even if they are included. Gemini CLI has this."""
+    disabledTools: Tools | None = None  # noqa: N815  # host apps' spelling
+    """Another spelling of `excludeTools`, which Roo Code, Kiro and Windsurf have."""
     mcpmux: UpstreamSettings = field(factory=UpstreamSettings)
     """Settings that only mcpmux reads, such as the prefix and timeouts."""
 
@@ -243,12 +279,14 @@ def make_target(
 def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) -> Upstream:
     """The upstream of a table whose keys do not clash."""
     ours: UpstreamSettings
+    tools = ToolSelection()
     if isinstance(entry, UpstreamTable):
         ours, url, env, transport = entry, entry.url, entry.env, entry.transport
     else:
         ours, url = entry.mcpmux, entry.url or entry.serverUrl or entry.httpUrl
         env = {**entry.envFile, **entry.env}
         transport = "sse" if "sse" in (entry.type, entry.transport) else "auto"
+        tools = read_tools(entry)
     target: Target
     if url is not None:
         target = make_target(url, entry.headers, transport, ours)
@@ -257,7 +295,17 @@ def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) ->
         target = Stdio(entry.command, entry.args, env, entry.cwd)
     prefix = name if ours.prefix is None else ours.prefix
     handling = {key.name: getattr(ours, key.name) for key in attrs.fields(Handling)}
-    return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, **handling)
+    return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, tools=tools, **handling)
+
+
+def read_tools(entry: HostEntry) -> ToolSelection:
+    """Which tools a host app would offer."""
+    included = [names for names in (entry.includeTools, entry.enabledTools, entry.tools) if names is not None]
+    excluded = (*(entry.excludeTools or ()), *(entry.disabledTools or ()))
+    return ToolSelection(included[0] if included else None, excluded)
+
+
+INCLUDING = ("includeTools", "enabledTools", "tools")
 
 
 def find_clashes(table: Table, raw: Mapping[str, Any]) -> Iterator[str]:
@@ -269,6 +317,9 @@ def find_clashes(table: Table, raw: Mapping[str, Any]) -> Iterator[str]:
         yield "expected one of " + ", ".join(f"`{key}`" for key in urls)
     elif urls or "command" in raw:
         settings, words = raw, {}
+        including = [key for key in INCLUDING if isinstance(raw.get(key), list)] if table is HostEntry else []
+        if len(including) > 1:
+            yield "expected one of " + ", ".join(f"`{key}`" for key in including)
         if table is HostEntry:
             words = {key: raw[key] for key in ("type", "transport") if key in raw}
             # Unlike our own tables, an entry may have `env` beside a URL: host apps write such entries.

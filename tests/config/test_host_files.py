@@ -4,6 +4,7 @@ import pytest
 
 from mcpmux.config import Http, HttpListener, Secret, Stdio, Unix, WebSocket
 from mcpmux.config.layout import HOST_APP_KEYS
+from mcpmux.config.model import ToolSelection
 from tests.config.documents import problems_of, read
 
 NPX = {"command": "npx"}
@@ -79,6 +80,37 @@ def test_entry_becomes_a_target(entry, target):
 @pytest.mark.parametrize("key", sorted(HOST_APP_KEYS))
 def test_key_of_a_host_app_is_accepted_and_not_read(key):
     assert problems_of({"mcpServers": {"docs": {**NPX, key: ["${UNSET}", {}]}}}) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "selection"),
+    [
+        ({}, ToolSelection()),
+        ({"includeTools": ["a", "b*"]}, ToolSelection(("a", "b*"))),
+        ({"enabledTools": ["a"], "disabledTools": ["b"]}, ToolSelection(("a",), ("b",))),
+        ({"excludeTools": ["a"], "disabledTools": ["b"]}, ToolSelection(None, ("a", "b"))),
+        ({"tools": ["a"]}, ToolSelection(("a",))),
+        ({"tools": ["*"]}, ToolSelection(("*",))),
+        ({"tools": {"a": {"default": "allow"}}}, ToolSelection()),
+        ({"includeTools": []}, ToolSelection(())),
+        ({"includeTools": ["run(git status)"]}, ToolSelection(("run",))),
+    ],
+)
+def test_the_tools_that_a_host_app_would_offer_are_offered(keys, selection):
+    assert read({"mcpServers": {"docs": {**NPX, **keys}}}).upstreams[0].tools == selection
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"includeTools": "a"}, "includeTools: expected a list, got text"),
+        ({"disabledTools": [""]}, "disabledTools: expected names of tools"),
+        ({"includeTools": ["a"], "tools": ["b"]}, "expected one of `includeTools`, `tools`"),
+    ],
+)
+def test_mistakes_about_these_tools_are_told(keys, problem):
+    (told,) = problems_of({"mcpServers": {"docs": {**NPX, **keys}}})
+    assert told.startswith("mcpServers.docs") and told.endswith(problem)
 
 
 def test_server_names_become_upstream_names():
