@@ -225,10 +225,12 @@ INPUT_REQUIRED = "input_required"
 
 
 @asynccontextmanager
-async def open_visit(config: Config) -> AsyncIterator[Mux]:
-    """The mux once every upstream is ready or has failed. Raises TransportError when none is ready."""
-    # Access rules are for clients. Whoever has the configuration may see everything.
-    async with open_mux(attrs.evolve(config, access=())) as mux:
+async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterator[Mux]:
+    """The mux once every upstream is ready or has failed. Raises TransportError when none is ready.
+
+    `has_access`: access rules hold. They are for clients: whoever has the configuration may see everything.
+    """
+    async with open_mux(config if has_access else attrs.evolve(config, access=())) as mux:
         for upstream in mux.upstreams.values():
             await upstream.settled()
         troubles = absent(mux)

@@ -29,6 +29,7 @@ PLACES = {
     "call": "mcpmux.cli.client:call",
     "auth": "mcpmux.cli.auth:auth",
     "access": "mcpmux.cli.config:access",
+    "view": "mcpmux.cli.view:view",
     "audit": "mcpmux.cli.audit:audit",
     "traffic": "mcpmux.cli.main:traffic",
     "bench": "mcpmux.cli.bench:bench",

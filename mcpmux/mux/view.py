@@ -163,6 +163,14 @@ class Selection:
             return selected.is_all
         return selected.has(Target(item, is_uri=kind in (RESOURCES, TEMPLATES)))
 
+    def rule_for(self, upstream: str, kind: str, item: str) -> str:
+        """The place of the first `include` that something in the view comes from, "" when there is none."""
+        target = Target(item, is_uri=kind in (RESOURCES, TEMPLATES))
+        for number, selector in enumerate(self._view.include):
+            if _is_about(selector, upstream, kind) and target.is_in(TargetGlob(selector.name or "*")):
+                return f"{self._rule}.include[{number}]"
+        return ""
+
     def _has_all_of(self, upstream: str) -> bool:
         return all(self._selected(upstream, kind).is_all for kind in KINDS)
 

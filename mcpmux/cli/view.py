@@ -1,0 +1,195 @@
+"""`mcpmux view`: what a client of a view sees, what it costs, and which selector it comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+import attrs
+import click
+
+from mcpmux.app import Mux
+from mcpmux.cli import console
+from mcpmux.cli.client import KINDS, open_visit
+from mcpmux.cli.console import Columns
+from mcpmux.cli.options import json_option, load_config
+from mcpmux.cli.process import Mistake, run
+from mcpmux.config import Config
+from mcpmux.config.report import closest
+from mcpmux.errors import ConfigError
+from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.mux.view import Selection, selections_of
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.runtime.merger import walk
+from mcpmux.runtime.upstreams.upstream import Upstream
+
+TOKEN_CHARACTERS = 4  # of JSON as it is sent: a simple estimate, near enough to compare views
+
+
+class Seen(NamedTuple):
+    """Something that a client sees. `rule`: the selector that it comes from."""
+
+    kind: str
+    name: str
+    upstream: str
+    tokens: int
+    rule: str
+
+
+COLUMNS: Columns = {
+    "NAME": itemgetter("name"),
+    "UPSTREAM": itemgetter("upstream"),
+    "TOKENS": itemgetter("tokens"),
+    "RULE": itemgetter("rule"),
+}
+
+
+@click.command()
+@click.argument("config")
+@click.argument("name", required=False)
+@click.option("--diff", "other", metavar="OTHER", help="Compare with this view.")
+@click.option("--principal", help="Apply the access rules for this principal. Default: they are left out.")
+@click.option("--scope", "scopes", multiple=True, help="A scope of the principal. May be repeated.")
+@click.option("--query", default="", help="Narrow the view as in a client's URL, such as 'tools=a*,b'.")
+@json_option(help="Print one JSON object per line.")
+def view(
+    config: str,
+    name: str | None,
+    other: str | None,
+    principal: str | None,
+    scopes: tuple[str, ...],
+    query: str,
+    as_json: bool,
+) -> None:
+    """Show what a client of a view sees.
+
+    CONFIG is a TOML or JSON file. Each line names the selector that something comes from, and the tokens that
+    it takes in a list: a quarter of the characters of its JSON. Without NAME the views are compared with each
+    other and with the view that has everything.
+
+    \b
+    Examples:
+      mcpmux view mcpmux.toml
+      mcpmux view mcpmux.toml coding
+      mcpmux view mcpmux.toml coding --diff reading
+      mcpmux view mcpmux.toml coding --principal alice --query 'tools=search*'
+    """
+    loaded = load_config(config)
+    for chosen in filter(None, (name, other)):
+        if chosen not in loaded.views:
+            close = closest(chosen, loaded.views)
+            raise Mistake(f"there is no view called {chosen}" + (f"; did you mean {close}?" if close else ""))
+    if other is not None and name is None:
+        raise Mistake("--diff: name the view that is to be compared with it first")
+    chosen_views = list(loaded.views) if name is None else [name, *filter(None, (other,))]
+    who = None if principal is None else Principal(principal, frozenset(scopes))
+    seen = run(look, loaded, ["", *chosen_views], who, query)
+    if name is None:
+        console.show_items(
+            [summary(each, seen[each]) for each in seen], as_json, SUMMARY, {*SUMMARY} - {"VIEW"}
+        )
+    elif other is None:
+        show(seen[name], as_json)
+        console.tell(f"{total(seen[name])}; with everything {total(seen[''])}")
+    else:
+        show_difference(seen[name], seen[other], as_json)
+        console.tell(f"{name}: {total(seen[name])}; {other}: {total(seen[other])}")
+
+
+SUMMARY: Columns = {
+    "VIEW": lambda found: found["view"] or "(everything)",
+    **{kind.upper(): itemgetter(kind) for kind in KINDS},
+    "TOKENS": itemgetter("tokens"),
+}
+
+
+def summary(view: str, seen: Sequence[Seen]) -> dict[str, object]:
+    """How much there is in a view."""
+    counts = Counter(each.kind for each in seen)
+    return {"view": view, **{kind: counts[kind] for kind in KINDS}, "tokens": tokens_of(seen)}
+
+
+def tokens_of(seen: Sequence[Seen]) -> int:
+    return sum(each.tokens for each in seen)
+
+
+def total(seen: Sequence[Seen]) -> str:
+    counts = Counter(each.kind for each in seen)
+    parts = [f"{counts[kind]} {kind if counts[kind] != 1 else kind[:-1]}" for kind in KINDS if counts[kind]]
+    return f"{', '.join(parts) or 'nothing'}, about {tokens_of(seen):,} tokens"
+
+
+def show(seen: Sequence[Seen], as_json: bool) -> None:
+    """Print what is in a view, kind by kind."""
+    if as_json:
+        console.show_items([each._asdict() for each in seen], True, COLUMNS)
+        return
+    for kind in KINDS:
+        found = [each._asdict() for each in seen if each.kind == kind]
+        if found:
+            console.show_line(f"{KINDS[kind].heading} ({len(found)})")
+            console.show_items(found, False, COLUMNS, {"TOKENS"})
+            click.echo()
+
+
+def show_difference(ours: Sequence[Seen], theirs: Sequence[Seen], as_json: bool) -> None:
+    """Print what only one of two views has: `-` the first one, `+` the other."""
+    in_ours, in_theirs = ({(each.kind, each.name): each for each in seen} for seen in (ours, theirs))
+    rows = [{"only": "-", **each._asdict()} for key, each in in_ours.items() if key not in in_theirs]
+    rows += [{"only": "+", **each._asdict()} for key, each in in_theirs.items() if key not in in_ours]
+    columns: Columns = {"": itemgetter("only"), "KIND": itemgetter("kind"), **COLUMNS}
+    console.show_items(rows, as_json, columns, {"TOKENS"})
+
+
+async def look(
+    config: Config, views: Sequence[str], who: Principal | None, query: str
+) -> dict[str, list[Seen]]:
+    """What a client sees in each view; "" is the one with everything.
+
+    Raises ConfigError for a view that does not exist for `who`; None is somebody for whom every view exists.
+    """
+    if who is None:
+        for_all = {name: attrs.evolve(each, principals=()) for name, each in config.views.items()}
+        config = attrs.evolve(config, access=(), views=for_all)
+    selections = selections_of(config.views)
+    seen: dict[str, list[Seen]] = {}
+    async with console.show_activity("listing"), open_visit(config, has_access=True) as mux:
+        for name in views:
+            client = mux.service.enter(who or ANYONE, name, query if name else "")
+            if client is None:
+                raise ConfigError([f"{name}: this view does not exist for {who.name if who else 'anybody'}"])
+            seen[name] = await look_as(mux, client, selections.get(name))
+    return seen
+
+
+async def look_as(mux: Mux, client: Principal, selection: Selection | None) -> list[Seen]:
+    """What a client sees."""
+    found: list[Seen] = []
+    for kind, (method, _, _) in KINDS.items():
+        call = Call(method, {}, {}, principal=client)
+        for name in mux.router.access.visible(call, mux.upstreams):
+            upstream = mux.upstreams[name]
+            if upstream.facts is not None and upstream.facts.offers(m.LISTS[method].capability):
+                found += await items_of(mux, upstream, call, kind, selection)
+    return found
+
+
+async def items_of(
+    mux: Mux, upstream: Upstream, call: Call, kind: str, selection: Selection | None
+) -> list[Seen]:
+    """What a client sees of one upstream's list."""
+    found = []
+    for page in (await walk(upstream, call)).pages:
+        shown = mux.router.access.shown(call, upstream.name, upstream.key, page.texts)
+        for own, item, is_shown in zip(page.texts, page.items, shown, strict=True):
+            if is_shown:
+                exposed = text_of(decode_fields(item).get(NAMED_BY[call.method])) or own or ""
+                tokens = -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
+                rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""
+                found.append(Seen(kind, exposed, upstream.name, tokens, rule or "-"))
+    return found
