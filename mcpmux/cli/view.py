@@ -25,7 +25,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.runtime.merger import walk
+from mcpmux.runtime.merger import learn_tools, walk
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 TOKEN_CHARACTERS = 4  # of JSON as it is sent: a simple estimate, near enough to compare views
@@ -184,6 +184,7 @@ async def items_of(
 ) -> list[Seen]:
     """What a client sees of one upstream's list."""
     found = []
+    await learn_tools(mux.router.access, upstream, call)
     for page in (await walk(upstream, call)).pages:
         shown = mux.router.access.shown(call, upstream.name, upstream.key, page.texts)
         for own, item, is_shown in zip(page.texts, page.items, shown, strict=True):

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from attrs import frozen
 
 from mcpmux.config.auth import PRINCIPALS, UPSTREAMS
 from mcpmux.config.listener import Listeners
 from mcpmux.config.report import InvalidValue, closest
-from mcpmux.config.scalars import Choice, Text
+from mcpmux.config.scalars import Choice, Flag, Text
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = KINDS = ("tools", "prompts", "resources", "templates")
+
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+Hint: TypeAlias = Annotated[bool, Flag()] | None
 
 ITEM = Text(
     "a name, URI or URI template as the upstream itself has it, in which * stands for any text",
@@ -36,10 +39,26 @@ class Selector:
     """Name, URI or URI template as the upstream itself has it, without a prefix. * stands for any text.
     Default: all.
     """
+    readOnlyHint: Hint = None  # noqa: N815  # the specification's spelling, here and below
+    """Tools whose annotations say that they change nothing (`true`), or that do not say so."""
+    destructiveHint: Hint = None  # noqa: N815
+    """Tools that may destroy something (`true`), which is what a tool that says nothing may do."""
+    idempotentHint: Hint = None  # noqa: N815
+    """Tools that do nothing more when they are called again (`true`)."""
+    openWorldHint: Hint = None  # noqa: N815
+    """Tools that deal with the world outside (`true`), which a tool that says nothing may do."""
 
     def __attrs_post_init__(self) -> None:
-        if self.upstream is None and self.kind is None and self.name is None:
-            raise InvalidValue("expected at least one of `upstream`, `kind`, `name`")
+        if self.upstream is None and self.kind is None and self.name is None and not self.hints:
+            raise InvalidValue("expected at least one of `upstream`, `kind`, `name` and the hints of tools")
+        if self.hints and self.kind not in (None, TOOLS):
+            raise InvalidValue(f'`{next(iter(self.hints))}` is about tools; expected `kind` "tools", or none')
+
+    @property
+    def hints(self) -> dict[str, bool]:
+        """What the annotations of a tool must come to, by name."""
+        found = {name: getattr(self, name) for name in HINTS}
+        return {name: hint for name, hint in found.items() if hint is not None}
 
 
 @frozen(kw_only=True)

@@ -234,3 +234,10 @@ class TargetGlob:
 
     def _read(self, way: Way | None) -> Glob:
         return tuple(read(self._marked, way).split(STAR))
+
+
+def exactly(name: str) -> TargetGlob:
+    """A glob for a name alone, in which a star is a star."""
+    glob = TargetGlob("")
+    glob.glob, glob._marked = (name,), name
+    return glob

@@ -9,6 +9,8 @@ The law
     `include` fits when its glob fits every reading of the URI, an `exclude` when it fits any.
   * What a template can stand for, as far as its literal text tells, may be read when the template is
     included. Excluding a template leaves that to the selectors of resources.
+  * A selector that names annotations is about tools, as their server describes them. The server's tools have
+    to be learned first (`learn`): until then such an `include` fits none, and such an `exclude` all.
   * What is unknown of a thing counts against it, as in a Policy. Methods that mcpmux does not know are in a
     view that has all of the upstream.
 
@@ -18,14 +20,14 @@ A view permits nothing: an exchange in a view must be allowed by the Policy, too
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from mcpmux.config import Upstream
 from mcpmux.config.report import closest
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, Selector, View
 from mcpmux.mux.pattern import matches, may_meet, parse_glob, template_glob
 from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, NAMES_URIS, USES, Decision
-from mcpmux.mux.spelling import Target, TargetGlob
+from mcpmux.mux.spelling import Target, TargetGlob, exactly
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
@@ -64,6 +66,7 @@ class _Selected(NamedTuple):
 
     included: Sequence[TargetGlob]
     excluded: Sequence[TargetGlob]
+    is_unknown: bool = False  # tools have to be learned first
 
     def has(self, target: Target) -> bool:
         """Whether it is selected for sure."""
@@ -79,7 +82,7 @@ class _Selected(NamedTuple):
     @property
     def is_possible(self) -> bool:
         """Whether something may be selected."""
-        return bool(self.included) and EVERYTHING not in self.excluded
+        return self.is_unknown or (bool(self.included) and EVERYTHING not in self.excluded)
 
 
 EVERYTHING: Final = TargetGlob("*")
@@ -96,12 +99,24 @@ class Selection:
         self._principals = tuple(map(parse_glob, view.principals))
         self._known: dict[tuple[str, str], _Selected] = {}  # by upstream and kind, which are configured
         self._decided: dict[tuple[str, str, str], Decision] = {}
+        self._hints: dict[str, Hints] = {}  # of the tools of upstreams
+        self._asking = [each for each in (*view.include, *view.exclude) if each.hints]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Selection) and (self._rule, self._view) == (other._rule, other._view)
 
     def __hash__(self) -> int:
         return hash(self._rule)
+
+    def asks_hints(self, upstream: str) -> bool:
+        """Whether it goes by the annotations of an upstream's tools."""
+        return any(_is_about(each, upstream, TOOLS) for each in self._asking)
+
+    def learn(self, upstream: str, hints: Hints) -> None:
+        """An upstream's tools, with what their annotations come to."""
+        self._hints[upstream] = hints
+        self._known.pop((upstream, TOOLS), None)
+        self._decided.clear()
 
     def admits(self, principal: Principal) -> bool:
         """Whether the view exists for somebody."""
@@ -167,8 +182,10 @@ class Selection:
         """The place of the first `include` that something in the view comes from, "" when there is none."""
         target = Target(item, is_uri=kind in (RESOURCES, TEMPLATES))
         for number, selector in enumerate(self._view.include):
-            if _is_about(selector, upstream, kind) and target.is_in(TargetGlob(selector.name or "*")):
-                return f"{self._rule}.include[{number}]"
+            if _is_about(selector, upstream, kind):
+                globs = _globs_of(selector, self._hints.get(upstream, {}))
+                if any(target.is_in(glob) for glob in globs):
+                    return f"{self._rule}.include[{number}]"
         return ""
 
     def _has_all_of(self, upstream: str) -> bool:
@@ -176,7 +193,7 @@ class Selection:
 
     def _readable(self, upstream: str) -> _Selected:
         """The resources of an upstream that may be read: those that are selected, and those of templates."""
-        included, excluded = self._selected(upstream, RESOURCES)
+        included, excluded, _ = self._selected(upstream, RESOURCES)
         return _Selected([*included, *self._expansions(upstream)], excluded)
 
     def _expansions(self, upstream: str) -> list[TargetGlob]:
@@ -189,18 +206,53 @@ class Selection:
         return selected
 
     def _select(self, upstream: str, kind: str) -> _Selected:
+        known = self._hints.get(upstream)
+        included, excluded = (
+            [each for each in selectors if _is_about(each, upstream, kind)]
+            for selectors in (self._view.include, self._view.exclude)
+        )
+        if known is None and any(each.hints for each in (*included, *excluded)):
+            included = [each for each in included if not each.hints]
+            return _Selected([glob for each in included for glob in _globs_of(each, {})], [EVERYTHING], True)
         includes, excludes = (
-            [EVERYTHING if each.name in (None, "*") else TargetGlob(each.name) for each in selectors]
-            for selectors in (
-                [each for each in self._view.include if _is_about(each, upstream, kind)],
-                [each for each in self._view.exclude if _is_about(each, upstream, kind)],
-            )
+            [glob for each in selectors for glob in _globs_of(each, known or {})]
+            for selectors in (included, excluded)
         )
         return _Selected(includes if self._view.include else [EVERYTHING], excludes)
 
 
 def _is_about(selector: Selector, upstream: str, kind: str) -> bool:
-    return matches(parse_glob(selector.upstream or "*"), upstream) and selector.kind in (None, kind)
+    is_of_kind = kind == TOOLS if selector.hints else selector.kind in (None, kind)
+    return is_of_kind and matches(parse_glob(selector.upstream or "*"), upstream)
+
+
+def _globs_of(selector: Selector, known: Hints) -> list[TargetGlob]:
+    """What a selector fits by name, given the tools that there are."""
+    if selector.hints:
+        glob, wanted = parse_glob(selector.name or "*"), selector.hints.items()
+        fitting = (name for name, hints in known.items() if wanted <= hints.items())
+        return [exactly(name) for name in fitting if matches(glob, name)]
+    return [EVERYTHING if selector.name in (None, "*") else TargetGlob(selector.name)]
+
+
+Hints: TypeAlias = Mapping[str, Mapping[str, bool]]
+"""What the annotations of tools come to, by the names of the tools."""
+
+
+def hints_of(annotations: Any) -> dict[str, bool]:
+    """What the annotations of a tool come to, whatever they are.
+
+    Without them a tool may do anything. What reads only destroys nothing, and does nothing more when it is
+    called again. Source: `ToolAnnotations` of 2026-07-28.
+    """
+    said = annotations if isinstance(annotations, dict) else {}
+    reads_only = said.get("readOnlyHint") is True
+    return {
+        "readOnlyHint": reads_only,
+        "destructiveHint": not reads_only and said.get("destructiveHint") is not False,
+        "idempotentHint": reads_only or said.get("idempotentHint") is True,
+        "openWorldHint": said.get("openWorldHint") is not False,
+    }
 
 
 def selections_of(views: Mapping[str, View]) -> dict[str, Selection]:
@@ -248,7 +300,7 @@ def find_unmatched(views: Mapping[str, View], upstreams: Collection[Upstream], n
 
 
 def _missed(place: str, selector: Selector, about: Sequence[Upstream], names: Names) -> Iterator[str]:
-    if selector.name is None or any(each.name not in names for each in about):
+    if selector.name is None or selector.hints or any(each.name not in names for each in about):
         return
     kinds = KINDS if selector.kind is None else (selector.kind,)
     known = [text for each in about for kind in kinds for text in names[each.name].get(kind, ())]

@@ -9,6 +9,7 @@ A task belongs to the use of its tool, so it is remembered which tool made which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import compress
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
 from mcpmux.mux.rewrite import NAMED_BY
 from mcpmux.mux.spelling import Target
-from mcpmux.mux.view import Rules, Selection, both
+from mcpmux.mux.view import Hints, Rules, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -61,6 +62,8 @@ class AccessControl:
         self.policy: Policy | None = None
         self._views: Mapping[str, Selection] = {}
         self._common: Selection | None = None
+        self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
+        self.forgotten = 0  # how often lists of tools have changed
         self.adopt(policy, views, common)
 
     def adopt(
@@ -76,6 +79,8 @@ class AccessControl:
         whole = both(policy, common)
         self._rules: dict[str, Rules | None] = {"": whole}
         for name, selection in views.items():
+            for upstream, (hints, _) in self._learned.items():
+                selection.learn(upstream, hints)
             self._rules[name] = both(whole, selection)
         return frozenset(name for name in names if is_other or before.get(name) != views.get(name))
 
@@ -96,6 +101,28 @@ class AccessControl:
             self._rules = {each: rules for each, rules in self._rules.items() if NARROWED not in each}
         self._rules[view] = rules = both(self._rules[name], narrowed) or NOTHING
         return rules
+
+    # Tools that views select by their annotations
+
+    def has_to_learn(self, principal: Principal, upstream: str, now: float) -> bool:
+        """Whether the tools of an upstream have to be known before somebody's view decides about them."""
+        selection = self._views.get(principal.view.partition(NARROWED)[0])
+        if selection is None or not selection.asks_hints(upstream):
+            return False
+        return upstream not in self._learned or self._learned[upstream][1] <= now
+
+    def learn(self, upstream: str, hints: Hints, until: float) -> None:
+        """What is known of an upstream's tools, and until when that is good unless it is forgotten."""
+        self._learned[upstream] = hints, until
+        for selection in self._views.values():
+            selection.learn(upstream, hints)
+
+    def forget_tools(self, upstream: str | None) -> None:
+        """The tools of an upstream (None: of all) may have changed: to be learned again at the next use."""
+        self.forgotten += 1
+        for name in [upstream] if upstream is not None else list(self._learned):
+            if name in self._learned:
+                self._learned[name] = self._learned[name][0], -math.inf
 
     @property
     def restricts(self) -> bool:

@@ -26,6 +26,7 @@ from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_o
 from mcpmux.mux.merge import PAGE_LIMIT, Walk, expose_list
 from mcpmux.mux.pattern import matches_template
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
+from mcpmux.mux.view import hints_of
 from mcpmux.protocol.call import META, Call, Exchange, Notify
 from mcpmux.protocol.codes import (
     INTERNAL_ERROR,
@@ -34,8 +35,8 @@ from mcpmux.protocol.codes import (
     UPSTREAM_TIMEOUT,
     UPSTREAM_UNAVAILABLE,
 )
-from mcpmux.protocol.envelope import members_of, raw, text_of
-from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST
+from mcpmux.protocol.envelope import decode_any, decode_fields, members_of, raw, text_of
+from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST, TOOLS_LIST
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.calls import unheard
@@ -161,6 +162,29 @@ async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
             break
         position = following
     raise upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")
+
+
+# Tools that a view selects by their annotations.
+
+TOOLS_KNOWN_SECONDS: Final = 60.0  # for which what was learned is good, as servers may not announce changes
+
+
+async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> None:
+    """Learn what an upstream's tools are, if the view of a call goes by that. Raises RpcError."""
+    if not access.has_to_learn(call.principal, upstream.name, trio.current_time()):
+        return
+    hints: dict[str, dict[str, bool]] = {}
+    before, seconds = access.forgotten, upstream.config.list_timeout
+    await in_task()
+    with trio.move_on_after(seconds):
+        for page in (await walk(upstream, call.on_behalf(TOOLS_LIST, {}))).pages:
+            for name, item in zip(page.texts, page.items, strict=True):
+                if name is not None:
+                    hints[name] = hints_of(decode_any(decode_fields(item).get("annotations", b"null")))
+        is_new = access.forgotten != before  # it may be known already that the list is another one
+        access.learn(upstream.name, hints, -math.inf if is_new else trio.current_time() + TOOLS_KNOWN_SECONDS)
+        return
+    raise upstream.late(TOOLS_LIST, seconds)
 
 
 # Who owns a name or URI: asked of the upstreams themselves.
@@ -384,6 +408,12 @@ class Merger:
         else:
             page, items = found.page, found.page.items
             if self._access.rules(call.principal) is not None or of_tasks:
+                if call.method in (TOOLS_LIST, TASKS_LIST):
+                    try:
+                        await learn_tools(self._access, upstream, call)
+                    except RpcError as error:
+                        walk.take_failure(position, error.message)
+                        return
                 shown = self._access.shown(call, upstream.name, upstream.key, page.texts)
                 if of_tasks:
                     own = [not self._hides(upstream, call, task_id) for task_id in page.texts]

@@ -362,6 +362,8 @@ class NotificationHub:
 
     def tell_list_change(self, method: str, upstream: str | None = None) -> None:
         """A list, or an upstream's part of it, may have changed; told at the end of the window."""
+        if method == m.TOOLS_CHANGED:
+            self._access.forget_tools(upstream)
         if upstream is None:
             self._changed[method] = None
         elif (changed := self._changed.setdefault(method, set())) is not None:

@@ -8,6 +8,7 @@ upstream's items; what is left out is told. Refuses to know transports, sessions
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ from mcpmux.runtime.access_control import (
 )
 from mcpmux.runtime.calls import Client
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, mention
+from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools, mention
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
@@ -76,6 +77,8 @@ VISIT_SECONDS = 30.0  # for a user who has just accepted; a longer visit is aske
 # How long a client's first question waits for upstreams that are still starting.
 STARTUP_SECONDS: Final = 10.0
 
+
+_ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
 
 Route = Callable[[Call, Notify], Awaitable[Fields]]
 
@@ -141,6 +144,8 @@ class Router:
             # For who may not know of it no session of its own is opened.
             is_seen = self.access.sees(call.principal, only)
             key = self._registry.for_call(only, call).key if is_seen else ""
+            if is_seen and call.method in _ABOUT_TOOLS:
+                await learn_tools(self.access, self._registry.for_call(only, call), call)
             if (answer := self.access.admit(call, only, key)) is not None:
                 return answer
         upstream = self._registry.for_call(only, call)
@@ -356,6 +361,8 @@ class Router:
             return self._find_and_use(name, call, notify)
         owner, own = found
         if self.access.rules(call.principal) is not None:
+            if self.access.has_to_learn(call.principal, owner, trio.current_time()):
+                return self._find_and_use(name, call, notify)
             kind = "tool" if call.method == m.TOOLS_CALL else "prompt"
             self.access.check(call.principal, owner, call.method, own, no_item(kind, name))
         return self._use_from(owner, own, call, notify)
@@ -391,7 +398,9 @@ class Router:
         owner, own = found
         if not self.access.may_use(call.principal, owner, m.TOOLS_CALL):
             raise as_refused(no_task(), NO_RULE)
-        tool = self.access.tool_of(self._registry.for_call(owner, call).key, own)
+        upstream = self._registry.for_call(owner, call)
+        tool = self.access.tool_of(upstream.key, own)
+        await learn_tools(self.access, upstream, call)
         self.access.check(call.principal, owner, m.TOOLS_CALL, tool, no_task())
 
         def resolve(task_id: str) -> str:
@@ -437,6 +446,8 @@ class Router:
         missing = no_item(kind, name)
         found = namespace.resolve_name(name)
         if found is None:
+            if use == m.TOOLS_CALL:
+                await self._learn_all(call)
             asked = access.candidates(call.principal, self._registry, use, name)
             owners = await self._catalog.owners_of(name, call, asked, listed)
             owner = self._sole(owners, name, missing, Space.expose_name)
@@ -449,5 +460,25 @@ class Router:
             if own is None:
                 raise missing
             found = found[0], own
+        if use == m.TOOLS_CALL:
+            await learn_tools(access, self._registry.for_call(found[0], call), call)
         access.check(call.principal, found[0], use, found[1], missing)
         return (*found, {})
+
+    async def _learn_all(self, call: Call) -> None:
+        """Learn what the tools of all upstreams are, if the view of a call goes by that."""
+        names = [
+            name
+            for name in self._registry
+            if self.access.has_to_learn(call.principal, name, trio.current_time())
+        ]
+
+        async def learn(name: str) -> None:
+            with suppress(RpcError):  # it owns nothing then, as far as can be known
+                await learn_tools(self.access, self._registry.for_call(name, call), call)
+
+        if names:
+            await in_task()
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(learn, name)

@@ -42,6 +42,11 @@ MISTAKES = [
     ('[views.a]\ninclude = [{kind = "tool"}]', ["views.a.include[0].kind: expected one of"]),
     ("[views.a]\ninclude = [{}]", ["views.a.include[0]: expected at least one of"]),
     (
+        '[views.a]\ninclude = [{kind = "prompts", readOnlyHint = true}]',
+        ["views.a.include[0]: `readOnlyHint` is about tools"],
+    ),
+    ("[views.a]\ninclude = [{readOnly = true}]", ["views.a.include[0].readOnly: unknown key; did you mean"]),
+    (
         '[views.a]\ninclude = [{upstream = "dosc"}]\nexclude = [{upstream = "w*"}]',
         [
             "views.a.include[0].upstream: there is no upstream of this name; did you mean `docs`?",

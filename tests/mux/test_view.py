@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
-from mcpmux.config.views import KINDS, Selector, View
+from mcpmux.config.views import HINTS, KINDS, Selector, View
 from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.spelling import Target
-from mcpmux.mux.view import Both, Selection
+from mcpmux.mux.view import Both, Selection, hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
 
@@ -142,6 +142,59 @@ def test_a_task_of_a_tool_that_nobody_knows_is_in_a_view_of_all_tools_only():
     assert selection(Selector(kind="tools")).decide(ANYONE, "docs", m.TOOLS_CALL, None).allowed
     named = selection(Selector(kind="tools", name="search*"))
     assert not named.decide(ANYONE, "docs", m.TOOLS_CALL, None).allowed
+
+
+TOOL_HINTS = {
+    "search": hints_of({"readOnlyHint": True}),
+    "read": hints_of(None),
+    "a*": hints_of({"readOnlyHint": True, "destructiveHint": True}),
+}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (None, (False, True, False, True)),
+        ("nonsense", (False, True, False, True)),
+        ({"readOnlyHint": "yes", "openWorldHint": None}, (False, True, False, True)),
+        ({"readOnlyHint": True}, (True, False, True, True)),
+        ({"readOnlyHint": True, "destructiveHint": True, "idempotentHint": False}, (True, False, True, True)),
+        ({"destructiveHint": False, "idempotentHint": True}, (False, False, True, True)),
+        ({"openWorldHint": False}, (False, True, False, False)),
+    ],
+)
+def test_what_is_not_said_of_a_tool_is_what_the_specification_says(annotations, expected):
+    assert tuple(hints_of(annotations)[name] for name in HINTS) == expected
+
+
+def test_tools_that_only_read_are_selected_once_they_are_known():
+    chosen = selection(Selector(readOnlyHint=True))
+    assert chosen.asks_hints("docs")
+    assert not has(chosen, "docs", "tools", "search")
+    assert chosen.may_use(ANYONE, "docs", m.TOOLS_CALL)  # there may be some
+    chosen.learn("docs", TOOL_HINTS)
+    assert {name for name in (*NAMES, "a*", "abc") if has(chosen, "docs", "tools", name)} == {"search", "a*"}
+    assert not has(chosen, "docs", "prompts", "search")
+    assert not has(chosen, "web", "tools", "search")
+    chosen.learn("docs", {})
+    assert not has(chosen, "docs", "tools", "search")
+    assert not chosen.may_use(ANYONE, "docs", m.TOOLS_CALL)
+
+
+def test_tools_that_may_destroy_are_excluded_also_while_nothing_is_known():
+    chosen = selection(exclude=(Selector(destructiveHint=True),))
+    assert not has(chosen, "docs", "tools", "search")
+    assert has(chosen, "docs", "prompts", "search")
+    chosen.learn("docs", TOOL_HINTS)
+    assert has(chosen, "docs", "tools", "search") and has(chosen, "docs", "tools", "a*")
+    assert not has(chosen, "docs", "tools", "read")
+
+
+def test_a_selector_of_annotations_may_name_tools_and_upstreams():
+    chosen = selection(Selector(upstream="w*", name="s*", readOnlyHint=True))
+    assert not chosen.asks_hints("docs") and chosen.asks_hints("web")
+    chosen.learn("web", TOOL_HINTS)
+    assert [name for name in (*NAMES, "a*") if has(chosen, "web", "tools", name)] == ["search"]
 
 
 def test_a_view_is_for_whom_it_names():

@@ -19,8 +19,9 @@ from mcpmux.config.views import ITEM, Selector, View
 from mcpmux.mux.narrowing import globs_in, read_narrowing
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
+from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from tests.http_request import requested
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, RpcFailure
 from tests.runtime.task_server import TaskServer
 from tests.runtime.test_access import (
     ALL_LISTS,
@@ -254,6 +255,101 @@ async def test_cursors_belong_to_their_view(autojump_clock):
 def test_what_is_bound_to_a_principal_is_bound_to_its_view():
     keys = {Principal(name, view=view).key for name in ("", "a", "b") for view in ("", "a", "b")}
     assert len(keys) == 9
+
+
+# Selected by annotations
+
+READING = {"reading": View(include=(Selector(readOnlyHint=True), Selector(kind="prompts")))}
+READER = ANYONE.within("reading")
+
+
+class Annotated(Store):
+    """Has two tools that say what they do, and one that does not."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(revision)
+        self.fails_at: str | None = None  # a parameter with which its list of tools fails
+        self.annotate(look={"readOnlyHint": True}, wipe={"readOnlyHint": False}, odd=None)
+
+    def annotate(self, **annotations: Any) -> None:
+        tools = [
+            {"name": name, "inputSchema": {"type": "object"}}
+            | ({} if said is None else {"annotations": said})
+            for name, said in annotations.items()
+        ]
+        self.lists["tools/list"] = ("tools", tools)
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method == "tools/list" and self.fails_at in ("", *params):
+            raise RpcFailure(-32603, "no list today")
+        return await super().handle(method, params, message)
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_tools_that_only_read_are_listed_and_called(prefix, up, down, autojump_clock):
+    server = Annotated(up)
+    exposed = f"{prefix}__" if prefix else ""
+    async with open_world({"docs": server}, views=READING, settings={"docs": {"prefix": prefix}}) as world:
+        first, reader = [await client_of(world, READER, down) for _ in range(2)]
+        await first.request("tools/call", {"name": f"{exposed}look"})  # before anybody has asked for the list
+        tools = (await reader.request("tools/list"))["tools"]
+        assert [tool["name"] for tool in tools] == [f"{exposed}look"]
+        for name in ("wipe", "odd", "nothing"):
+            error = await refusal(reader, "tools/call", {"name": f"{exposed}{name}"})
+            assert error["message"] == f"Unknown tool: {exposed}{name}"
+        assert [call["params"]["name"] for call in server.asked("tools/call")] == ["look"]
+
+
+async def test_a_tool_is_judged_by_what_is_said_of_it_now(autojump_clock):
+    server = Annotated(MODERN)
+    async with open_world({"docs": server}, views=READING) as world:
+        reader = await client_of(world, READER, MODERN)
+        await reader.request("tools/call", {"name": "docs__look"})
+        server.annotate(look={"readOnlyHint": False}, wipe={"readOnlyHint": True})
+        await server.notify("notifications/tools/list_changed")
+        await trio.sleep(1)
+        await refusal(reader, "tools/call", {"name": "docs__look"})
+        await reader.request("tools/call", {"name": "docs__wipe"})
+        server.annotate(look={"readOnlyHint": True})  # and says nothing of it
+        await trio.sleep(TOOLS_KNOWN_SECONDS + 1)
+        await refusal(reader, "tools/call", {"name": "docs__wipe"})
+        await reader.request("tools/call", {"name": "docs__look"})
+
+
+async def test_the_list_is_asked_for_once_and_not_at_each_call(autojump_clock):
+    server = Annotated(MODERN)
+    async with open_world({"docs": server}, views=READING) as world:
+        reader, anyone = await client_of(world, READER, MODERN), await client_of(world, ANYONE, MODERN)
+        await anyone.request("tools/call", {"name": "docs__wipe"})
+        assert server.asked("tools/list") == []
+        for _ in range(5):
+            await reader.request("tools/call", {"name": "docs__look"})
+        assert len(server.asked("tools/list")) == 1
+
+
+async def test_a_tool_of_which_nothing_can_be_known_is_not_called(autojump_clock):
+    server = Annotated(MODERN)
+    server.fails_at = ""
+    async with open_world({"docs": server, "vault": Annotated(MODERN)}, views=READING) as world:
+        reader = await client_of(world, READER, MODERN)
+        error = await refusal(reader, "tools/call", {"name": "docs__look"})
+        assert "no list today" in error["message"]
+        assert not server.asked("tools/call")
+        await reader.request("tools/call", {"name": "vault__look"})
+        assert (await refusal(reader, "tools/call", {"name": "odd"}))["code"] == -32602
+
+
+async def test_a_list_of_which_a_part_is_missing_is_left_out_and_told(autojump_clock):
+    server = Annotated(MODERN)
+    server.page_size = 1
+    async with open_world({"docs": server, "vault": Annotated(MODERN)}, views=READING) as world:
+        reader = await client_of(world, READER, MODERN)
+        server.fails_at = "cursor"
+        page = await reader.request("tools/list")
+        assert [tool["name"] for tool in page["tools"]] == ["vault__look"]
+        assert "no list today" in page["_meta"]["dev.mcpmux/upstreams"]["docs"]["reason"]
 
 
 # Selected in the file of a host app
