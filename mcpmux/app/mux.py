@@ -20,6 +20,7 @@ from mcpmux.config import Config, Http, Identity
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
+from mcpmux.mux.override import overrides_of
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, StateSeal
@@ -83,7 +84,8 @@ class Mux:
         self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
         views, common = selections_of(config.views), selection_of(config.enabled.values())
-        self._access = AccessControl(policy_of(config.access), views, common)
+        overrides = overrides_of(config.views, config.enabled.values())
+        self._access = AccessControl(policy_of(config.access), views, common, overrides)
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
         self._tap = tap
@@ -207,11 +209,15 @@ class Mux:
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
-        common, former = (selection_of(each.enabled.values()) for each in (config, before))
-        if config.access != before.access or config.views != before.views or common != former:
+        said, said_before = (
+            (each.views, selection_of(each.enabled.values()), overrides_of(each.views, each.enabled.values()))
+            for each in (config, before)
+        )
+        if config.access != before.access or said != said_before:
             is_same = config.access == before.access
             policy = self._access.policy if is_same else policy_of(config.access)
-            self.router.adopt(policy, selections_of(config.views), common)
+            _, common, overrides = said
+            self.router.adopt(policy, selections_of(config.views), common, overrides)
         for follower in self.followers:
             follower(config)
         return plan

@@ -25,6 +25,7 @@ from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
+from mcpmux.mux.override import overrides_of
 from mcpmux.mux.view import find_unmatched, selection_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
@@ -138,7 +139,11 @@ async def examine_all(config: Config) -> tuple[list[Finding], list[str]]:
         for upstream in mux.upstreams.values():
             nursery.start_soon(examine, upstream, findings, names)
     found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
-    return found, list(find_unmatched(config.views, config.enabled.values(), names))
+    upstreams = config.enabled.values()
+    warnings = list(find_unmatched(config.views, upstreams, names))
+    for view, overrides in overrides_of(config.views, upstreams).items():
+        warnings += overrides.find_misplaced(f"views.{view}" if view else "upstreams", names)
+    return found, list(dict.fromkeys(warnings))
 
 
 async def examine(

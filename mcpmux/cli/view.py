@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import compress
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -187,10 +188,10 @@ async def items_of(
     await learn_tools(mux.router.access, upstream, call)
     for page in (await walk(upstream, call)).pages:
         shown = mux.router.access.shown(call, upstream.name, upstream.key, page.texts)
-        for own, item, is_shown in zip(page.texts, page.items, shown, strict=True):
-            if is_shown:
-                exposed = text_of(decode_fields(item).get(NAMED_BY[call.method])) or own or ""
-                tokens = -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
-                rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""
-                found.append(Seen(kind, exposed, upstream.name, tokens, rule or "-"))
+        names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
+        for own, item in zip(*mux.router.access.dressed(call, upstream.space, names, items), strict=True):
+            exposed = text_of(decode_fields(item).get(NAMED_BY[call.method])) or own or ""
+            tokens = -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
+            rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""
+            found.append(Seen(kind, exposed, upstream.name, tokens, rule or "-"))
     return found

@@ -31,7 +31,7 @@ from mcpmux.config.scalars import (
     read_only,
 )
 from mcpmux.config.traffic import Audit, Capture, Redaction, Tracing
-from mcpmux.config.views import View, find_mistakes
+from mcpmux.config.views import Override, View, find_clashing, find_mistakes
 from mcpmux.errors import ConfigError
 
 TIMED_METHODS = (
@@ -157,6 +157,8 @@ class Handling:
     """`false`: nothing of the server is cached, and identical requests are not combined."""
     per_worker: Annotated[bool, Flag()] = False
     """`true`: with `--workers` each worker starts the server for itself. `false`: it runs once for all."""
+    overrides: tuple[Override, ...] = ()
+    """What clients are told of the server's tools and prompts in place of what it says."""
 
 
 @frozen
@@ -325,6 +327,9 @@ class Config(Settings):
                     text = f"`upstreams`: there is no upstream of one of these names{hint}"
                     problems.append(f"access[{number}]: {text}")
         problems += find_mistakes(self.views, names, self.listeners)
+        for upstream in self.upstreams:
+            pairs = [(upstream.name, each) for each in upstream.overrides]
+            problems += [f"upstreams.{upstream.name}.{text}" for text in find_clashing(pairs)]
         if problems:
             raise ConfigError(problems)
 

@@ -23,7 +23,7 @@ from mcpmux.config.model import Config, Settings
 
 IN_PLACE = frozenset(
     {
-        *("prefix", "tools", "caching", "health_interval", "list_timeout"),
+        *("prefix", "tools", "overrides", "caching", "health_interval", "list_timeout"),
         *("connect_timeout", "request_timeout", "timeouts", "max_request_timeout"),
     }
 )

@@ -77,6 +77,16 @@ HEADER_VALUE = Text("text of one line that fits in an HTTP header", r"[\t\x20-\x
 Headers: TypeAlias = Mapping[Annotated[str, HEADER_NAME], Annotated[Secret, HEADER_VALUE]]
 
 
+class Anything(Text, frozen=True):
+    """Any value that JSON can have."""
+
+    def read(self, value: object) -> Any:
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {}
+
+
 class EnvironmentValue(Text, frozen=True):
     """An environment variable for a child process. Host apps also write whole numbers here."""
 

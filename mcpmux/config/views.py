@@ -5,22 +5,25 @@ A view selects, it permits nothing: what `[[access]]` denies is in no view.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from mcpmux.config.auth import PRINCIPALS, UPSTREAMS
 from mcpmux.config.listener import Listeners
 from mcpmux.config.report import InvalidValue, closest
-from mcpmux.config.scalars import Choice, Flag, Text
+from mcpmux.config.scalars import NAME_PATTERN, Anything, Choice, Flag, Text, read_only
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = KINDS = ("tools", "prompts", "resources", "templates")
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 Hint: TypeAlias = Annotated[bool, Flag()] | None
 
+UPSTREAM_NAME = Text("the name of an upstream", NAME_PATTERN)
+EXACT_NAME = Text("text without control characters that is not empty", r"[^\x00-\x1f\x7f]+")
 ITEM = Text(
     "a name, URI or URI template as the upstream itself has it, in which * stands for any text",
     r"[^\x00-\x1f\x7f\ue000]+",
@@ -62,6 +65,40 @@ class Selector:
 
 
 @frozen(kw_only=True)
+class Override:
+    """What clients are told of a tool or prompt in place of what its server says. What is left out stays."""
+
+    kind: Annotated[str, Choice((TOOLS, PROMPTS))] = TOOLS
+    """`tools` or `prompts`."""
+    name: Annotated[str, EXACT_NAME]
+    """Its name as the server has it."""
+    rename: Annotated[str, EXACT_NAME] | None = None
+    """Another name. Clients cannot use the old one any more."""
+    title: Annotated[str, Text()] | None = None
+    """Title for people."""
+    description: Annotated[str, Text()] | None = None
+    """Description for the model."""
+    annotations: Mapping[Annotated[str, Choice(HINTS)], Annotated[bool, Flag()]] = field(
+        factory=dict, converter=read_only
+    )
+    """Annotations of a tool: `readOnlyHint`, `destructiveHint`, `idempotentHint` and `openWorldHint`."""
+    icons: tuple[Mapping[Annotated[str, EXACT_NAME], Annotated[Any, Anything()]], ...] | None = None
+    """Icons: tables with `src`, `mimeType` and so on. [] removes them."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.annotations and self.kind == PROMPTS:
+            raise InvalidValue("`annotations` are about tools; leave them out")
+
+
+@frozen(kw_only=True)
+class ViewOverride(Override):
+    """An override in a view."""
+
+    upstream: Annotated[str, UPSTREAM_NAME]
+    """Name of the upstream."""
+
+
+@frozen(kw_only=True)
 class View:
     """A selection, served at `/mcp/NAME` where `/mcp` is the path of a listener."""
 
@@ -74,11 +111,12 @@ class View:
     the view does not exist.
     """
 
+    overrides: tuple[ViewOverride, ...] = ()
+    """What clients of the view are told of tools and prompts in place of what their servers say."""
+
     def __attrs_post_init__(self) -> None:
-        if not self.include and not self.exclude:
-            raise InvalidValue(
-                "expected `include` or `exclude`; without them it is the view that is always there"
-            )
+        if not self.include and not self.exclude and not self.overrides:
+            raise InvalidValue("expected `include`, `exclude` or `overrides`; without them it has everything")
 
 
 def find_mistakes(views: Mapping[str, View], upstreams: Sequence[str], listeners: Listeners) -> Iterator[str]:
@@ -89,6 +127,12 @@ def find_mistakes(views: Mapping[str, View], upstreams: Sequence[str], listeners
                 if not any(fnmatchcase(upstream, selector.upstream or "*") for upstream in upstreams):
                     place = f"views.{name}.{key}[{number}].upstream"
                     yield f"{place}: there is no upstream of this name{_hint(selector.upstream, upstreams)}"
+        for number, override in enumerate(view.overrides):
+            if override.upstream not in upstreams:
+                place = f"views.{name}.overrides[{number}].upstream"
+                yield f"{place}: there is no upstream of this name{_hint(override.upstream, upstreams)}"
+        pairs = [(each.upstream, each) for each in view.overrides]
+        yield from (f"views.{name}.{text}" for text in find_clashing(pairs))
     wanted = {"listeners.stdio_view": listeners.stdio_view}
     wanted |= {f"listeners.tcp[{number}].view": each.view for number, each in enumerate(listeners.tcp)}
     wanted |= {f"listeners.unix[{number}].view": each.view for number, each in enumerate(listeners.unix)}
@@ -100,3 +144,16 @@ def find_mistakes(views: Mapping[str, View], upstreams: Sequence[str], listeners
 def _hint(name: str | None, known: Iterable[str]) -> str:
     close = closest(name or "", known)
     return "" if close is None else f"; did you mean `{close}`?"
+
+
+def find_clashing(overrides: Sequence[tuple[str, Override]]) -> Iterator[str]:
+    """Yields every mistake about overrides, each of an upstream, that do not go together."""
+    named = Counter((upstream, each.kind, each.name) for upstream, each in overrides)
+    renamed = Counter((upstream, each.kind, each.rename) for upstream, each in overrides if each.rename)
+    kept = {(upstream, each.kind, each.name) for upstream, each in overrides if each.rename is None}
+    for number, (upstream, each) in enumerate(overrides):
+        if named[upstream, each.kind, each.name] > 1:
+            yield f"overrides[{number}].name: another override is about the same"
+        taken = upstream, each.kind, each.rename or each.name
+        if each.rename is not None and (renamed[taken] > 1 or taken in kept):
+            yield f"overrides[{number}].rename: another one has this name"

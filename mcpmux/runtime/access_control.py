@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import compress
+from operator import and_
 from types import MappingProxyType
 from typing import Final
 
@@ -19,10 +20,11 @@ import msgspec
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, view_of
+from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
-from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.mux.rewrite import NAMED_BY, Space
 from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Hints, Rules, Selection, both
 from mcpmux.protocol import method as m
@@ -31,7 +33,7 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 
 _JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
@@ -56,6 +58,7 @@ class AccessControl:
         policy: Policy | None = None,
         views: Mapping[str, Selection] = MappingProxyType({}),
         common: Selection | None = None,
+        overrides: Mapping[str, Overrides] = MappingProxyType({}),
     ) -> None:
         self.tasks = MadeTasks()
         self.tool_of = self.tasks.tool_of
@@ -64,17 +67,24 @@ class AccessControl:
         self._common: Selection | None = None
         self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
         self.forgotten = 0  # how often lists of tools have changed
-        self.adopt(policy, views, common)
+        self._overrides: Mapping[str, Overrides] = {}
+        self.adopt(policy, views, common, overrides)
 
     def adopt(
-        self, policy: Policy | None, views: Mapping[str, Selection], common: Selection | None = None
+        self,
+        policy: Policy | None,
+        views: Mapping[str, Selection],
+        common: Selection | None = None,
+        overrides: Mapping[str, Overrides] = MappingProxyType({}),
     ) -> frozenset[str]:
         """These are in force from now on. The names of the views in which others were before.
 
-        `common`: what is selected in every view.
+        `common`: what is selected in every view. `overrides`: by view, where there are any.
         """
         before, names = self._views, {"", *self._views, *views}
         is_other = policy is not self.policy or common != self._common
+        is_other = is_other or overrides.get("") != self._overrides.get("")
+        self._overrides = overrides
         self.policy, self._views, self._common = policy, views, common
         whole = both(policy, common)
         self._rules: dict[str, Rules | None] = {"": whole}
@@ -101,6 +111,41 @@ class AccessControl:
             self._rules = {each: rules for each, rules in self._rules.items() if NARROWED not in each}
         self._rules[view] = rules = both(self._rules[name], narrowed) or NOTHING
         return rules
+
+    # What clients are told in place of what upstreams say
+
+    def overrides(self, principal: Principal) -> Overrides | None:
+        """What holds for somebody in its view; None when nothing is overridden."""
+        if not self._overrides:
+            return None
+        return self._overrides.get(principal.view.partition(NARROWED)[0])
+
+    def own_name(self, call: Call, upstream: str, shown: str) -> str | None:
+        """The upstream's name for the tool or prompt that the client of a call knows by a name.
+
+        None for the name of something that has another one.
+        """
+        overrides = self.overrides(call.principal)
+        return shown if overrides is None else overrides.own_name(upstream, KIND_OF[call.method], shown)
+
+    def shown_name(self, call: Call, upstream: str, own: str) -> str:
+        """The name under which the client of a call knows an upstream's tool or prompt."""
+        overrides = self.overrides(call.principal)
+        return own if overrides is None else overrides.shown_name(upstream, KIND_OF[call.method], own)
+
+    def dressed(
+        self, call: Call, space: Space, names: Sequence[str | None], items: Sequence[Raw]
+    ) -> tuple[Sequence[str | None], Sequence[Raw]]:
+        """Names and items of an upstream's list, as the client of a call is told of them.
+
+        `names`: the upstream's own; `items`: as clients would see them.
+        """
+        overrides, kind = self.overrides(call.principal), KIND_OF.get(call.method)
+        if overrides is None or kind is None:
+            return names, items
+        fields = [decode_fields(item) for item in items]
+        shown = overrides.dress(space.upstream, kind, names, fields, space.expose_name)
+        return list(compress(names, shown)), [raw(item) for item in compress(fields, shown)]
 
     # Tools that views select by their annotations
 
@@ -167,7 +212,8 @@ class AccessControl:
 
     def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
         """An upstream's own answer to a list (changed in place), or to anything else."""
-        if self.rules(call.principal) is None:
+        overrides = self.overrides(call.principal)
+        if overrides is None and self.rules(call.principal) is None:
             return result
         kind = m.PAGED.get(call.method)
         if kind is not None:
@@ -176,7 +222,10 @@ class AccessControl:
             except ValueError:
                 items = []
             names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
-            result[kind.items] = raw(list(compress(items, self.shown(call, upstream, key, names))))
+            shown = self.shown(call, upstream, key, names)
+            if overrides is not None and call.method in KIND_OF:
+                shown = list(map(and_, shown, overrides.dress(upstream, KIND_OF[call.method], names, items)))
+            result[kind.items] = raw(list(compress(items, shown)))
         return self.confined(result)
 
     def confined(self, result: Fields) -> Fields:

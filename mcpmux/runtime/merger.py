@@ -203,28 +203,53 @@ class Owners(NamedTuple):
     all_meant: bool
 
 
+OwnName = Callable[[str, str], str | None]
+"""What an upstream itself calls something that clients know by a name; None for nothing."""
+
+
+def _as_it_is(_upstream: str, name: str) -> str | None:
+    return name
+
+
 class Catalog:
     """Looks into the upstreams' lists: as they are remembered, and anew for what is not found there."""
 
     def __init__(self, registry: UpstreamRegistry) -> None:
         self._registry = registry
-        self._names: dict[tuple[str, str], str] = {}  # own names by (upstream, shortened name)
+        self._names: dict[tuple[str, str, str], str] = {}  # own names by upstream, view, shortened name
+
+    def forget(self) -> None:
+        """Other names may be shown than before."""
+        self._names.clear()
 
     async def owners_of(
-        self, text: str, call: Call, asked: Collection[str], list_method: str = RESOURCES_LIST
+        self,
+        text: str,
+        call: Call,
+        asked: Collection[str],
+        list_method: str = RESOURCES_LIST,
+        own_name: OwnName = _as_it_is,
     ) -> Owners:
         """Those of `asked` that list a URI or name, or else have a template that it matches; in that order.
 
+        `own_name`: what an upstream calls it; None for nothing.
         What does not answer in its time owns nothing, and is `missing`.
         """
         await in_task()
-        owners, again = await self._search(text, call, asked, list_method, anew=False)
+        owners, again = await self._search(text, call, asked, list_method, own_name, anew=False)
         if again and not owners.names:
-            owners, _ = await self._search(text, call, asked, list_method, anew=True)
+            owners, _ = await self._search(text, call, asked, list_method, own_name, anew=True)
         return owners
 
     async def _search(
-        self, text: str, call: Call, asked: Collection[str], list_method: str, *, anew: bool
+        self,
+        text: str,
+        call: Call,
+        asked: Collection[str],
+        list_method: str,
+        own_name: OwnName,
+        *,
+        anew: bool,
     ) -> tuple[Owners, bool]:
         """The owners, and whether anybody was judged by what is remembered of it."""
         listed: set[str] = set()
@@ -237,7 +262,7 @@ class Catalog:
             try:
                 walked = await self._walk(upstream, list_method, call, anew=anew)
                 again = again or walked.again
-                if text in walked.texts:
+                if own_name(upstream.name, text) in walked.texts:
                     listed.add(upstream.name)
                 elif list_method == RESOURCES_LIST:  # it may be one of a template
                     walked = await self._walk(upstream, TEMPLATES_LIST, call, anew=anew)
@@ -259,9 +284,11 @@ class Catalog:
     ) -> str | None:
         """What `find` finds for `name` among the names in one upstream's list of tools or prompts.
 
-        That is a matter of the two names, so it is remembered whatever the list says later. Raises RpcError.
+        That is a matter of the two names, so it is remembered whatever the list says later, until what is
+        overridden changes. Raises RpcError.
         """
-        known = self._names.get((owner, name))
+        place = owner, call.principal.view, name
+        known = self._names.get(place)
         if known is not None:
             return known
         await in_task()
@@ -273,7 +300,7 @@ class Catalog:
         if found is not None:
             if len(self._names) >= NAMES_KEPT:
                 del self._names[next(iter(self._names))]
-            self._names[owner, name] = found
+            self._names[place] = found
         return found
 
     async def _walk(self, upstream: Upstream, list_method: str, call: Call, *, anew: bool = False) -> Walked:
@@ -406,7 +433,7 @@ class Merger:
             upstream.failed()
             walk.take_failure(position, upstream.late(call.method, seconds).message)
         else:
-            page, items = found.page, found.page.items
+            page, items, names = found.page, found.page.items, found.page.texts
             if self._access.rules(call.principal) is not None or of_tasks:
                 if call.method in (TOOLS_LIST, TASKS_LIST):
                     try:
@@ -419,6 +446,8 @@ class Merger:
                     own = [not self._hides(upstream, call, task_id) for task_id in page.texts]
                     shown = list(map(and_, shown, own))
                 items = list(compress(items, shown))
+                names = list(compress(page.texts, shown))
+            _, items = self._access.dressed(call, upstream.space, names, items)
             parts.take(found, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
             walk.take_page(position, items, page.following, limit, looked_at=len(page.items))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import trio
@@ -17,6 +18,7 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
+from mcpmux.mux.override import Overrides
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
 from mcpmux.mux.spelling import Target
@@ -80,6 +82,8 @@ STARTUP_SECONDS: Final = 10.0
 
 _ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
 
+_NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
+
 Route = Callable[[Call, Notify], Awaitable[Fields]]
 
 
@@ -140,6 +144,8 @@ class Router:
 
     async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
         """Answer a call when there is one upstream, whose words are the clients' own."""
+        if self.access.overrides(call.principal) is not None:
+            call = self._in_own_words(call, only)
         if self.access.rules(call.principal) is not None:
             # For who may not know of it no session of its own is opened.
             is_seen = self.access.sees(call.principal, only)
@@ -161,6 +167,23 @@ class Router:
         if call.legacy and "inputRequests" in result:
             self._note_visits(upstream, call, result)
         return self.access.sift_result(call, only, upstream.key, result)
+
+    def _in_own_words(self, call: Call, only: str) -> Call:
+        """A call to the only upstream, with its own name for what is asked for. Raises RpcError."""
+        if call.method not in _NOUNS:
+            return call
+        ref = None
+        if call.method == m.COMPLETE:
+            ref, key, name = self.access.read_ref(call)
+            if key == "uri":
+                return call
+        else:
+            name = call.required("name")
+        own = self.access.own_name(call, only, name)
+        if own is None:
+            raise no_item(_NOUNS[call.method], name)
+        named = {"name": raw(own)} if ref is None else {"ref": raw({**ref, "name": raw(own)})}
+        return call.with_params({**call.params, **named})
 
     async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Ask an upstream in its own words, and put its answer, signed, into those that clients know."""
@@ -240,10 +263,15 @@ class Router:
         return self.access.may_hear(principal, change, self._registry)
 
     def adopt(
-        self, policy: Policy | None, views: Mapping[str, Selection], common: Selection | None = None
+        self,
+        policy: Policy | None,
+        views: Mapping[str, Selection],
+        common: Selection | None = None,
+        overrides: Mapping[str, Overrides] = MappingProxyType({}),
     ) -> None:
         """These access rules and views are in force from now on; see `AccessControl.adopt`."""
-        changed = self.access.adopt(policy, views, common)
+        changed = self.access.adopt(policy, views, common, overrides)
+        self._catalog.forget()
         self._merger.forget()
         self._hub.rules_changed(self._registry, changed)
 
@@ -359,12 +387,14 @@ class Router:
         found = self.namespace.resolve_name(name) if self.access.policy is None else None
         if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
-        owner, own = found
+        owner, shown = found
+        own = self.access.own_name(call, owner, shown)
+        if own is None:
+            raise no_item(_NOUNS[call.method], name)
         if self.access.rules(call.principal) is not None:
             if self.access.has_to_learn(call.principal, owner, trio.current_time()):
                 return self._find_and_use(name, call, notify)
-            kind = "tool" if call.method == m.TOOLS_CALL else "prompt"
-            self.access.check(call.principal, owner, call.method, own, no_item(kind, name))
+            self.access.check(call.principal, owner, call.method, own, no_item(_NOUNS[call.method], name))
         return self._use_from(owner, own, call, notify)
 
     def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -448,22 +478,36 @@ class Router:
         if found is None:
             if use == m.TOOLS_CALL:
                 await self._learn_all(call)
-            asked = access.candidates(call.principal, self._registry, use, name)
-            owners = await self._catalog.owners_of(name, call, asked, listed)
+            owns = {each: access.own_name(call, each, name) for each in self._registry}
+            asked = [
+                each
+                for each, own in owns.items()
+                if own is not None and each in access.candidates(call.principal, [each], use, own)
+            ]
+            find = partial(access.own_name, call)
+            owners = await self._catalog.owners_of(name, call, asked, listed, find)
             owner = self._sole(owners, name, missing, Space.expose_name)
-            return owner, name, owners.missing
+            return owner, owns[owner] or name, owners.missing
         if not access.may_use(call.principal, found[0], use):
             raise as_refused(missing, NO_RULE)
         if namespace.is_shortened(name):
-            match = partial(namespace.match_name, name, found[0])
+            match = partial(self._match_name, name, found[0], call)
             own = await self._catalog.find_name(listed, found[0], name, call, match)
-            if own is None:
-                raise missing
-            found = found[0], own
+        else:
+            own = access.own_name(call, *found)
+        if own is None:
+            raise missing
+        found = found[0], own
         if use == m.TOOLS_CALL:
             await learn_tools(access, self._registry.for_call(found[0], call), call)
         access.check(call.principal, found[0], use, found[1], missing)
         return (*found, {})
+
+    def _match_name(self, name: str, owner: str, call: Call, candidates: list[str]) -> str | None:
+        """The upstream's own name among `candidates` that is exposed as `name`."""
+        shown = [self.access.shown_name(call, owner, own) for own in candidates]
+        found = self.namespace.match_name(name, owner, shown)
+        return None if found is None else self.access.own_name(call, owner, found)
 
     async def _learn_all(self, call: Call) -> None:
         """Learn what the tools of all upstreams are, if the view of a call goes by that."""

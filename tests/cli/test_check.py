@@ -131,3 +131,28 @@ def test_tools_that_a_host_app_would_not_offer_do_not_count(invoke: Invoke, tmp_
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["counts"]["tools"] == 0
     assert result.stderr == "warning: tools of clock: nwo: nothing is called so; did you mean `now`?\n"
+
+
+def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    file.write_text(
+        f"""
+        [upstreams.clock]
+        command = {json.dumps(sys.executable)}
+        args = ["-m", "mcpmux.demo.clock"]
+        [[upstreams.clock.overrides]]
+        name = "nwo"
+        title = "Now"
+        [[views.some.overrides]]
+        upstream = "clock"
+        name = "now"
+        rename = "time"
+        """
+    )
+    result = invoke("check", str(file))
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.splitlines() == [
+        "warning: upstreams: an override of tools of clock: nothing is called nwo; did you mean `now`?",
+        "warning: views.some: an override of tools of clock: nothing is called nwo; did you mean `now`?",
+    ]
+    assert "clock__time" in invoke("view", str(file), "some").stdout

@@ -22,8 +22,9 @@ from mcpmux.config import (
     Upstream,
 )
 from mcpmux.config.listener import Listeners
-from mcpmux.config.model import Settings
+from mcpmux.config.model import Settings, ToolSelection
 from mcpmux.config.plan import IN_PLACE, LIVE, Plan, plan_change
+from mcpmux.config.views import Override
 
 TOKEN = StaticToken(sha256="0" * 64)
 NAMES = ["a", "b", "c", "d"]
@@ -110,6 +111,7 @@ def test_every_difference_is_in_the_plan(old: Config, new: Config):
 def test_an_upstream_is_restarted_unless_the_key_is_looked_up_at_each_use(key: str):
     before = Upstream(name="a", target=Stdio(command="x"))
     other = {"target": Stdio(command="y"), "session": "per-client", "era": "legacy", "prefix": "b"}
+    other |= {"overrides": (Override(name="x", title="X"),), "tools": ToolSelection(("x",))}
     value = getattr(before, key)
     changed = other.get(key, value + 1 if isinstance(value, int | float) else {"tools/call": 3.0})
     plan = plan_change(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.config.views import Selector, View
+from mcpmux.config.views import Override, Selector, View, ViewOverride
 from tests.config.documents import problems_of, read
 
 DOCS = '[upstreams.docs]\ncommand = "npx"\n'
@@ -37,7 +37,7 @@ def test_every_key_is_read():
 
 NAME = 'expected a name (a letter, then up to 31 of a-z, 0-9, "." and "-")'
 MISTAKES = [
-    ("[views.coding]", ["views.coding: expected `include` or `exclude`"]),
+    ("[views.coding]", ["views.coding: expected `include`, `exclude` or `overrides`"]),
     ('[views."a/b"]\ninclude = [{kind = "tools"}]', [f'views."a/b": {NAME}']),
     ('[views.a]\ninclude = [{kind = "tool"}]', ["views.a.include[0].kind: expected one of"]),
     ("[views.a]\ninclude = [{}]", ["views.a.include[0]: expected at least one of"]),
@@ -63,6 +63,47 @@ MISTAKES = [
     ),
     ('[views.a]\ninclud = [{kind = "tools"}]', ["views.a.includ: unknown key; did you mean `include`?"]),
 ]
+
+
+OVERRIDE = '[[views.a.overrides]]\nupstream = "docs"\nname = '
+MISTAKES += [
+    (f'{OVERRIDE}"x"\n{OVERRIDE}"x"', [f"views.a.overrides[{number}].name: another" for number in (0, 1)]),
+    (
+        f'{OVERRIDE}"x"\nrename = "z"\n{OVERRIDE}"y"\nrename = "z"',
+        [f"views.a.overrides[{number}].rename: another one has this name" for number in (0, 1)],
+    ),
+    (f'{OVERRIDE}"x"\nrename = "y"\n{OVERRIDE}"y"\ntitle = "Y"', ["views.a.overrides[0].rename: another"]),
+    (f'{OVERRIDE}"x"'.replace("docs", "dosc"), ["views.a.overrides[0].upstream: there is no upstream of"]),
+    (f'{OVERRIDE}"x"\nkind = "resources"', ["views.a.overrides[0].kind: expected one of"]),
+    (f'{OVERRIDE}"x"\nannotations = {{readonly = true}}', ["views.a.overrides[0].annotations.readonly: "]),
+    (
+        f'{OVERRIDE}"x"\nkind = "prompts"\nannotations = {{readOnlyHint = true}}',
+        ["views.a.overrides[0]: `annotations` are about tools"],
+    ),
+]
+
+
+def test_overrides_are_read_in_views_and_in_upstreams():
+    config = read(
+        DOCS
+        + """
+        [[upstreams.docs.overrides]]
+        name = "x"
+        title = "X"
+        [[views.a.overrides]]
+        upstream = "docs"
+        kind = "prompts"
+        name = "x"
+        rename = "y"
+        description = "Y"
+        icons = [{ src = "https://example.com/i.png", sizes = ["48x48"] }]
+        """
+    )
+    assert config.upstreams[0].overrides == (Override(name="x", title="X"),)
+    icon = {"src": "https://example.com/i.png", "sizes": ["48x48"]}
+    assert config.views["a"].overrides == (
+        ViewOverride(upstream="docs", kind="prompts", name="x", rename="y", description="Y", icons=(icon,)),
+    )
 
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
 from mcpmux.config.model import ToolSelection
-from mcpmux.config.views import ITEM, Selector, View
+from mcpmux.config.views import ITEM, Override, Selector, View, ViewOverride
 from mcpmux.mux.narrowing import globs_in, read_narrowing
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
@@ -350,6 +350,117 @@ async def test_a_list_of_which_a_part_is_missing_is_left_out_and_told(autojump_c
         page = await reader.request("tools/list")
         assert [tool["name"] for tool in page["tools"]] == ["vault__look"]
         assert "no list today" in page["_meta"]["dev.mcpmux/upstreams"]["docs"]["reason"]
+
+
+# Overridden
+
+LONG = "a-name-that-is-so-long-that-it-has-to-be-shortened-for-clients-x"
+OVERRIDES = (
+    ViewOverride(upstream="docs", name="open-tool", rename="find", title="Find", description="Finds"),
+    ViewOverride(upstream="docs", kind="prompts", name="open-prompt", rename="ask"),
+    ViewOverride(upstream="docs", name="secret-tool", rename=LONG),
+)
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_tool_or_prompt_is_known_by_its_new_name_only(prefix, up, down, autojump_clock):
+    server = Store(up)
+    exposed = f"{prefix}__" if prefix else ""
+    views = {"coding": View(overrides=OVERRIDES)}
+    async with open_world({"docs": server}, views=views, settings={"docs": {"prefix": prefix}}) as world:
+        coder, anyone = await client_of(world, CODER, down), await client_of(world, ANYONE, down)
+        tool, long = (await coder.request("tools/list"))["tools"]
+        assert (tool["name"], tool["description"]) == (f"{exposed}find", "Finds")
+        assert len(long["name"]) == 64
+        prompts = (await coder.request("prompts/list"))["prompts"]
+        assert [prompt["name"] for prompt in prompts] == [f"{exposed}ask", f"{exposed}secret-prompt"]
+        for use, shown, own in (
+            ("tools/call", tool["name"], "open-tool"),
+            ("tools/call", long["name"], "secret-tool"),
+            ("prompts/get", f"{exposed}ask", "open-prompt"),
+            ("prompts/get", f"{exposed}secret-prompt", "secret-prompt"),
+        ):
+            await coder.request(use, {"name": shown})
+            assert server.asked(use)[-1]["params"]["name"] == own
+        error = await refusal(coder, "tools/call", {"name": f"{exposed}open-tool"})
+        assert error["message"] == f"Unknown tool: {exposed}open-tool"
+        error = await refusal(coder, "prompts/get", {"name": f"{exposed}open-prompt"})
+        assert error["message"] == f"Unknown prompt: {exposed}open-prompt"
+        await anyone.request("tools/call", {"name": f"{exposed}open-tool"})
+        tools = (await anyone.request("tools/list"))["tools"]
+        assert [each["name"] for each in tools] == [f"{exposed}open-tool", f"{exposed}secret-tool"]
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_arguments_of_a_renamed_prompt_are_completed(prefix, down, autojump_clock):
+    server = Store(MODERN)
+    exposed = f"{prefix}__" if prefix else ""
+    views = {"coding": View(overrides=OVERRIDES)}
+    async with open_world({"docs": server}, views=views, settings={"docs": {"prefix": prefix}}) as world:
+        coder = await client_of(world, CODER, down)
+        argument = {"name": "x", "value": "v"}
+        ref = {"type": "ref/prompt", "name": f"{exposed}ask"}
+        await coder.request("completion/complete", {"ref": ref, "argument": argument})
+        assert server.asked("completion/complete")[-1]["params"]["ref"]["name"] == "open-prompt"
+        ref["name"] = f"{exposed}open-prompt"
+        assert (await refusal(coder, "completion/complete", {"ref": ref, "argument": argument}))[
+            "code"
+        ] == -32602
+
+
+async def test_a_new_name_is_found_without_a_prefix_too(autojump_clock):
+    async with open_world(stores(), views={"coding": View(overrides=OVERRIDES)}) as world:
+        coder = await client_of(world, CODER, MODERN)
+        result = await coder.request("tools/call", {"name": "find"})
+        assert result["content"][0]["text"] == "open-tool"
+        result = await coder.request("prompts/get", {"name": "ask"})
+        assert result["messages"] == []
+        await coder.request("tools/call", {"name": "open-tool"})  # that of the other upstream
+        assert world.servers["vault"].asked("tools/call")
+
+
+async def test_what_is_hidden_by_a_new_name_is_not_there(autojump_clock):
+    said = ViewOverride(upstream="docs", name="open-tool", rename="secret-tool")
+    async with open_world(stores(), views={"coding": View(overrides=(said,))}) as world:
+        coder = await client_of(world, CODER, MODERN)
+        names = [tool["name"] for tool in (await coder.request("tools/list"))["tools"]]
+        assert names == ["docs__secret-tool", "vault__open-tool", "vault__secret-tool"]
+        result = await coder.request("tools/call", {"name": "docs__secret-tool"})
+        assert result["content"][0]["text"] == "open-tool"
+
+
+async def test_overrides_go_by_names_of_the_server_and_so_do_selectors_and_rules(autojump_clock):
+    view = View(include=(Selector(name="open*"),), overrides=OVERRIDES)
+    rules = (AccessRule(effect="allow", targets=("open*",)),)
+    async with open_world(stores(), views={"coding": view}, access=rules) as world:
+        coder = await client_of(world, CODER, MODERN)
+        names = [tool["name"] for tool in (await coder.request("tools/list"))["tools"]]
+        assert names == ["docs__find", "vault__open-tool"]
+        await coder.request("tools/call", {"name": "docs__find"})
+
+
+async def test_other_overrides_are_told_and_hold_at_once(autojump_clock):
+    async with open_world(stores(), views={"coding": View(overrides=OVERRIDES)}) as world:
+        coder, anyone = await client_of(world, CODER, LEGACY), await client_of(world, ANYONE, LEGACY)
+        long = (await coder.request("tools/list"))["tools"][1]["name"]
+        await coder.request("tools/call", {"name": long})
+        said = (ViewOverride(upstream="docs", name="open-tool", rename="look"),)
+        plan = world.mux.apply(attrs.evolve(world.mux.config, views={"coding": View(overrides=said)}))
+        assert plan.settings == ("views",)
+        assert "notifications/tools/list_changed" in [each["method"] for each in await coder.drain()]
+        assert await anyone.drain() == []
+        await coder.request("tools/call", {"name": "docs__look"})
+        await refusal(coder, "tools/call", {"name": "docs__open-tool"})
+        await refusal(coder, "tools/call", {"name": long})
+        docs, vault = world.mux.config.upstreams
+        docs = attrs.evolve(docs, overrides=(Override(name="open-tool", rename="everywhere"),))
+        plan = world.mux.apply(attrs.evolve(world.mux.config, upstreams=(docs, vault)))
+        assert plan.adjusted == ("docs",)
+        assert "notifications/tools/list_changed" in [each["method"] for each in await anyone.drain()]
+        await anyone.request("tools/call", {"name": "docs__everywhere"})
 
 
 # Selected in the file of a host app

@@ -1,0 +1,136 @@
+"""What a view, or the settings of an upstream, say in place of the upstream about a tool or prompt. Pure.
+
+Laws: a name that is shown leads back to the thing that it is shown for, and to nothing else; what has another
+name has lost its own, which may be another thing's then. A view's override adds to the one in the settings of
+the upstream, and wins where both say something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from mcpmux.config import Upstream
+from mcpmux.config.report import closest
+from mcpmux.config.views import PROMPTS, TOOLS, Override, View
+from mcpmux.mux.view import Names
+from mcpmux.protocol import method as m
+from mcpmux.protocol.envelope import members_of, raw
+from mcpmux.protocol.raw_json import Fields
+
+KIND_OF: Final = {
+    m.TOOLS_LIST: TOOLS,
+    m.TOOLS_CALL: TOOLS,
+    m.PROMPTS_LIST: PROMPTS,
+    m.PROMPTS_GET: PROMPTS,
+    m.COMPLETE: PROMPTS,
+}
+"""What is overridden in a list, or where something is used by its name."""
+
+
+class Overrides:
+    """All overrides that hold in one view, by (upstream, kind) and the names that upstreams have."""
+
+    def __init__(self, overrides: Iterable[tuple[str, Override]]) -> None:
+        """Pairs of an upstream and an override; later ones add to earlier ones about the same thing."""
+        self._by_own: dict[tuple[str, str], dict[str, Override]] = {}
+        for upstream, override in overrides:
+            known = self._by_own.setdefault((upstream, override.kind), {})
+            before = known.get(override.name)
+            known[override.name] = override if before is None else _added(before, override)
+        self._by_shown = {
+            place: {each.rename: own for own, each in known.items() if each.rename is not None}
+            for place, known in self._by_own.items()
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Overrides) and self._by_own == other._by_own
+
+    __hash__ = None  # type: ignore[assignment]  # nobody needs it
+
+    def own_name(self, upstream: str, kind: str, shown: str) -> str | None:
+        """The upstream's name for what is shown under a name; None for what has another name now."""
+        place = upstream, kind
+        if place not in self._by_own:
+            return shown
+        own = self._by_shown[place].get(shown)
+        if own is not None:
+            return own
+        override = self._by_own[place].get(shown)
+        return shown if override is None or override.rename in (None, shown) else None
+
+    def is_shown(self, upstream: str, kind: str, own: str) -> bool:
+        """Whether something can be shown: not if another thing has got its name."""
+        return own in self._by_own.get((upstream, kind), {}) or self.own_name(upstream, kind, own) == own
+
+    def shown_name(self, upstream: str, kind: str, own: str) -> str:
+        """The name under which something is shown."""
+        override = self._by_own.get((upstream, kind), {}).get(own)
+        return own if override is None else override.rename or own
+
+    def dress(
+        self,
+        upstream: str,
+        kind: str,
+        names: Iterable[str | None],
+        items: Iterable[Fields],
+        expose: Callable[[str], str] = str,
+    ) -> list[bool]:
+        """Change the items of a list, as clients would see them, in place. Whether each can be shown.
+
+        `names`: the upstream's own; `expose`: puts a name into the words of clients.
+        """
+        known, shown = self._by_own.get((upstream, kind), {}), []
+        for own, item in zip(names, items, strict=True):
+            shown.append(own is None or self.is_shown(upstream, kind, own))
+            if own is not None and own in known:
+                _dress(known[own], item, expose)
+        return shown
+
+    def find_misplaced(self, place: str, names: Names) -> Iterator[str]:
+        """Yields a sentence for each override of what is not listed, and for each new name that is taken."""
+        for (upstream, kind), known in self._by_own.items():
+            if upstream not in names:
+                continue
+            listed, about = names[upstream].get(kind, ()), f"{place}: an override of {kind} of {upstream}"
+            for own, override in known.items():
+                if own not in listed:
+                    close = closest(own, listed)
+                    hint = f"; did you mean `{close}`?" if close else ""
+                    yield f"{about}: nothing is called {own}{hint}"
+                elif override.rename in listed and override.rename not in known:
+                    yield f"{about}: {own} gets the name {override.rename}, which hides what is called so"
+
+
+def _dress(override: Override, item: Fields, expose: Callable[[str], str]) -> None:
+    if override.rename is not None:
+        item["name"] = raw(expose(override.rename))
+    if override.title is not None:
+        item["title"] = raw(override.title)
+    if override.description is not None:
+        item["description"] = raw(override.description)
+    if override.annotations:
+        item["annotations"] = raw({**members_of(item.get("annotations")), **override.annotations})
+    if override.icons is not None:
+        item["icons"] = raw([dict(icon) for icon in override.icons])
+
+
+def _added(before: Override, override: Override) -> Override:
+    said = {
+        field.name: getattr(override, field.name)
+        for field in attrs.fields(Override)
+        if getattr(override, field.name) not in (None, {})
+    }
+    annotations = {**before.annotations, **override.annotations}
+    return attrs.evolve(before, **{**said, "annotations": annotations})
+
+
+def overrides_of(views: Mapping[str, View], upstreams: Iterable[Upstream]) -> dict[str, Overrides]:
+    """What is overridden in each view, "" for the one with everything; others are left out."""
+    common = [(each.name, override) for each in upstreams for override in each.overrides]
+    found = {"": common}
+    for name, view in views.items():
+        found[name] = [*common, *((each.upstream, each) for each in view.overrides)]
+    return {name: Overrides(overrides) for name, overrides in found.items() if overrides}
