@@ -30,7 +30,7 @@ from mcpmux.mux.view import find_unmatched, selection_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_any, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.merger import LEFT_OUT, walk, walk_pages
@@ -131,23 +131,29 @@ async def examine_all(config: Config) -> tuple[list[Finding], list[str]]:
     """Examine all upstreams at the same time. Findings in configuration order, and warnings about views."""
     findings: dict[str, Finding] = {}
     names: dict[str, dict[str, list[str]]] = {}
+    schemas: dict[str, dict[str, dict[str, Any]]] = {}
     async with (
         console.show_activity(f"connecting to {len(config.upstreams)} upstreams"),
         open_mux(config) as mux,
         trio.open_nursery() as nursery,
     ):
         for upstream in mux.upstreams.values():
-            nursery.start_soon(examine, upstream, findings, names)
+            nursery.start_soon(examine, upstream, findings, names, schemas)
     found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
     upstreams = config.enabled.values()
     warnings = list(find_unmatched(config.views, upstreams, names))
     for view, overrides in overrides_of(config.views, upstreams).items():
-        warnings += overrides.find_misplaced(f"views.{view}" if view else "upstreams", names)
+        place = f"views.{view}" if view else "upstreams"
+        warnings += overrides.find_misplaced(place, names)
+        warnings += overrides.find_bad_parameters(place, schemas)
     return found, list(dict.fromkeys(warnings))
 
 
 async def examine(
-    upstream: Upstream, findings: dict[str, Finding], names: dict[str, dict[str, list[str]]]
+    upstream: Upstream,
+    findings: dict[str, Finding],
+    names: dict[str, dict[str, list[str]]],
+    schemas: dict[str, dict[str, dict[str, Any]]],
 ) -> None:
     """Find out about one upstream, and what it lists."""
     await upstream.settled()
@@ -162,10 +168,16 @@ async def examine(
     try:
         for kind, (method, _, _) in KINDS.items():
             if facts.offers(m.LISTS[method].capability):
-                texts = [
-                    text for page in (await walk(upstream, Call(method, {}, {}))).pages for text in page.texts
-                ]
+                pages = (await walk(upstream, Call(method, {}, {}))).pages
+                texts = [text for page in pages for text in page.texts]
                 listed[kind] = [text for text in texts if text is not None]
+                if method == m.TOOLS_LIST:
+                    items = [decode_fields(item) for page in pages for item in page.items]
+                    schemas[upstream.name] = {
+                        text: _decoded(item, "inputSchema", dict)
+                        for text, item in zip(texts, items, strict=True)
+                        if text is not None
+                    }
                 counts[kind] = len(texts)
                 if selection is not None:
                     counts[kind] = sum(selection.shows(ANYONE, upstream.name, method, text) for text in texts)

@@ -65,6 +65,34 @@ class Selector:
 
 
 @frozen(kw_only=True)
+class Parameter:
+    """What clients are told of one parameter of a tool in place of what the server says."""
+
+    description: Annotated[str, Text()] | None = None
+    """Description for the model."""
+    default: Annotated[Any, Anything()] = None
+    """What the server gets when a call does not name the parameter. It is shown as the default."""
+    required: Annotated[bool, Flag()] | None = None
+    """Whether a call must name the parameter."""
+    hidden: Annotated[bool, Flag()] = False
+    """`true`: clients do not see the parameter and cannot set it. The server gets `default`, if any."""
+    value: Annotated[Any, Anything()] = None
+    """What the server always gets. Clients do not see the parameter and cannot set it."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.value is not None and (self.hidden or self.default is not None):
+            raise InvalidValue("`value` is what the server always gets; remove `hidden` and `default`")
+        if not self.is_shown and (self.required is not None or self.description is not None):
+            raise InvalidValue("clients do not see this parameter; remove `required` and `description`")
+        if self.required and self.default is not None:
+            raise InvalidValue("`required` and `default` are given; remove one of them")
+
+    @property
+    def is_shown(self) -> bool:
+        return not self.hidden and self.value is None
+
+
+@frozen(kw_only=True)
 class Override:
     """What clients are told of a tool or prompt in place of what its server says. What is left out stays."""
 
@@ -85,9 +113,13 @@ class Override:
     icons: tuple[Mapping[Annotated[str, EXACT_NAME], Annotated[Any, Anything()]], ...] | None = None
     """Icons: tables with `src`, `mimeType` and so on. [] removes them."""
 
+    parameters: Mapping[Annotated[str, EXACT_NAME], Parameter] = field(factory=dict, converter=read_only)
+    """Parameters of a tool, by name. Arguments are then checked before the call."""
+
     def __attrs_post_init__(self) -> None:
-        if self.annotations and self.kind == PROMPTS:
-            raise InvalidValue("`annotations` are about tools; leave them out")
+        for key in ("annotations", "parameters"):
+            if getattr(self, key) and self.kind == PROMPTS:
+                raise InvalidValue(f"`{key}` are about tools; leave them out")
 
 
 @frozen(kw_only=True)

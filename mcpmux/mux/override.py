@@ -8,16 +8,17 @@ the upstream, and wins where both say something.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 
 from mcpmux.config import Upstream
 from mcpmux.config.report import closest
 from mcpmux.config.views import PROMPTS, TOOLS, Override, View
+from mcpmux.mux.parameters import Parameters, dress_schema, find_bad_values
 from mcpmux.mux.view import Names
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import members_of, raw
+from mcpmux.protocol.envelope import decode_any, members_of, raw
 from mcpmux.protocol.raw_json import Fields
 
 KIND_OF: Final = {
@@ -70,6 +71,15 @@ class Overrides:
         override = self._by_own.get((upstream, kind), {}).get(own)
         return own if override is None else override.rename or own
 
+    def parameters(self, upstream: str, own: str) -> Parameters:
+        """What is said of the parameters of an upstream's tool."""
+        override = self._by_own.get((upstream, TOOLS), {}).get(own)
+        return override.parameters if override is not None else {}
+
+    def has_parameters(self, upstream: str) -> bool:
+        """Whether something is said of the parameters of any tool of an upstream."""
+        return any(each.parameters for each in self._by_own.get((upstream, TOOLS), {}).values())
+
     def dress(
         self,
         upstream: str,
@@ -103,6 +113,18 @@ class Overrides:
                 elif override.rename in listed and override.rename not in known:
                     yield f"{about}: {own} gets the name {override.rename}, which hides what is called so"
 
+    def find_bad_parameters(self, place: str, schemas: Schemas) -> Iterator[str]:
+        """Yields a sentence for each overridden parameter that does not go with its tool's input schema."""
+        for (upstream, kind), known in self._by_own.items():
+            for own, override in known.items():
+                schema = schemas.get(upstream, {}).get(own) if kind == TOOLS else None
+                for text in find_bad_values(schema, override.parameters) if schema is not None else ():
+                    yield f"{place}: an override of {own} of {upstream}: {text}"
+
+
+Schemas: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Input schemas by upstream and tool."""
+
 
 def _dress(override: Override, item: Fields, expose: Callable[[str], str]) -> None:
     if override.rename is not None:
@@ -113,6 +135,10 @@ def _dress(override: Override, item: Fields, expose: Callable[[str], str]) -> No
         item["description"] = raw(override.description)
     if override.annotations:
         item["annotations"] = raw({**members_of(item.get("annotations")), **override.annotations})
+    if override.parameters:
+        schema = decode_any(item.get("inputSchema", b"null"))
+        own = schema if isinstance(schema, dict) else {}
+        item["inputSchema"] = raw(dress_schema(own, override.parameters))
     if override.icons is not None:
         item["icons"] = raw([dict(icon) for icon in override.icons])
 
@@ -124,7 +150,8 @@ def _added(before: Override, override: Override) -> Override:
         if getattr(override, field.name) not in (None, {})
     }
     annotations = {**before.annotations, **override.annotations}
-    return attrs.evolve(before, **{**said, "annotations": annotations})
+    parameters = {**before.parameters, **override.parameters}
+    return attrs.evolve(before, **{**said, "annotations": annotations, "parameters": parameters})
 
 
 def overrides_of(views: Mapping[str, View], upstreams: Iterable[Upstream]) -> dict[str, Overrides]:

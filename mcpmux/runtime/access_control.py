@@ -22,6 +22,7 @@ from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, view_of
 from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.ownership import MadeTasks
+from mcpmux.mux.parameters import BadArguments, fill_in
 from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
 from mcpmux.mux.rewrite import NAMED_BY, Space
@@ -30,7 +31,7 @@ from mcpmux.mux.view import Hints, Rules, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_any, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -66,6 +67,7 @@ class AccessControl:
         self._views: Mapping[str, Selection] = {}
         self._common: Selection | None = None
         self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
+        self._schemas: dict[str, dict[str, Raw]] = {}  # of tools whose parameters are overridden
         self.forgotten = 0  # how often lists of tools have changed
         self._overrides: Mapping[str, Overrides] = {}
         self.adopt(policy, views, common, overrides)
@@ -84,7 +86,9 @@ class AccessControl:
         before, names = self._views, {"", *self._views, *views}
         is_other = policy is not self.policy or common != self._common
         is_other = is_other or overrides.get("") != self._overrides.get("")
-        self._overrides = overrides
+        if overrides != self._overrides:
+            self._overrides = overrides
+            self.forget_tools(None)  # for the schemas of others
         self.policy, self._views, self._common = policy, views, common
         whole = both(policy, common)
         self._rules: dict[str, Rules | None] = {"": whole}
@@ -133,6 +137,24 @@ class AccessControl:
         overrides = self.overrides(call.principal)
         return own if overrides is None else overrides.shown_name(upstream, KIND_OF[call.method], own)
 
+    def filled_in(self, call: Call, upstream: str, own: str) -> Raw | None:
+        """The arguments that an upstream's tool gets; None for those of the call as they are.
+
+        The tool has been learned. Raises RpcError for arguments that it does not take as it is shown.
+        """
+        overrides = self.overrides(call.principal)
+        parameters = overrides.parameters(upstream, own) if overrides is not None else {}
+        if not parameters:
+            return None
+        schema = decode_any(self._schemas.get(upstream, {}).get(own, b"null"))
+        arguments = decode_any(call.params.get("arguments", b"{}"))
+        if not isinstance(arguments, dict):
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "arguments" must be an object')
+        try:
+            return raw(fill_in(arguments, schema if isinstance(schema, dict) else {}, parameters))
+        except BadArguments as mistake:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {mistake}") from None
+
     def dressed(
         self, call: Call, space: Space, names: Sequence[str | None], items: Sequence[Raw]
     ) -> tuple[Sequence[str | None], Sequence[Raw]]:
@@ -151,14 +173,26 @@ class AccessControl:
 
     def has_to_learn(self, principal: Principal, upstream: str, now: float) -> bool:
         """Whether the tools of an upstream have to be known before somebody's view decides about them."""
+        if not self._views and not self._overrides:
+            return False
         selection = self._views.get(principal.view.partition(NARROWED)[0])
-        if selection is None or not selection.asks_hints(upstream):
+        overrides = self.overrides(principal)
+        goes_by_hints = selection is not None and selection.asks_hints(upstream)
+        if not goes_by_hints and (overrides is None or not overrides.has_parameters(upstream)):
             return False
         return upstream not in self._learned or self._learned[upstream][1] <= now
 
-    def learn(self, upstream: str, hints: Hints, until: float) -> None:
-        """What is known of an upstream's tools, and until when that is good unless it is forgotten."""
+    def learn(self, upstream: str, hints: Hints, schemas: Mapping[str, Raw], until: float) -> None:
+        """What is known of an upstream's tools, and until when that is good unless it is forgotten.
+
+        `schemas`: input schemas by name.
+        """
         self._learned[upstream] = hints, until
+        self._schemas[upstream] = {
+            own: schema
+            for own, schema in schemas.items()
+            if any(each.parameters(upstream, own) for each in self._overrides.values())
+        }
         for selection in self._views.values():
             selection.learn(upstream, hints)
 

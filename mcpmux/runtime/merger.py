@@ -35,9 +35,9 @@ from mcpmux.protocol.codes import (
     UPSTREAM_TIMEOUT,
     UPSTREAM_UNAVAILABLE,
 )
-from mcpmux.protocol.envelope import decode_any, decode_fields, members_of, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_any, decode_fields, members_of, raw, text_of
 from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST, TOOLS_LIST
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
@@ -164,25 +164,29 @@ async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
     raise upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")
 
 
-# Tools that a view selects by their annotations.
+# Tools that a view selects by their annotations, or whose arguments it checks.
 
 TOOLS_KNOWN_SECONDS: Final = 60.0  # for which what was learned is good, as servers may not announce changes
 
 
 async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> None:
-    """Learn what an upstream's tools are, if the view of a call goes by that. Raises RpcError."""
+    """Learn what an upstream's tools are, if the view of a call has to know. Raises RpcError."""
     if not access.has_to_learn(call.principal, upstream.name, trio.current_time()):
         return
     hints: dict[str, dict[str, bool]] = {}
+    schemas: dict[str, Raw] = {}
     before, seconds = access.forgotten, upstream.config.list_timeout
     await in_task()
     with trio.move_on_after(seconds):
         for page in (await walk(upstream, call.on_behalf(TOOLS_LIST, {}))).pages:
             for name, item in zip(page.texts, page.items, strict=True):
                 if name is not None:
-                    hints[name] = hints_of(decode_any(decode_fields(item).get("annotations", b"null")))
+                    fields = decode_fields(item)
+                    hints[name] = hints_of(decode_any(fields.get("annotations", b"null")))
+                    schemas[name] = fields.get("inputSchema", EMPTY_OBJECT)
         is_new = access.forgotten != before  # it may be known already that the list is another one
-        access.learn(upstream.name, hints, -math.inf if is_new else trio.current_time() + TOOLS_KNOWN_SECONDS)
+        until = -math.inf if is_new else trio.current_time() + TOOLS_KNOWN_SECONDS
+        access.learn(upstream.name, hints, schemas, until)
         return
     raise upstream.late(TOOLS_LIST, seconds)
 

@@ -144,7 +144,8 @@ class Router:
 
     async def _pass_on(self, only: str, call: Call, notify: Notify) -> Fields:
         """Answer a call when there is one upstream, whose words are the clients' own."""
-        if self.access.overrides(call.principal) is not None:
+        has_overrides = self.access.overrides(call.principal) is not None
+        if has_overrides:
             call = self._in_own_words(call, only)
         if self.access.rules(call.principal) is not None:
             # For who may not know of it no session of its own is opened.
@@ -155,6 +156,11 @@ class Router:
             if (answer := self.access.admit(call, only, key)) is not None:
                 return answer
         upstream = self._registry.for_call(only, call)
+        if has_overrides and call.method == m.TOOLS_CALL:
+            await learn_tools(self.access, upstream, call)
+            arguments = self.access.filled_in(call, only, call.required("name"))
+            if arguments is not None:
+                call = call.with_params({**call.params, "arguments": arguments})
         try:
             if call.method in m.ABOUT_TASKS:
                 result = await self._tasks.exchange(upstream, call, notify)
@@ -182,8 +188,9 @@ class Router:
         own = self.access.own_name(call, only, name)
         if own is None:
             raise no_item(_NOUNS[call.method], name)
-        named = {"name": raw(own)} if ref is None else {"ref": raw({**ref, "name": raw(own)})}
-        return call.with_params({**call.params, **named})
+        if ref is not None:
+            return call.with_params({**call.params, "ref": raw({**ref, "name": raw(own)})})
+        return call.with_params({**call.params, "name": raw(own)})
 
     async def _ask(self, upstream: Upstream, call: Call, notify: Notify) -> Fields:
         """Ask an upstream in its own words, and put its answer, signed, into those that clients know."""
@@ -391,9 +398,9 @@ class Router:
         own = self.access.own_name(call, owner, shown)
         if own is None:
             raise no_item(_NOUNS[call.method], name)
+        if self.access.has_to_learn(call.principal, owner, trio.current_time()):
+            return self._find_and_use(name, call, notify)
         if self.access.rules(call.principal) is not None:
-            if self.access.has_to_learn(call.principal, owner, trio.current_time()):
-                return self._find_and_use(name, call, notify)
             self.access.check(call.principal, owner, call.method, own, no_item(_NOUNS[call.method], name))
         return self._use_from(owner, own, call, notify)
 
@@ -402,6 +409,10 @@ class Router:
         params["name"] = Raw(encode(own))
         if call.method == m.TOOLS_CALL and "arguments" in params:
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self.namespace)
+        if call.method == m.TOOLS_CALL:
+            filled = self.access.filled_in(call.with_params(params), owner, own)
+            if filled is not None:
+                params["arguments"] = filled
         return self._routed(call, owner, params, notify)
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:

@@ -147,6 +147,7 @@ def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path)
         upstream = "clock"
         name = "now"
         rename = "time"
+        parameters = {{ zone = {{ value = 7 }} }}
         """
     )
     result = invoke("check", str(file))
@@ -154,5 +155,6 @@ def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path)
     assert result.stderr.splitlines() == [
         "warning: upstreams: an override of tools of clock: nothing is called nwo; did you mean `now`?",
         "warning: views.some: an override of tools of clock: nothing is called nwo; did you mean `now`?",
+        "warning: views.some: an override of now of clock: `value` of zone: 7 is not of type 'string'",
     ]
     assert "clock__time" in invoke("view", str(file), "some").stdout

@@ -74,6 +74,10 @@ MISTAKES += [
     ),
     (f'{OVERRIDE}"x"\nrename = "y"\n{OVERRIDE}"y"\ntitle = "Y"', ["views.a.overrides[0].rename: another"]),
     (f'{OVERRIDE}"x"'.replace("docs", "dosc"), ["views.a.overrides[0].upstream: there is no upstream of"]),
+    (
+        f'{OVERRIDE}"x"\nparameters = {{p = {{value = 1, hidden = true}}}}',
+        ["views.a.overrides[0].parameters.p: `value` is what the server always gets"],
+    ),
     (f'{OVERRIDE}"x"\nkind = "resources"', ["views.a.overrides[0].kind: expected one of"]),
     (f'{OVERRIDE}"x"\nannotations = {{readonly = true}}', ["views.a.overrides[0].annotations.readonly: "]),
     (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
 from mcpmux.config.model import ToolSelection
-from mcpmux.config.views import ITEM, Override, Selector, View, ViewOverride
+from mcpmux.config.views import ITEM, Override, Parameter, Selector, View, ViewOverride
 from mcpmux.mux.narrowing import globs_in, read_narrowing
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
@@ -461,6 +461,96 @@ async def test_other_overrides_are_told_and_hold_at_once(autojump_clock):
         assert plan.adjusted == ("docs",)
         assert "notifications/tools/list_changed" in [each["method"] for each in await anyone.drain()]
         await anyone.request("tools/call", {"name": "docs__everywhere"})
+
+
+PARAMETERS = {
+    "query": Parameter(description="Short words"),
+    "limit": Parameter(default=5),
+    "tenant": Parameter(value="acme"),
+    "debug": Parameter(hidden=True),
+}
+SEARCH = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string"},
+        "limit": {"type": "integer"},
+        "tenant": {"type": "string"},
+        "debug": {"type": "boolean"},
+    },
+    "required": ["query", "limit", "tenant"],
+}
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_parameters_are_shown_checked_and_filled_in(prefix, up, down, autojump_clock):
+    server = Store(up)
+    server.lists["tools/list"] = ("tools", [{"name": "open-tool", "inputSchema": SEARCH}])
+    said = ViewOverride(upstream="docs", name="open-tool", rename="find", parameters=PARAMETERS)
+    views, find = {"coding": View(overrides=(said,))}, f"{prefix}__find" if prefix else "find"
+    async with open_world({"docs": server}, views=views, settings={"docs": {"prefix": prefix}}) as world:
+        coder = await client_of(world, CODER, down)
+
+        async def call(arguments: Json | None) -> Json:
+            params = {"name": find} if arguments is None else {"name": find, "arguments": arguments}
+            await coder.request("tools/call", params)
+            sent: Json = server.asked("tools/call")[-1]["params"]
+            assert sent["name"] == "open-tool"
+            return sent["arguments"]
+
+        assert await call({"query": "x"}) == {"query": "x", "limit": 5, "tenant": "acme"}
+        assert await call({"query": "x", "limit": 1}) == {"query": "x", "limit": 1, "tenant": "acme"}
+        (tool,) = (await coder.request("tools/list"))["tools"]
+        assert tool["inputSchema"] == {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "Short words"},
+                "limit": {"type": "integer", "default": 5},
+            },
+            "required": ["query"],
+        }
+        asked = len(server.asked("tools/call"))
+        for arguments, sentence in (
+            ({"query": 7}, "Invalid params: query: 7 is not of type 'string'"),
+            ({}, "Invalid params: 'query' is a required property"),
+            ({"query": "x", "tenant": "other"}, "Invalid params: there is no argument tenant"),
+            ({"query": "x", "debug": True}, "Invalid params: there is no argument debug"),
+            ([], 'Invalid params: "arguments" must be an object'),
+        ):
+            error = await refusal(coder, "tools/call", {"name": find, "arguments": arguments})
+            assert (error["code"], error["message"]) == (-32602, sentence)
+        assert len(server.asked("tools/call")) == asked
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+async def test_arguments_of_what_is_denied_are_not_looked_at(prefix, autojump_clock):
+    server = Store(MODERN)
+    server.lists["tools/list"] = ("tools", [{"name": "open-tool", "inputSchema": SEARCH}])
+    settings = {"docs": {"prefix": prefix, "overrides": (Override(name="open-tool", parameters=PARAMETERS),)}}
+    rules = (AccessRule(effect="allow"), AccessRule(effect="deny", targets=("open-tool",)))
+    async with open_world({"docs": server}, settings=settings, access=rules) as world:
+        anyone = await client_of(world, ANYONE, MODERN)
+        name = f"{prefix}__open-tool" if prefix else "open-tool"
+        error = await refusal(anyone, "tools/call", {"name": name, "arguments": {"query": 7}})
+        assert error["message"] == f"Unknown tool: {name}"
+
+
+async def test_arguments_are_checked_against_the_schema_that_the_server_has_now(autojump_clock):
+    server = Store(MODERN)
+    server.lists["tools/list"] = ("tools", [{"name": "open-tool", "inputSchema": SEARCH}])
+    said = Override(name="open-tool", parameters=PARAMETERS)
+    settings = {"docs": {"overrides": (said,)}}
+    async with open_world({"docs": server, "vault": Store(MODERN)}, settings=settings) as world:
+        anyone = await client_of(world, ANYONE, MODERN)
+        call = {"name": "docs__open-tool", "arguments": {"query": "x", "lang": "de"}}
+        await anyone.request("tools/call", call)
+        schema = SEARCH | {"additionalProperties": False}
+        server.lists["tools/list"] = ("tools", [{"name": "open-tool", "inputSchema": schema}])
+        await server.notify("notifications/tools/list_changed")
+        await trio.sleep(1)
+        assert "'lang' was unexpected" in (await refusal(anyone, "tools/call", call))["message"]
+        await anyone.request("tools/call", {"name": "vault__open-tool", "arguments": {"x": 1}})
 
 
 # Selected in the file of a host app
