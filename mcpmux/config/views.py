@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from attrs import field, frozen
 
@@ -17,14 +17,18 @@ from mcpmux.config.listener import Listeners
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import NAME_PATTERN, Anything, Choice, Flag, Text, read_only
 
-TOOLS, PROMPTS, RESOURCES, TEMPLATES = KINDS = ("tools", "prompts", "resources", "templates")
+TOOLS: Final = "tools"
+PROMPTS: Final = "prompts"
+RESOURCES: Final = "resources"
+TEMPLATES: Final = "templates"
+KINDS: Final = (TOOLS, PROMPTS, RESOURCES, TEMPLATES)
 
-HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 Hint: TypeAlias = Annotated[bool, Flag()] | None
 
-UPSTREAM_NAME = Text("the name of an upstream", NAME_PATTERN)
-EXACT_NAME = Text("text without control characters that is not empty", r"[^\x00-\x1f\x7f]+")
-ITEM = Text(
+UPSTREAM_NAME: Final = Text("the name of an upstream", NAME_PATTERN)
+EXACT_NAME: Final = Text("text without control characters that is not empty", r"[^\x00-\x1f\x7f]+")
+ITEM: Final = Text(
     "a name, URI or URI template as the upstream itself has it, in which * stands for any text",
     r"[^\x00-\x1f\x7f\ue000]+",
 )

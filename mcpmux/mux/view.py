@@ -70,7 +70,7 @@ class _Selected(NamedTuple):
 
     def has(self, target: Target) -> bool:
         """Whether it is selected for sure."""
-        if not any(target.is_in(glob) for glob in self.included):
+        if EVERYTHING not in self.included and not any(target.is_in(glob) for glob in self.included):
             return False
         return not any(target.may_be_in(glob) for glob in self.excluded)
 
@@ -86,6 +86,7 @@ class _Selected(NamedTuple):
 
 
 EVERYTHING: Final = TargetGlob("*")
+READABLE: Final = "readable"  # beside the kinds: the resources that can be read
 
 
 class Selection:
@@ -141,12 +142,14 @@ class Selection:
         if method not in _KINDS_OF_USE:
             return Decision(self._has_all_of(upstream), self._rule)
         kind = _KINDS_OF_USE[method][0]
-        if isinstance(target, str):
-            target = Target(target, is_uri=method in NAMES_URIS)
-        elif target is not None and target.is_template:
+        if isinstance(target, Target) and target.is_template:
             kind, target = TEMPLATES, Target(target.text)
         selected = self._readable(upstream) if kind == RESOURCES else self._selected(upstream, kind)
-        return Decision(selected.is_all if target is None else selected.has(target), self._rule)
+        if target is None or selected.is_all:
+            return Decision(selected.is_all, self._rule)
+        if isinstance(target, str):
+            target = Target(target, is_uri=method in NAMES_URIS)
+        return Decision(selected.has(target), self._rule)
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
         """Whether something may be in the view for one of `methods`."""
@@ -193,12 +196,16 @@ class Selection:
 
     def _readable(self, upstream: str) -> _Selected:
         """The resources of an upstream that may be read: those that are selected, and those of templates."""
-        included, excluded, _ = self._selected(upstream, RESOURCES)
-        return _Selected([*included, *self._expansions(upstream)], excluded)
+        if (readable := self._known.get((upstream, READABLE))) is None:
+            included, excluded, _ = self._selected(upstream, RESOURCES)
+            readable = _Selected([*included, *self._expansions(upstream)], excluded)
+            self._known[upstream, READABLE] = readable
+        return readable
 
     def _expansions(self, upstream: str) -> list[TargetGlob]:
         names = [each.name or "*" for each in self._view.include if _is_about(each, upstream, TEMPLATES)]
-        return [TargetGlob("*".join(template_glob(name))) for name in names]
+        globs = ["*".join(template_glob(name)) for name in names]
+        return [EVERYTHING if glob == "*" else TargetGlob(glob) for glob in globs]
 
     def _selected(self, upstream: str, kind: str) -> _Selected:
         if (selected := self._known.get((upstream, kind))) is None:

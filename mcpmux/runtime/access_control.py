@@ -33,13 +33,16 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import decode_any, decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
 
 _JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
 _JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
 """Members that rules are about. Some servers read them in any case of letters, and take the last one."""
+
+_USUAL: Final = frozenset({"uri", "name", "ref", TASK_ID, "type", "arguments", "argument", "cursor", "_meta"})
+"""Members that are what they look like."""
 
 Facts = list[tuple[str, ServerFacts]]
 _CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
@@ -52,7 +55,10 @@ NOTHING: Final = Policy(())
 
 
 class AccessControl:
-    """Who may use what, in which view. `policy` is None when everything is allowed."""
+    """Who may use what, in which view. `policy` is None when everything is allowed.
+
+    `is_open`: everybody may use everything, under the names that it has.
+    """
 
     def __init__(
         self,
@@ -86,12 +92,14 @@ class AccessControl:
         before, names = self._views, {"", *self._views, *views}
         is_other = policy is not self.policy or common != self._common
         is_other = is_other or overrides.get("") != self._overrides.get("")
+        self.is_open = not (policy or views or common or overrides)
         if overrides != self._overrides:
             self._overrides = overrides
             self.forget_tools(None)  # for the schemas of others
         self.policy, self._views, self._common = policy, views, common
         whole = both(policy, common)
         self._rules: dict[str, Rules | None] = {"": whole}
+        self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
         for name, selection in views.items():
             for upstream, (hints, _) in self._learned.items():
                 selection.learn(upstream, hints)
@@ -137,17 +145,17 @@ class AccessControl:
         overrides = self.overrides(call.principal)
         return own if overrides is None else overrides.shown_name(upstream, KIND_OF[call.method], own)
 
-    def filled_in(self, call: Call, upstream: str, own: str) -> Raw | None:
-        """The arguments that an upstream's tool gets; None for those of the call as they are.
+    def filled_in(self, principal: Principal, upstream: str, own: str, sent: Raw) -> Raw | None:
+        """The arguments that an upstream's tool gets for those that were `sent`; None for the same ones.
 
         The tool has been learned. Raises RpcError for arguments that it does not take as it is shown.
         """
-        overrides = self.overrides(call.principal)
+        overrides = self.overrides(principal)
         parameters = overrides.parameters(upstream, own) if overrides is not None else {}
         if not parameters:
             return None
         schema = decode_any(self._schemas.get(upstream, {}).get(own, b"null"))
-        arguments = decode_any(call.params.get("arguments", b"{}"))
+        arguments = decode_any(sent)
         if not isinstance(arguments, dict):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "arguments" must be an object')
         try:
@@ -203,11 +211,6 @@ class AccessControl:
             if name in self._learned:
                 self._learned[name] = self._learned[name][0], -math.inf
 
-    @property
-    def restricts(self) -> bool:
-        """Whether there is anybody for whom not everything is allowed."""
-        return len(self._rules) > 1 or self._rules[""] is not None
-
     def enter(
         self, principal: Principal, view: str, query: str, upstreams: Collection[str]
     ) -> Principal | None:
@@ -215,6 +218,8 @@ class AccessControl:
 
         None when there is no such view for it. Raises BadNarrowing; `upstreams`: the configured ones.
         """
+        if principal is ANYONE and not query and (anyone := self._anyone.get(view)) is not None:
+            return anyone
         selection = self._views.get(view)
         if view and (selection is None or not selection.admits(principal)):
             return None
@@ -226,6 +231,7 @@ class AccessControl:
         for glob in globs_in(narrowing).get(UPSTREAMS, ()):
             if not any(matches(parse_glob(glob), name) for name in seen):
                 raise BadNarrowing(f"the query's upstreams: there is none called {glob} here")
+        self.is_open = False
         return principal.within(f"{view}{NARROWED}{narrowing}")
 
     # Lists
@@ -277,10 +283,19 @@ class AccessControl:
         self, principal: Principal, upstream: str, method: str, target: str | Target | None, refusal: RpcError
     ) -> None:
         """Raises `refusal`, as Refused, unless `target`, in the upstream's own words, may be used."""
-        if (rules := self.rules(principal)) is not None:
-            allowed, rule = rules.decide(principal, upstream, method, target)
-            if not allowed:
-                raise as_refused(refusal, rule)
+        rule = self.refused_by(principal, upstream, method, target)
+        if rule is not None:
+            raise as_refused(refusal, rule)
+
+    def refused_by(
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None
+    ) -> str | None:
+        """The name of the rule by which `target` may not be used; None when it may."""
+        rules = self.rules(principal)
+        if rules is None:
+            return None
+        allowed, rule = rules.decide(principal, upstream, method, target)
+        return None if allowed else rule
 
     def candidates(
         self, principal: Principal, upstreams: Collection[str], use: str, target: str | Target
@@ -414,6 +429,8 @@ def no_method(method: str) -> RpcError:
 
 def _check_keys(members: Fields, judged: Mapping[str, str]) -> None:
     for key in members:
+        if key in _USUAL:
+            continue
         meant = judged.get(key.casefold(), key)
         if key != meant:
             raise RpcError(INVALID_PARAMS, f'Invalid params: {key!r} is not known; is "{meant}" meant?')

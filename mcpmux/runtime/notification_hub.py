@@ -277,7 +277,7 @@ class NotificationHub:
     def _may_hear_of_task(self, upstream: str, params: Fields) -> bool:
         """Whether the client of the task that a notification is about, if it is, may still use its tool."""
         task_id = text_of(params.get(TASK_ID)) or related_task(params)
-        if not self._access.restricts or task_id is None:
+        if self._access.is_open or task_id is None:
             return True
         outbox = self.personal.outbox_of_task(upstream, task_id)
         if outbox is None:
@@ -317,7 +317,7 @@ class NotificationHub:
             return _update_of(uri if said_raw else space.expose_uri(uri))
 
         usual = event_of(uri, False)
-        restricted, raw_of = self._access.restricts, self.subscriptions.said_raw
+        restricted, raw_of = not self._access.is_open, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue

@@ -32,7 +32,7 @@ from mcpmux.protocol.codes import (
     UPSTREAM_TIMEOUT,
     URL_ELICITATION_REQUIRED,
 )
-from mcpmux.protocol.envelope import encode, raw
+from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
 from mcpmux.protocol.input_requests import accepted_visits, elicitation_ids, offers, url_questions, visits_in
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.principal import ANYONE, Principal
@@ -124,7 +124,7 @@ class Router:
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
-        if self.access.rules(call.principal) is not None:
+        if not self.access.is_open and self.access.rules(call.principal) is not None:
             self.access.check_spelling(call)
         only = self.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
@@ -158,7 +158,8 @@ class Router:
         upstream = self._registry.for_call(only, call)
         if has_overrides and call.method == m.TOOLS_CALL:
             await learn_tools(self.access, upstream, call)
-            arguments = self.access.filled_in(call, only, call.required("name"))
+            sent = call.params.get("arguments", EMPTY_OBJECT)
+            arguments = self.access.filled_in(call.principal, only, call.required("name"), sent)
             if arguments is not None:
                 call = call.with_params({**call.params, "arguments": arguments})
         try:
@@ -371,8 +372,10 @@ class Router:
         if found is None:
             return self._find_and_read(uri, call, notify)
         owner, own = found  # as `_resolve_uri` has it
-        if self.access.rules(call.principal) is not None:
-            self.access.check(call.principal, owner, m.RESOURCES_READ, own, no_resource(uri))
+        if not self.access.is_open:
+            rule = self.access.refused_by(call.principal, owner, m.RESOURCES_READ, own)
+            if rule is not None:
+                raise as_refused(no_resource(uri), rule)
         return self._read_from(owner, own, call, notify)
 
     def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -394,14 +397,17 @@ class Router:
         found = self.namespace.resolve_name(name) if self.access.policy is None else None
         if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
-        owner, shown = found
-        own = self.access.own_name(call, owner, shown)
-        if own is None:
-            raise no_item(_NOUNS[call.method], name)
-        if self.access.has_to_learn(call.principal, owner, trio.current_time()):
-            return self._find_and_use(name, call, notify)
-        if self.access.rules(call.principal) is not None:
-            self.access.check(call.principal, owner, call.method, own, no_item(_NOUNS[call.method], name))
+        owner, own = found
+        if not self.access.is_open:
+            known = self.access.own_name(call, owner, own)
+            if known is None:
+                raise no_item(_NOUNS[call.method], name)
+            own = known
+            if self.access.has_to_learn(call.principal, owner, trio.current_time()):
+                return self._find_and_use(name, call, notify)
+            rule = self.access.refused_by(call.principal, owner, call.method, own)
+            if rule is not None:
+                raise as_refused(no_item(_NOUNS[call.method], name), rule)
         return self._use_from(owner, own, call, notify)
 
     def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -409,8 +415,8 @@ class Router:
         params["name"] = Raw(encode(own))
         if call.method == m.TOOLS_CALL and "arguments" in params:
             params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self.namespace)
-        if call.method == m.TOOLS_CALL:
-            filled = self.access.filled_in(call.with_params(params), owner, own)
+        if call.method == m.TOOLS_CALL and not self.access.is_open:
+            filled = self.access.filled_in(call.principal, owner, own, params.get("arguments", EMPTY_OBJECT))
             if filled is not None:
                 params["arguments"] = filled
         return self._routed(call, owner, params, notify)

@@ -236,12 +236,14 @@ class HttpEndpoint:
 
         Raises BadNarrowing.
         """
-        path, view = request.path, self._view_in(request.path)
-        if view or path in (self._path, self._sse_path):
+        base, _, view = request.path.rpartition("/")
+        path = self._bases.get(base)
+        if path is None or not view or request.path in (self._path, self._sse_path):
+            path, view = request.path, ""
+        if view or request.query:
             entered = self._service.enter(request.principal, view, request.query)
             if entered is not None:
-                request.path = self._bases[path.removesuffix(f"/{view}")] if view else path
-                request.principal = entered
+                request.path, request.principal = path, entered
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.path != self._path or request.query:

@@ -138,10 +138,13 @@ class MuxService:
         return self._exchange_sealed(call, wanted)
 
     async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
-        return self._sealed(await self.router.exchange(self._opened(call), notify), call.principal.key)
+        result = await self.router.exchange(self._opened(call), notify)
+        return result if STATE not in result and not self._mark else self._sealed(result, call.principal.key)
 
     def _opened(self, call: Call) -> Call:
         """The call with its server's own state and task id. Raises RpcError for another principal's."""
+        if STATE not in call.params and not self._mark:
+            return call
         state, task_id = call.text(STATE), call.text(TASK_ID) if self._mark else None
         if state is None and task_id is None:
             return call
