@@ -168,7 +168,7 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
     """Print all records, or those that fit a filter. They are not verified.
 
     PATH is the folder, or one file of it. A filter is written as for `mcpmux traffic`. Its keys are the
-    members of records: kind, principal, client, method, target, upstream, decision, rule, status (as
+    members of records: kind, principal, view, client, method, target, upstream, decision, rule, status (as
     printed), outcome, code, ms, asked, answered, trace, since, until …
 
     \b

@@ -85,6 +85,7 @@ def expected_of(exchange: Exchange, result: Any, seconds: float) -> dict[str, An
         "run": "run",
         "exchange": exchange.number,
         "principal": call.principal.name or None,
+        "view": clean(call.principal.view, NAME_LIMIT) or None,
         "peer": leg.peer,
         "client": clean(client, NAME_LIMIT),
         "transport": leg.transport,
@@ -121,7 +122,8 @@ exchanges = st.builds(
     upstreams=st.lists(texts, max_size=2).map(tuple),
     peer=st.sampled_from(["c1", "2/c7", 'c"']),
     revision=st.sampled_from([None, "2025-06-18", "2026-07-28"]),
-    principal=st.just(ANYONE) | st.builds(Principal, texts, st.just(frozenset())),
+    principal=st.just(ANYONE)
+    | st.builds(Principal, texts, st.just(frozenset()), st.sampled_from(["", "coding", f"x?tools={SECRET}"])),
     headers=st.sampled_from([{}, {"host": "x"}, {"traceparent": PARENT}]),
 )
 results = st.dictionaries(

@@ -18,6 +18,7 @@ which may take days, or for every request (`begin = "all"`). A `begin` without i
 | --- | --- |
 | `exchange` | number of the exchange |
 | `principal` | who was authenticated; absent without authentication |
+| `view` | name of the view, with what its client has narrowed it to; absent in the one with everything |
 | `peer` | `c` and the client's number |
 | `client` | what the client calls itself, unproven |
 | `transport`, `revision` | of the client's leg |
@@ -88,7 +89,7 @@ FRAGMENT_LIMIT: Final = 4096  # bytes of a torn line; records are rarely longer
 CALLERS_KEPT: Final = 256  # whose members are looked through once
 
 _MEMBERS: Final = (
-    "time kind run exchange principal peer client transport revision method target targets more_targets "
+    "time kind run exchange principal view peer client transport revision method target targets more_targets "
     "trace decision rule upstreams outcome code failed result error version file keyed torn fragment since "
     "reason refused late lost ms asked answered"
 )
@@ -163,6 +164,8 @@ class RecordMaker:
         rules, principal = self._redactor.current, call.principal.name
         client = leg.name or name_in(call.meta.get(CLIENT_INFO))
         who = f',"principal":{_quote(principal)}' if principal else ""
+        if call.principal.view:
+            who += f',"view":{_quote(cut(rules.clean(call.principal.view), NAME_LIMIT))}'
         caller = _encode_caller(rules, client, leg.transport, leg.revision, call.method)
         before = f'{self._opening(kind)},"exchange":{exchange.number}{who},"peer":{_quote(leg.peer)}{caller}'
         target = target_in(call.params)
