@@ -92,7 +92,7 @@ def test_exchange_takes_no_more_instructions(
 @pytest.mark.parametrize(
     ("scenario", "most"),
     [
-        (MODERN_READ, {RECEIVES: 2, SENDS: 2, WAITS: 6}),  # one looks whether an answer comes at once
+        (MODERN_READ, {RECEIVES: 2, SENDS: 2, WAITS: 7}),  # some look whether an answer comes at once
         (STDIO_READ, {RECEIVES: 3, SENDS: 2, WAITS: 8}),
     ],
     ids=["modern", "stdio"],
