@@ -23,10 +23,13 @@ def stdio(command: list[str], **settings: Any) -> Json:
     return {"command": command[0], "args": command[1:], **patience, **settings}
 
 
-def write_config(directory: Path, upstreams: dict[str, Json], *, page_size: int = PAGE_SIZE) -> Path:
+def write_config(
+    directory: Path, upstreams: dict[str, Json], *, page_size: int = PAGE_SIZE, **settings: Json
+) -> Path:
     """A configuration file with these upstreams, in this order."""
     path = directory / "mcpmux.json"
-    path.write_text(json.dumps({"upstreams": upstreams, "merging": {"page_size": page_size}}))
+    document = {"upstreams": upstreams, "merging": {"page_size": page_size}, **settings}
+    path.write_text(json.dumps(document))
     return path
 
 

@@ -1,8 +1,8 @@
 """The official suite's server scenarios, all of them, with mcpmux in front of a server that passes them.
 
-Through mcpmux every check holds that holds with the server alone: behind it as the only upstream, and with
-two more beside it. Where client and server have no revision in common, all scenarios hold whose tools such
-a server can have.
+Through mcpmux every check holds that holds with the server alone: behind it as the only upstream, with two
+more beside it, and in a view that has all of it and nothing of them. Where client and server have no revision
+in common, all scenarios hold whose tools such a server can have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPOKEN = {"sdk1": LEGACY, "sdk2": (*LEGACY, MODERN), "typescript": (*LEGACY, MOD
 
 BESIDE = ("notes", "clock")  # one of each era
 
-ONLY, BESIDE_OTHERS = "only", "beside-others"
+ONLY, BESIDE_OTHERS, IN_A_VIEW = "only", "beside-others", "in-a-view"
 ALWAYS = {
     ("sdk1", "2025-03-26", ONLY),
     ("sdk1", "2025-11-25", ONLY),
@@ -43,6 +43,9 @@ ALWAYS = {
     ("modern", MODERN, ONLY),
     ("modern", "2025-11-25", ONLY),
     ("sdk1", MODERN, BESIDE_OTHERS),
+    ("sdk2", MODERN, IN_A_VIEW),
+    ("typescript", "2025-11-25", IN_A_VIEW),
+    ("sdk1", "2025-06-18", IN_A_VIEW),
 }
 """(server, revision, place) of what is not slow: every server, revision, place, and way between the eras."""
 
@@ -107,19 +110,21 @@ def through_mux(everything, tmp_path) -> Callable[[str, str, str], Report]:
     def find(name: str, revision: str, place: str) -> Report:
         upstream = {"url": everything(name), "prefix": "", "list_timeout": START_SECONDS}
         upstreams: dict[str, Json] = {"everything": upstream}
-        if place == BESIDE_OTHERS:
+        if place != ONLY:
             upstreams |= {other: stdio(shlex.split(demo_command(other))) for other in BESIDE}
-        with HttpMux(write_config(tmp_path, upstreams)) as mux:
-            return run_suite(mux.url, revision, tmp_path / "through")
+        views: Json = {"whole": {"include": [{"upstream": "everything"}]}}
+        path = "/whole" if place == IN_A_VIEW else ""
+        with HttpMux(write_config(tmp_path, upstreams, views=views)) as mux:
+            return run_suite(f"{mux.url}{path}", revision, tmp_path / "through")
 
     return find
 
 
 def runs(wanted: Iterable[tuple[str, str]]) -> list[object]:
-    """Each server and revision in both places."""
+    """Each server and revision in every place."""
     return [
         pytest.param(*run, marks=() if run in ALWAYS else pytest.mark.slow, id="-".join((place, *pair)))
-        for place in (ONLY, BESIDE_OTHERS)
+        for place in (ONLY, BESIDE_OTHERS, IN_A_VIEW)
         for pair in wanted
         for run in [(*pair, place)]
     ]
