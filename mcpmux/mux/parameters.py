@@ -9,6 +9,7 @@ Source: "Tools" of 2026-07-28 (`inputSchema`, draft 2020-12 unless it says other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,9 +36,8 @@ def dress_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[str,
             properties.pop(name, None)
         elif name in properties:
             properties[name] = _dress(properties[name], parameter)
-        if name in needed and (
-            not parameter.is_shown or parameter.default is not None or parameter.required is False
-        ):
+        is_optional = parameter.default is not None or parameter.required is False
+        if name in needed and (is_optional or not parameter.is_shown):
             needed.remove(name)
         elif parameter.required and name in properties and name not in needed:
             needed.append(name)
@@ -91,7 +91,7 @@ def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
     try:
         kind.check_schema(schema)
         error = best_match(kind(schema, registry=Registry()).iter_errors(value))
-    except (SchemaError, Unresolvable, RecursionError):
+    except (SchemaError, Unresolvable, RecursionError, re.error):
         return None  # the server will judge
     if error is None:
         return None

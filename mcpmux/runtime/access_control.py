@@ -72,6 +72,7 @@ class AccessControl:
         self.policy: Policy | None = None
         self._views: Mapping[str, Selection] = {}
         self._common: Selection | None = None
+        self._has_views = False  # whether there may be clients in views, which these may outlive
         self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
         self._schemas: dict[str, dict[str, Raw]] = {}  # of tools whose parameters are overridden
         self.forgotten = 0  # how often lists of tools have changed
@@ -92,7 +93,8 @@ class AccessControl:
         before, names = self._views, {"", *self._views, *views}
         is_other = policy is not self.policy or common != self._common
         is_other = is_other or overrides.get("") != self._overrides.get("")
-        self.is_open = not (policy or views or common or overrides)
+        self._has_views = self._has_views or bool(views)
+        self.is_open = not (policy or common or overrides or self._has_views)
         if overrides != self._overrides:
             self._overrides = overrides
             self.forget_tools(None)  # for the schemas of others
@@ -231,7 +233,7 @@ class AccessControl:
         for glob in globs_in(narrowing).get(UPSTREAMS, ()):
             if not any(matches(parse_glob(glob), name) for name in seen):
                 raise BadNarrowing(f"the query's upstreams: there is none called {glob} here")
-        self.is_open = False
+        self._has_views, self.is_open = True, False
         return principal.within(f"{view}{NARROWED}{narrowing}")
 
     # Lists

@@ -97,6 +97,7 @@ def test_arguments_that_do_not_fit_are_told_where(sent, sentence):
     [
         {"$ref": "https://example.com/schema.json"},
         {"type": "nonsense"},
+        {"properties": {"a": {"type": "integer"}, "b": {"pattern": "("}}, "patternProperties": {"(": {}}},
         {"properties": {"a": {"$ref": "#/$defs/none"}}},
         {"properties": 7, "required": 7},
         {"$schema": "https://example.com/dialect", "type": "object"},

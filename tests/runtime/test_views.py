@@ -202,7 +202,10 @@ async def test_a_view_that_has_gone_has_nothing(prefix, autojump_clock):
         assert (await coder.request("tools/list"))["tools"]
         world.mux.apply(attrs.evolve(world.mux.config, views={}))
         assert (await coder.request("tools/list"))["tools"] == []
-        await refusal(coder, "tools/call", {"name": "open-tool"})
+        for name in ("open-tool", "docs__open-tool"):
+            await refusal(coder, "tools/call", {"name": name})
+        for uri in ("file:///open/0", "docs+file:///open/0"):
+            await refusal(coder, "resources/read", {"uri": uri})
 
 
 @pytest.mark.parametrize("down", REVISIONS)
@@ -658,6 +661,19 @@ def test_what_a_query_names_is_read_as_it_was_written(names):
     assume(names)
     query = "tools=" + ",".join(quote(name, safe="") for name in names)
     assert globs_in(read_narrowing(query)) == {"tools": sorted(set(names))}
+
+
+async def test_a_narrowing_outlives_a_reload(autojump_clock):
+    async with open_world(stores()) as world:
+        somebody = world.mux.service.enter(ANYONE, "", "tools=open*&upstreams=docs")
+        client = await client_of(world, somebody, LEGACY)
+        for _ in range(2):
+            await client.request("tools/call", {"name": "docs__open-tool"})
+            await refusal(client, "tools/call", {"name": "docs__secret-tool"})
+            await refusal(client, "resources/read", {"uri": "vault+file:///open/0"})
+            for access in ((AccessRule(effect="allow"),), ()):
+                world.mux.apply(attrs.evolve(world.mux.config, access=access))
+            await client.drain()
 
 
 async def test_narrowings_are_forgotten_before_they_are_too_many(autojump_clock):
