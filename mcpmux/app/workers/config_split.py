@@ -20,6 +20,7 @@ from typing import TypeVar
 import attrs
 
 from mcpmux.config import Caching, Capture, Config, Limits, Listeners, Secret, Stdio, Unix, Upstream
+from mcpmux.config.model import ToolSelection
 from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 
 T = TypeVar("T", Limits, Caching, Capture, Upstream)
@@ -72,11 +73,12 @@ def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]
 def shared_config(config: Config, upstream: Upstream) -> Config:
     """The configuration of the mux in front of one shared upstream, which passes it on untouched.
 
-    Workers know who their clients are and what may be cached, so this mux asks nobody and caches nothing.
+    Workers know who their clients are, what they are shown and what may be cached, so this mux asks nobody,
+    shows everything as it is and caches nothing.
     """
     limits = attrs.evolve(config.limits, max_in_flight=upstream.max_in_flight + upstream.max_waiting)
     return Config(
-        upstreams=(attrs.evolve(upstream, prefix="", caching=False),),
+        upstreams=(attrs.evolve(upstream, prefix="", caching=False, tools=ToolSelection(), overrides=()),),
         listeners=Listeners(),
         limits=limits,
         logging=config.logging,

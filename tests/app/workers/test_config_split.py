@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from mcpmux.app.workers.channel import encode_message
 from mcpmux.app.workers.config_split import divide, is_shared, shared_config, worker_config
 from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
+from mcpmux.config.model import ToolSelection
+from mcpmux.config.views import Override, Parameter, View, ViewOverride
 from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 
 KEY = Secret("a key that nobody guesses")
@@ -96,16 +98,22 @@ def test_the_same_configuration_makes_the_same_share(worker: int):
 
 
 def test_a_shared_upstream_passes_its_server_on_untouched_and_asks_nobody_who_they_are():
-    whole = shared_config(config(), SHARED)
+    said = attrs.evolve(SHARED, overrides=(Override(name="x", rename="y"),), tools=ToolSelection(("x",)))
+    whole = shared_config(config(), said)
     (upstream,) = whole.upstreams
     assert (upstream.prefix, upstream.target, upstream.caching) == ("", SHARED.target, False)
+    assert (upstream.tools, upstream.overrides) == (ToolSelection(), ())  # workers see to it
     assert not whole.access
     assert not whole.auth.asks_tokens
     assert not whole.listeners.http
 
 
 def test_a_configuration_arrives_as_it_was_sent():
-    whole = config(audit=Audit(directory="/log", key=Secret("0123456789abcdef")))
+    said = ViewOverride(upstream="own", name="x", parameters={"p": Parameter(value={"a": [1]})})
+    whole = config(
+        audit=Audit(directory="/log", key=Secret("0123456789abcdef")),
+        views={"coding": View(overrides=(said,))},
+    )
     _, _, (arrived,) = pickle.loads(encode_message((0, "apply", (whole,)))[8:])
     assert arrived == whole
     assert arrived.upstreams[0].target.env["A"].reveal() == "b"
