@@ -20,11 +20,11 @@ from mcpmux.config import Config, Http, Identity
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.override import overrides_of
+from mcpmux.mux.override import Overrides, overrides_of
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, StateSeal
-from mcpmux.mux.view import selection_of, selections_of
+from mcpmux.mux.view import Selection, selection_of, selections_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
@@ -83,9 +83,7 @@ class Mux:
         self.poller = poller
         self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
-        views, common = selections_of(config.views), selection_of(config.enabled.values())
-        overrides = overrides_of(config.views, config.enabled.values())
-        self._access = AccessControl(policy_of(config.access), views, common, overrides)
+        self._access = AccessControl(policy_of(config.access), *shown_by(config))
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
         self._tap = tap
@@ -209,15 +207,9 @@ class Mux:
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
-        said, said_before = (
-            (each.views, selection_of(each.enabled.values()), overrides_of(each.views, each.enabled.values()))
-            for each in (config, before)
-        )
-        if config.access != before.access or said != said_before:
-            is_same = config.access == before.access
-            policy = self._access.policy if is_same else policy_of(config.access)
-            _, common, overrides = said
-            self.router.adopt(policy, selections_of(config.views), common, overrides)
+        shown, is_same = shown_by(config), config.access == before.access
+        if not is_same or shown != shown_by(before):
+            self.router.adopt(self._access.policy if is_same else policy_of(config.access), *shown)
         for follower in self.followers:
             follower(config)
         return plan
@@ -284,6 +276,12 @@ class Mux:
         targets = [each.target for each in self.config.upstreams]
         self.certificates.keep([target.tls for target in targets if isinstance(target, Http)])
         return await self.certificates.renew()
+
+
+def shown_by(config: Config) -> tuple[dict[str, Selection], Selection | None, dict[str, Overrides]]:
+    """What clients are shown: views, what is selected in all of them, and overrides. See AccessControl."""
+    upstreams = config.enabled.values()
+    return selections_of(config.views), selection_of(upstreams), overrides_of(config.views, upstreams)
 
 
 def implementation(identity: Identity) -> Raw:

@@ -21,7 +21,7 @@ from mcpmux.config import Config
 from mcpmux.config.report import closest
 from mcpmux.errors import ConfigError
 from mcpmux.mux.rewrite import NAMED_BY
-from mcpmux.mux.view import Selection, selections_of
+from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, text_of
@@ -157,14 +157,13 @@ async def look(
     if who is None:
         for_all = {name: attrs.evolve(each, principals=()) for name, each in config.views.items()}
         config = attrs.evolve(config, access=(), views=for_all)
-    selections = selections_of(config.views)
     seen: dict[str, list[Seen]] = {}
     async with console.show_activity("listing"), open_visit(config, has_access=True) as mux:
         for name in views:
             client = mux.service.enter(who or ANYONE, name, query if name else "")
             if client is None:
                 raise ConfigError([f"{name}: this view does not exist for {who.name if who else 'anybody'}"])
-            seen[name] = await look_as(mux, client, selections.get(name))
+            seen[name] = await look_as(mux, client, mux.router.access.views.get(name))
     return seen
 
 
@@ -184,12 +183,12 @@ async def items_of(
     mux: Mux, upstream: Upstream, call: Call, kind: str, selection: Selection | None
 ) -> list[Seen]:
     """What a client sees of one upstream's list."""
-    found = []
-    await learn_tools(mux.router.access, upstream, call)
+    found, access = [], mux.router.access
+    await learn_tools(access, upstream, call)
     for page in (await walk(upstream, call)).pages:
-        shown = mux.router.access.shown(call, upstream.name, upstream.key, page.texts)
+        shown = access.shown(call, upstream.name, upstream.key, page.texts)
         names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
-        for own, item in zip(*mux.router.access.dressed(call, upstream.space, names, items), strict=True):
+        for own, item in zip(*access.overridden(call, upstream.space, names, items), strict=True):
             exposed = text_of(decode_fields(item).get(NAMED_BY[call.method])) or own or ""
             tokens = -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
             rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""

@@ -15,7 +15,7 @@ import attrs
 from mcpmux.config import Upstream
 from mcpmux.config.report import closest
 from mcpmux.config.views import PROMPTS, TOOLS, Override, View
-from mcpmux.mux.parameters import Parameters, dress_schema, find_bad_values
+from mcpmux.mux.parameters import Parameters, find_bad_values, override_schema
 from mcpmux.mux.view import Names
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, members_of, raw
@@ -80,7 +80,7 @@ class Overrides:
         """Whether something is said of the parameters of any tool of an upstream."""
         return any(each.parameters for each in self._by_own.get((upstream, TOOLS), {}).values())
 
-    def dress(
+    def apply(
         self,
         upstream: str,
         kind: str,
@@ -96,7 +96,7 @@ class Overrides:
         for own, item in zip(names, items, strict=True):
             shown.append(own is None or self.is_shown(upstream, kind, own))
             if own is not None and own in known:
-                _dress(known[own], item, expose)
+                _apply(known[own], item, expose)
         return shown
 
     def find_misplaced(self, place: str, names: Names) -> Iterator[str]:
@@ -126,7 +126,7 @@ Schemas: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Input schemas by upstream and tool."""
 
 
-def _dress(override: Override, item: Fields, expose: Callable[[str], str]) -> None:
+def _apply(override: Override, item: Fields, expose: Callable[[str], str]) -> None:
     if override.rename is not None:
         item["name"] = raw(expose(override.rename))
     if override.title is not None:
@@ -138,7 +138,7 @@ def _dress(override: Override, item: Fields, expose: Callable[[str], str]) -> No
     if override.parameters:
         schema = decode_any(item.get("inputSchema", b"null"))
         own = schema if isinstance(schema, dict) else {}
-        item["inputSchema"] = raw(dress_schema(own, override.parameters))
+        item["inputSchema"] = raw(override_schema(own, override.parameters))
     if override.icons is not None:
         item["icons"] = raw([dict(icon) for icon in override.icons])
 

@@ -25,7 +25,7 @@ class BadArguments(McpmuxError):
     """Arguments that the tool as it is shown does not take; the text says why."""
 
 
-def dress_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+def override_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """The input schema that clients see."""
     shown = dict(schema)
     properties, required = schema.get("properties"), schema.get("required")
@@ -35,7 +35,7 @@ def dress_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[str,
         if not parameter.is_shown:
             properties.pop(name, None)
         elif name in properties:
-            properties[name] = _dress(properties[name], parameter)
+            properties[name] = _override(properties[name], parameter)
         is_optional = parameter.default is not None or parameter.required is False
         if name in needed and (is_optional or not parameter.is_shown):
             needed.remove(name)
@@ -50,7 +50,7 @@ def dress_schema(schema: Mapping[str, Any], parameters: Parameters) -> dict[str,
     return shown
 
 
-def _dress(schema: object, parameter: Parameter) -> Any:
+def _override(schema: object, parameter: Parameter) -> Any:
     if not isinstance(schema, dict):  # `true`: anything
         schema = {}
     said = {"description": parameter.description, "default": parameter.default}
@@ -64,7 +64,7 @@ def fill_in(
     for name in arguments:
         if name in parameters and not parameters[name].is_shown:
             raise BadArguments(f"there is no argument {name}")
-    mistake = find_mistake(arguments, dress_schema(schema, parameters))
+    mistake = find_mistake(arguments, override_schema(schema, parameters))
     if mistake is not None:
         raise BadArguments(mistake)
     filled = dict(arguments)

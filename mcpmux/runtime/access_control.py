@@ -57,7 +57,7 @@ NOTHING: Final = Policy(())
 class AccessControl:
     """Who may use what, in which view. `policy` is None when everything is allowed.
 
-    `is_open`: everybody may use everything, under the names that it has.
+    `is_open`: everybody may use everything, under the names that it has. `views`: by name.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AccessControl:
         self.tasks = MadeTasks()
         self.tool_of = self.tasks.tool_of
         self.policy: Policy | None = None
-        self._views: Mapping[str, Selection] = {}
+        self.views: Mapping[str, Selection] = {}
         self._common: Selection | None = None
         self._has_views = False  # whether there may be clients in views, which these may outlive
         self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
@@ -90,7 +90,7 @@ class AccessControl:
 
         `common`: what is selected in every view. `overrides`: by view, where there are any.
         """
-        before, names = self._views, {"", *self._views, *views}
+        before, names = self.views, {"", *self.views, *views}
         is_other = policy is not self.policy or common != self._common
         is_other = is_other or overrides.get("") != self._overrides.get("")
         self._has_views = self._has_views or bool(views)
@@ -98,7 +98,7 @@ class AccessControl:
         if overrides != self._overrides:
             self._overrides = overrides
             self.forget_tools(None)  # for the schemas of others
-        self.policy, self._views, self._common = policy, views, common
+        self.policy, self.views, self._common = policy, views, common
         whole = both(policy, common)
         self._rules: dict[str, Rules | None] = {"": whole}
         self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
@@ -165,7 +165,7 @@ class AccessControl:
         except BadArguments as mistake:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {mistake}") from None
 
-    def dressed(
+    def overridden(
         self, call: Call, space: Space, names: Sequence[str | None], items: Sequence[Raw]
     ) -> tuple[Sequence[str | None], Sequence[Raw]]:
         """Names and items of an upstream's list, as the client of a call is told of them.
@@ -176,16 +176,16 @@ class AccessControl:
         if overrides is None or kind is None:
             return names, items
         fields = [decode_fields(item) for item in items]
-        shown = overrides.dress(space.upstream, kind, names, fields, space.expose_name)
+        shown = overrides.apply(space.upstream, kind, names, fields, space.expose_name)
         return list(compress(names, shown)), [raw(item) for item in compress(fields, shown)]
 
     # Tools that views select by their annotations
 
     def has_to_learn(self, principal: Principal, upstream: str, now: float) -> bool:
         """Whether the tools of an upstream have to be known before somebody's view decides about them."""
-        if not self._views and not self._overrides:
+        if not self.views and not self._overrides:
             return False
-        selection = self._views.get(principal.view.partition(NARROWED)[0])
+        selection = self.views.get(principal.view.partition(NARROWED)[0])
         overrides = self.overrides(principal)
         goes_by_hints = selection is not None and selection.asks_hints(upstream)
         if not goes_by_hints and (overrides is None or not overrides.has_parameters(upstream)):
@@ -203,7 +203,7 @@ class AccessControl:
             for own, schema in schemas.items()
             if any(each.parameters(upstream, own) for each in self._overrides.values())
         }
-        for selection in self._views.values():
+        for selection in self.views.values():
             selection.learn(upstream, hints)
 
     def forget_tools(self, upstream: str | None) -> None:
@@ -222,7 +222,7 @@ class AccessControl:
         """
         if principal is ANYONE and not query and (anyone := self._anyone.get(view)) is not None:
             return anyone
-        selection = self._views.get(view)
+        selection = self.views.get(view)
         if view and (selection is None or not selection.admits(principal)):
             return None
         inside = principal.within(view)
@@ -266,7 +266,7 @@ class AccessControl:
             names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
             shown = self.shown(call, upstream, key, names)
             if overrides is not None and call.method in KIND_OF:
-                shown = list(map(and_, shown, overrides.dress(upstream, KIND_OF[call.method], names, items)))
+                shown = list(map(and_, shown, overrides.apply(upstream, KIND_OF[call.method], names, items)))
             result[kind.items] = raw(list(compress(items, shown)))
         return self.confined(result)
 

@@ -451,7 +451,7 @@ class Merger:
                     shown = list(map(and_, shown, own))
                 items = list(compress(items, shown))
                 names = list(compress(page.texts, shown))
-            _, items = self._access.dressed(call, upstream.space, names, items)
+            _, items = self._access.overridden(call, upstream.space, names, items)
             parts.take(found, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
             walk.take_page(position, items, page.following, limit, looked_at=len(page.items))

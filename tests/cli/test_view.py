@@ -55,6 +55,14 @@ def test_what_a_client_sees_is_shown_with_its_rule_and_its_tokens(invoke: Invoke
     assert f"about {sum(each['tokens'] for each in seen):,} tokens; with everything" in result.stderr
 
 
+def test_a_selector_of_annotations_is_named_too(invoke: Invoke, file: str) -> None:
+    path = Path(file)
+    path.write_text(CONFIG + "[views.harmless]\ninclude = [{ readOnlyHint = true }]\n")
+    (line,) = invoke("view", file, "harmless", "--json").stdout.splitlines()
+    seen = json.loads(line)
+    assert (seen["name"], seen["rule"]) == ("clock__now", "views.harmless.include[0]")
+
+
 def test_all_views_are_compared(invoke: Invoke, file: str) -> None:
     rows = [json.loads(line) for line in invoke("view", file, "--json").stdout.splitlines()]
     assert [row["view"] for row in rows] == ["", "time", "reading"]

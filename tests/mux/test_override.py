@@ -47,7 +47,7 @@ def test_other_upstreams_and_kinds_stay_as_they_are(made):
 
 def dressed(chosen: Overrides, item: dict[str, object], own: str = "a") -> dict[str, object]:
     fields = decode_fields(json.dumps(item).encode())
-    assert chosen.dress("docs", "tools", [own], [fields], lambda name: f"docs__{name}") == [True]
+    assert chosen.apply("docs", "tools", [own], [fields], lambda name: f"docs__{name}") == [True]
     found: dict[str, object] = json.loads(bytes(raw(fields)))
     return found
 

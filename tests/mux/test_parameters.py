@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.views import Parameter
-from mcpmux.mux.parameters import BadArguments, dress_schema, fill_in, find_bad_values
+from mcpmux.mux.parameters import BadArguments, fill_in, find_bad_values, override_schema
 
 SCHEMA = {
     "type": "object",
@@ -37,7 +37,7 @@ arguments = st.dictionaries(st.sampled_from(["query", "limit", "tenant", "other"
 
 @given(overridden)
 def test_a_shown_schema_is_a_schema_without_what_is_hidden(said):
-    shown = dress_schema(SCHEMA, said)
+    shown = override_schema(SCHEMA, said)
     Draft202012Validator.check_schema(shown)
     for name, parameter in said.items():
         if not parameter.is_shown:
@@ -47,7 +47,7 @@ def test_a_shown_schema_is_a_schema_without_what_is_hidden(said):
 
 @given(overridden, arguments)
 def test_what_the_shown_schema_takes_is_sent_with_what_is_fixed(said, given_arguments):
-    shown = dress_schema(SCHEMA, said)
+    shown = override_schema(SCHEMA, said)
     is_valid = Draft202012Validator(shown).is_valid(given_arguments)
     names_hidden = any(name in said and not said[name].is_shown for name in given_arguments)
     if not is_valid or names_hidden:
@@ -65,13 +65,13 @@ def test_what_the_shown_schema_takes_is_sent_with_what_is_fixed(said, given_argu
 
 
 def test_without_overrides_a_schema_stays_as_it_is():
-    assert dress_schema(SCHEMA, {}) == SCHEMA
-    assert dress_schema({"type": "object"}, {"x": Parameter(hidden=True)}) == {"type": "object"}
+    assert override_schema(SCHEMA, {}) == SCHEMA
+    assert override_schema({"type": "object"}, {"x": Parameter(hidden=True)}) == {"type": "object"}
 
 
 def test_what_is_said_of_a_parameter_replaces_what_the_server_says():
     said = {"query": Parameter(description="Short words", default="all"), "limit": Parameter(required=True)}
-    shown = dress_schema(SCHEMA, said)
+    shown = override_schema(SCHEMA, said)
     assert shown["properties"]["query"] == {"type": "string", "description": "Short words", "default": "all"}
     assert shown["required"] == ["tenant", "limit"]
 
