@@ -23,6 +23,9 @@ RESOURCES: Final = "resources"
 TEMPLATES: Final = "templates"
 KINDS: Final = (TOOLS, PROMPTS, RESOURCES, TEMPLATES)
 
+LIST: Final = "list"
+SEARCH: Final = "search"
+
 HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 Hint: TypeAlias = Annotated[bool, Flag()] | None
 
@@ -147,12 +150,18 @@ class View:
     the view does not exist.
     """
 
+    tools: Annotated[str, Choice((LIST, SEARCH))] = LIST
+    """`search`: clients get two tools in place of all others. `find_tools` finds those of the view by what
+    they do, `call_tool` calls one.
+    """
     overrides: tuple[ViewOverride, ...] = ()
     """What clients of the view are told of tools and prompts in place of what their servers say."""
 
     def __attrs_post_init__(self) -> None:
-        if not self.include and not self.exclude and not self.overrides:
-            raise InvalidValue("expected `include`, `exclude` or `overrides`; without them it has everything")
+        if not self.include and not self.exclude and not self.overrides and self.tools == LIST:
+            raise InvalidValue(
+                "expected `include`, `exclude`, `tools` or `overrides`; without them it has everything"
+            )
 
 
 def find_mistakes(views: Mapping[str, View], upstreams: Sequence[str], listeners: Listeners) -> Iterator[str]:

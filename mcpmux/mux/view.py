@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from mcpmux.config import Upstream
 from mcpmux.config.report import closest
-from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, Selector, View
+from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
 from mcpmux.mux.pattern import matches, may_meet, parse_glob, template_glob
 from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, NAMES_URIS, USES, Decision
 from mcpmux.mux.spelling import Target, TargetGlob, exactly
@@ -108,6 +108,11 @@ class Selection:
 
     def __hash__(self) -> int:
         return hash(self._rule)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether its tools are searched instead of listed."""
+        return self._view.tools == SEARCH
 
     def asks_hints(self, upstream: str) -> bool:
         """Whether it goes by the annotations of an upstream's tools."""

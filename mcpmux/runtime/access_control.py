@@ -126,6 +126,15 @@ class AccessControl:
         self._rules[view] = rules = both(self._rules[name], narrowed) or NOTHING
         return rules
 
+    def _selection(self, principal: Principal) -> Selection | None:
+        """The view that somebody is in, however its client narrows it."""
+        return self.views.get(principal.view.partition(NARROWED)[0])
+
+    def is_searched(self, principal: Principal) -> bool:
+        """Whether somebody's view has its tools searched instead of listed."""
+        selection = self._selection(principal)
+        return selection is not None and selection.is_searched
+
     # What clients are told in place of what upstreams say
 
     def overrides(self, principal: Principal) -> Overrides | None:
@@ -185,8 +194,7 @@ class AccessControl:
         """Whether the tools of an upstream have to be known before somebody's view decides about them."""
         if not self.views and not self._overrides:
             return False
-        selection = self.views.get(principal.view.partition(NARROWED)[0])
-        overrides = self.overrides(principal)
+        selection, overrides = self._selection(principal), self.overrides(principal)
         goes_by_hints = selection is not None and selection.asks_hints(upstream)
         if not goes_by_hints and (overrides is None or not overrides.has_parameters(upstream)):
             return False
@@ -379,7 +387,18 @@ class AccessControl:
         """Whether the change of a list may be told, when one of `upstreams` (None: any) has changed."""
         if (rules := self.rules(principal)) is None or upstreams is None:
             return True
+        if change == m.TOOLS_CHANGED and self.is_searched(principal):
+            return True
         return any(rules.offers(principal, name, _CAPABILITY_OF_CHANGE[change]) for name in upstreams)
+
+    def sees_change(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
+        """Whether a list of upstreams (None: of any) that has changed is another one for somebody.
+
+        Where tools are searched their list stays the same.
+        """
+        if change == m.TOOLS_CHANGED and self.is_searched(principal):
+            return False
+        return self.may_hear(principal, change, upstreams)
 
 
 def _narrowed(rules: Rules, principal: Principal, upstream: str, facts: ServerFacts) -> ServerFacts:

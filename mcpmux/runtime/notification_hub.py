@@ -399,7 +399,7 @@ class NotificationHub:
         """Apart from `_tell_lists`, which would keep the last client while it waits."""
         event = Event(method, {})
         for outbox in self._listeners:
-            if method in outbox.kinds and self._access.may_hear(outbox.principal, method, upstreams):
+            if method in outbox.kinds and self._access.sees_change(outbox.principal, method, upstreams):
                 outbox.put(event)
 
 

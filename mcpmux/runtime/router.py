@@ -53,6 +53,7 @@ from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools, mention
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.tasks import Tasks
+from mcpmux.runtime.tool_search import ToolSearch
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import REMEMBERED
 from mcpmux.runtime.upstreams.upstream import Upstream
@@ -107,6 +108,7 @@ class Router:
         self._tasks = tasks
         self._catalog = Catalog(registry)
         self._personal = hub.personal
+        self.search = ToolSearch(access, self._exchange, lambda result: self._signature.put_on(result))
         self._routes: dict[str, Route] = {
             m.DISCOVER: self._signed(self._discover),
             m.RESOURCES_READ: self._read,
@@ -124,8 +126,14 @@ class Router:
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
-        if not self.access.is_open and self.access.rules(call.principal) is not None:
-            self.access.check_spelling(call)
+        if not self.access.is_open:
+            if self.access.rules(call.principal) is not None:
+                self.access.check_spelling(call)
+            if self.search.is_about(call):
+                return self.search.exchange(call, notify)
+        return self._exchange(call, notify)
+
+    def _exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         only = self.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
             return self._pass_on(only, call, notify)
@@ -262,6 +270,8 @@ class Router:
             await self._registry.settled(legacy=legacy)
         facts = self.access.narrow(principal, self._registry.facts(legacy=legacy))
         capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
+        if self.access.is_searched(principal):
+            capabilities.setdefault("tools", {"listChanged": True})
         if self.namespace.transparent is not None:
             return capabilities, self.instructions or (facts[0][1].instructions if facts else None)
         return capabilities, merge_instructions(self.instructions, facts)

@@ -37,7 +37,7 @@ def test_every_key_is_read():
 
 NAME = 'expected a name (a letter, then up to 31 of a-z, 0-9, "." and "-")'
 MISTAKES = [
-    ("[views.coding]", ["views.coding: expected `include`, `exclude` or `overrides`"]),
+    ("[views.coding]", ["views.coding: expected `include`, `exclude`, `tools` or `overrides`"]),
     ('[views."a/b"]\ninclude = [{kind = "tools"}]', [f'views."a/b": {NAME}']),
     ('[views.a]\ninclude = [{kind = "tool"}]', ["views.a.include[0].kind: expected one of"]),
     ("[views.a]\ninclude = [{}]", ["views.a.include[0]: expected at least one of"]),

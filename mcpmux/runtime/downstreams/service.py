@@ -123,7 +123,8 @@ class MuxService:
         if self.tap is not None:
             identify(call)
             if not self.tap.passes:
-                return watched(self.tap, call, partial(self._answer, request_id, call, notify))
+                meant = self.router.search.meant(call)
+                return watched(self.tap, meant, partial(self._answer, request_id, call, notify))
         return self._answer(request_id, call, notify)
 
     def _answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]:
@@ -275,7 +276,8 @@ class LegacySession:
         """Answer one request in the session's revision; `ask` asks the client back. Raises RpcError."""
         if self._tap is None or self._tap.passes:
             return await self._answer(request, notify, ask)
-        return await watched(self._tap, self._read(request), partial(self._answer, request, notify, ask))
+        call = self._router.search.meant(self._read(request))
+        return await watched(self._tap, call, partial(self._answer, request, notify, ask))
 
     async def _answer(self, request: Request, notify: Notify, ask: Ask) -> Fields:
         if request.method == m.PING:

@@ -1,0 +1,161 @@
+"""Tools that are searched instead of listed: two tools stand for all others of a view. Pure.
+
+`find_tools` gives the tools that fit a question best, as a list would show them; `call_tool` calls one. The
+ranking is BM25 of SQLite's full text search, over words without their endings (porter) in names, titles,
+descriptions and parameters. The only module that knows SQLite.
+
+Source: "Tools" of 2026-07-28; "Tasks" of 2025-11-25 (`execution.taskSupport`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from mcpmux.errors import McpmuxError
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_any, decode_fields, raw, text_of
+from mcpmux.protocol.raw_json import Fields, Raw
+
+FIND_TOOLS: Final = "find_tools"
+CALL_TOOL: Final = "call_tool"
+
+USUAL: Final = 5  # tools that are given for a question when nothing is said
+MOST: Final = 20
+QUERY_WORDS: Final = 64  # of one question that are looked for
+
+_FIND: Final[Mapping[str, Any]] = {
+    "name": FIND_TOOLS,
+    "title": "Find tools",
+    "description": "Find tools by what they do. Gives the best matches with their input schemas; call them "
+    f"with {CALL_TOOL}. Look here before you say that something cannot be done.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What the tool is to do, in a few words"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+_CALL: Final[Mapping[str, Any]] = {
+    "name": CALL_TOOL,
+    "title": "Call a tool",
+    "description": f"Call a tool that {FIND_TOOLS} has given.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": "The tool's name"},
+            "arguments": {"type": "object", "description": "As the tool's inputSchema wants them"},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+}
+SHOWN: Final = raw([_FIND, _CALL])
+SHOWN_WITH_TASKS: Final = raw([_FIND, {**_CALL, "execution": {"taskSupport": "optional"}}])
+"""To a legacy client, which makes tasks of what says that it can be one; others have a server decide."""
+
+
+class BadQuestion(McpmuxError):
+    """Arguments that one of the two tools does not take; the text says what it takes."""
+
+
+def read_question(arguments: Raw) -> tuple[str, int]:
+    """The query and the limit in the arguments of `find_tools`. Raises BadQuestion."""
+    members = _members(arguments, FIND_TOOLS, ("query", "limit"))
+    query, limit = text_of(members.get("query")), decode_any(members.get("limit", raw(USUAL)))
+    if not query or not query.strip():
+        raise BadQuestion(f"{FIND_TOOLS} needs a `query`: what the tool is to do, in a few words")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
+        raise BadQuestion(f"`limit` of {FIND_TOOLS} must be a whole number from 1 to {MOST}")
+    return query, limit
+
+
+def read_call(arguments: Raw) -> Fields:
+    """`name` and, if they are given, `arguments` in the arguments of `call_tool`. Raises BadQuestion."""
+    members = _members(arguments, CALL_TOOL, ("name", "arguments"))
+    if text_of(members.get("name")) is None:
+        raise BadQuestion(f"{CALL_TOOL} needs a `name`, as {FIND_TOOLS} gives it")
+    if not isinstance(decode_any(members.get("arguments", EMPTY_OBJECT)), dict):
+        raise BadQuestion(f"`arguments` of {CALL_TOOL} must be an object")
+    return members
+
+
+def _members(arguments: Raw, tool: str, known: Sequence[str]) -> Fields:
+    try:
+        members = decode_fields(arguments)
+    except ValueError:
+        raise BadQuestion(f"the arguments of {tool} must be an object") from None
+    for key in members:
+        if key not in known:
+            raise BadQuestion(f"{tool} has no parameter {key!r}; it takes {' and '.join(known)}")
+    return members
+
+
+# Full text
+
+_WEIGHTS: Final = (8.0, 4.0, 4.0, 1.0)  # of the columns: name, title, description, parameters
+_WORD: Final = re.compile(r"[^\W_]+")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+_EMPTY: Final = (
+    "a about all an and any are as at be by can do does for from has have how i in into is it its me my of "
+    "on or our so some that the their them then there these this to tool tools up use want was we what when "
+    "where which who whose with you your"
+)
+"""Words of questions that say nothing about what is wanted, though few tools may have them."""
+_EMPTY_WORDS: Final = frozenset(_EMPTY.split())
+
+
+class Index:
+    """Tools that can be searched. It is never changed."""
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        """`tools`: as a list has them."""
+        import sqlite3
+
+        self._texts = sqlite3.connect(":memory:")
+        self._texts.execute(
+            "CREATE VIRTUAL TABLE tools USING fts5(name, title, about, takes, tokenize = porter)"
+        )
+        rows = ((place, *map(_spaced, _texts_of(tool))) for place, tool in enumerate(tools))
+        self._texts.executemany(
+            "INSERT INTO tools (rowid, name, title, about, takes) VALUES (?, ?, ?, ?, ?)", rows
+        )
+
+    def find(self, question: str, most: int) -> list[int]:
+        """The places of the tools that fit a question, at most so many, the best one first."""
+        words = list(dict.fromkeys(_WORD.findall(_spaced(question).lower())))
+        words = [word for word in words if word not in _EMPTY_WORDS][:QUERY_WORDS] or words[:QUERY_WORDS]
+        if not words:
+            return []
+        wanted = " OR ".join(f'"{word}"' for word in words)
+        query = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, ?, ?, ?, ?), rowid LIMIT ?"
+        return [place for (place,) in self._texts.execute(query, (wanted, *_WEIGHTS, most))]
+
+
+def _spaced(text: str) -> str:
+    """A text in which names that are written as one word are also there as several."""
+    spaced = _HUMP.sub(" ", text)
+    return text if spaced == text else f"{text} {spaced}"
+
+
+def _texts_of(tool: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    name, title, about = (_text(tool.get(key)) for key in ("name", "title", "description"))
+    return name, title, about, " ".join(_parameters(tool.get("inputSchema")))
+
+
+def _parameters(schema: Any) -> Iterator[str]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    for name, parameter in properties.items() if isinstance(properties, dict) else ():
+        yield name
+        if isinstance(parameter, dict):
+            yield _text(parameter.get("description"))
+            choices = parameter.get("enum")
+            yield from map(_text, choices if isinstance(choices, list) else ())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

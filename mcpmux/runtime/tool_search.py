@@ -1,0 +1,124 @@
+"""Views whose tools are searched: what takes the place of their list, and what `call_tool` stands for.
+
+Promises: what is found is what a list of the view would show now, under the same names; what is called goes
+the way of a direct call, and everything that is said of it comes back the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.search import (
+    CALL_TOOL,
+    FIND_TOOLS,
+    SHOWN,
+    SHOWN_WITH_TASKS,
+    BadQuestion,
+    Index,
+    read_call,
+    read_question,
+)
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import META, Call, Exchange, Notify
+from mcpmux.protocol.codes import INVALID_PARAMS
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_any, encode, members_of, raw
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.access_control import AccessControl
+from mcpmux.runtime.merger import LEFT_OUT, walk_pages
+
+INDEXES_KEPT: Final = 16  # of lists of tools; who may use other tools has another list
+GIVEN: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+"""What is told of a tool that was found."""
+
+_ARGUMENTS: Final = "arguments"
+
+
+class ToolSearch:
+    """The two tools of such views."""
+
+    def __init__(self, access: AccessControl, exchange: Exchange, sign: Callable[[Fields], Fields]) -> None:
+        """`exchange` answers as if nothing were searched. `sign` marks results as those of mcpmux itself."""
+        self._access = access
+        self._exchange = exchange
+        self._sign = sign
+        self._indexes: dict[bytes, tuple[list[Any], Index]] = {}  # by the tools as they were listed
+
+    def is_about(self, call: Call) -> bool:
+        """Whether a call is for `exchange`."""
+        return call.method in (m.TOOLS_LIST, m.TOOLS_CALL) and self._access.is_searched(call.principal)
+
+    def meant(self, call: Call) -> Call:
+        """The call that `call_tool` stands for; any other call as it is, and what names no tool."""
+        if not self.is_about(call) or call.text("name") != CALL_TOOL:
+            return call
+        try:
+            return self._unpacked(call)
+        except BadQuestion:
+            return call
+
+    async def exchange(self, call: Call, notify: Notify) -> Fields:
+        """Answer the list of such a view, or a call in it. Raises RpcError."""
+        if call.method == m.TOOLS_LIST:
+            return self._sign(_list(call))
+        name = call.text("name")
+        try:
+            if name == FIND_TOOLS:
+                return self._sign(await self._find(call))
+            call = self._unpacked(call) if name == CALL_TOOL else call
+        except BadQuestion as mistake:
+            return self._sign({**_told(str(mistake)), "isError": raw(True)})
+        return await self._exchange(call, notify)
+
+    def _unpacked(self, call: Call) -> Call:
+        params = {key: value for key, value in call.params.items() if key != _ARGUMENTS}
+        return call.with_params({**params, **read_call(call.params.get(_ARGUMENTS, EMPTY_OBJECT))})
+
+    async def _find(self, call: Call) -> Fields:
+        query, limit = read_question(call.params.get(_ARGUMENTS, EMPTY_OBJECT))
+        pages, missing = [], {}
+
+        def see(_call: Call, page: Fields) -> None:
+            pages.append(bytes(page["tools"]))
+            missing.update(members_of(members_of(page.get(META)).get(LEFT_OUT)))
+
+        await walk_pages(call.on_behalf(m.TOOLS_LIST, {}), self._exchange, see)
+        tools, index = self._index(pages)
+        found = [_given(tools[place]) for place in index.find(query, limit)]
+        said: dict[str, Any] = {"tools": found}
+        if not found:
+            said["hint"] = (
+                f"None of {len(tools)} tools has one of these words. Try others, in English if you can."
+            )
+        if missing:
+            said["notSearched"] = missing
+        result = {**_told(encode(said).decode()), "structuredContent": raw(said)}
+        return {**result, META: raw({LEFT_OUT: missing})} if missing else result
+
+    def _index(self, pages: list[bytes]) -> tuple[list[Any], Index]:
+        """All tools, and where to find them: made when a list is another one than before."""
+        key = b"\n".join(pages)
+        known = self._indexes.pop(key, None)
+        if known is None:
+            tools = [tool for page in pages for tool in decode_any(page) if isinstance(tool, dict)]
+            known = tools, Index(tools)
+            if len(self._indexes) >= INDEXES_KEPT:
+                del self._indexes[next(iter(self._indexes))]
+        self._indexes[key] = known
+        return known
+
+
+def _list(call: Call) -> Fields:
+    if bytes(call.params.get("cursor", b"null")) != b"null":
+        raise RpcError(INVALID_PARAMS, "Invalid cursor: this list has one page")
+    shown = SHOWN_WITH_TASKS if call.legacy else SHOWN
+    return {"resultType": raw("complete"), "tools": shown, "ttlMs": raw(0), "cacheScope": raw("private")}
+
+
+def _told(text: str) -> Fields:
+    return {"resultType": raw("complete"), "content": raw([{"type": "text", "text": text}])}
+
+
+def _given(tool: dict[str, Any]) -> dict[str, Any]:
+    return {key: tool[key] for key in GIVEN if key in tool}

@@ -1,0 +1,294 @@
+"""Views whose tools are searched: two tools stand for all, and a call through one is as a direct call."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from mcpmux.config import AccessRule
+from mcpmux.config.views import Parameter, Selector, View, ViewOverride
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.runtime.tool_search import INDEXES_KEPT
+from tests.runtime.scripted import MODERN, Json, RpcFailure, ScriptedClient, ScriptedServer
+from tests.runtime.task_server import RELATED, TaskServer
+from tests.runtime.test_access import ERAS, LEGACY, REVISIONS, Store, client_of, refusal
+from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
+from tests.runtime.test_tap import open_watched
+from tests.runtime.test_views import CODING
+from tests.runtime.world import World, open_world
+
+SEARCHED = attrs.evolve(CODING, tools="search")
+ALL = {"all": View(tools="search")}
+VIEWS = {"coding": SEARCHED, "listed": CODING, **ALL}
+SEARCHER, LISTED = ANYONE.within("coding"), ANYONE.within("listed")
+
+
+async def find(client: ScriptedClient, query: str, **more: Any) -> Json:
+    """What `find_tools` says, which is the same in each of its two forms."""
+    arguments = {"query": query, **more}
+    result = await client.request("tools/call", {"name": "find_tools", "arguments": arguments})
+    assert "isError" not in result, result
+    said: Json = json.loads(result["content"][0]["text"])
+    assert result.get("structuredContent", said) == said
+    return said
+
+
+async def find_names(client: ScriptedClient, query: str, **more: Any) -> list[str]:
+    return [tool["name"] for tool in (await find(client, query, **more))["tools"]]
+
+
+def through(params: Json) -> Json:
+    """The parameters of a call by `call_tool` that stands for a direct one."""
+    own = {key: params[key] for key in ("name", "arguments") if key in params}
+    return {**params, "name": "call_tool", "arguments": own}
+
+
+@pytest.mark.parametrize("prefix", ["docs", ""])
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_two_tools_stand_for_all(prefix, up, down, autojump_clock):
+    server = Store(up)
+    exposed = f"{prefix}__open-tool" if prefix else "open-tool"
+    async with open_world({"docs": server}, views=VIEWS, settings={"docs": {"prefix": prefix}}) as world:
+        searcher, lister = await client_of(world, SEARCHER, down), await client_of(world, LISTED, down)
+        listed = await searcher.request("tools/list")
+        assert [tool["name"] for tool in listed["tools"]] == ["find_tools", "call_tool"]
+        assert "nextCursor" not in listed
+        assert (await refusal(searcher, "tools/list", {"cursor": "x"}))["code"] == -32602
+        assert (await find(searcher, "an open one"))["tools"] == (await lister.request("tools/list"))["tools"]
+        assert await find_names(searcher, "a secret tool") == []  # which is not in the view
+        for params in ({"name": exposed}, through({"name": exposed, "arguments": {"a": 1}})):
+            result = await searcher.request("tools/call", params)
+            assert result["content"] == [{"type": "text", "text": "open-tool"}]
+        assert server.seen[-1]["params"]["arguments"] == {"a": 1}
+        hidden = exposed.replace("open", "secret")
+        for params in ({"name": hidden}, through({"name": hidden})):
+            error = await refusal(searcher, "tools/call", params)
+            assert error["message"] == f"Unknown tool: {hidden}"
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_view_without_servers_has_its_two_tools(down, autojump_clock):
+    async with open_world({"docs": None}, views=VIEWS) as world:
+        client = await client_of(world, SEARCHER, down)
+        assert len((await client.request("tools/list"))["tools"]) == 2
+        said = await find(client, "open")
+        assert said["tools"] == []
+        assert said["hint"].startswith("None of 0 tools")
+        assert "docs" in said["notSearched"]
+
+
+async def test_what_could_not_be_searched_is_told_beside_what_was_found(autojump_clock):
+    async with open_world({"docs": Store(MODERN), "vault": None}, views=VIEWS) as world:
+        client = world.client(principal=ANYONE.within("all"))
+        result = await client.request(
+            "tools/call", {"name": "find_tools", "arguments": {"query": "open", "limit": 1}}
+        )
+        missing = result["structuredContent"]["notSearched"]
+        assert list(missing) == ["vault"]
+        assert result["_meta"]["dev.mcpmux/upstreams"] == missing
+        assert [tool["name"] for tool in result["structuredContent"]["tools"]] == ["docs__open-tool"]
+
+
+# As in a direct call
+
+
+async def transcript(world: World, principal: Principal, revision: str, params: Json) -> list[Json]:
+    """Everything that a client hears of a call whose questions it answers, but for what is made up anew."""
+    client = await client_of(world, principal, revision)
+    client.capabilities = CAPABILITIES
+    heard = []
+    request_id = await client.start("tools/call", params, progressToken="p")
+    while True:
+        message = await client.receive()
+        heard.append(message)
+        if "method" not in message:
+            assert message["id"] == request_id
+            return heard
+
+
+class Talker(ScriptedServer):
+    """Its tools say something on the way, then answer with links or fail in each way there is."""
+
+    def __init__(self, revision: str) -> None:
+        names = ("links", "failed", "error", "hang")
+        super().__init__(
+            revision,
+            tools=[{"name": name, "inputSchema": {"type": "object"}} for name in names],
+            capabilities={"tools": {}, "logging": {}},
+        )
+        self.is_cancelled = trio.Event()
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method != "tools/call":
+            return await super().handle(method, params, message)
+        token = params["_meta"]["progressToken"]
+        progress = {"progressToken": token, "progress": 1, "total": 2}
+        await self.send({"method": "notifications/progress", "params": progress})
+        if params["name"] == "hang":
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.is_cancelled.set()
+        if params["name"] == "error":
+            raise RpcFailure(-32603, "no", {"of": "file:///x"})
+        link = {"type": "resource_link", "uri": "file:///x", "name": "x"}
+        result = {"content": [link], "isError": params["name"] == "failed"}
+        return result | ({"resultType": "complete"} if self.modern else {})
+
+
+@pytest.mark.parametrize("name", ["x__links", "x__failed", "x__error", "z__links"])
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_all_that_is_said_of_a_call_is_as_in_a_direct_one(name, up, down, autojump_clock):
+    async with open_world({"x": Talker(up), "y": Store(MODERN)}, views=ALL) as world:
+        principal, params = ANYONE.within("all"), {"name": name, "arguments": {}}
+        direct = await transcript(world, ANYONE, down, params)
+        assert await transcript(world, principal, down, through(params)) == direct
+        assert len(direct) == (2 if name.startswith("x") else 1)
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_cancelling_reaches_the_tool(up, down, autojump_clock):
+    server = Talker(up)
+    async with open_world({"x": server}, views=ALL) as world:
+        client = await client_of(world, ANYONE.within("all"), down)
+        request_id = await client.start("tools/call", through({"name": "x__hang"}), progressToken=1)
+        await client.receive_method("notifications/progress")
+        await client.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        await server.is_cancelled.wait()
+
+
+@pytest.mark.parametrize("method", ASKED)
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_questions_of_the_tool_are_asked_and_answered(method, up, down, autojump_clock):
+    async with open_world({"x": Curious(up, method, times=2), "y": Store(MODERN)}, views=ALL) as world:
+        client = world.client(principal=ANYONE.within("all"))
+        client.capabilities = CAPABILITIES
+        if down != MODERN:
+            await client.initialize(down)
+            await client.drain()
+        result = await call_and_answer(client, {"result": ASKED[method][1]}, through({"name": "x__t"}))
+        assert json.loads(result["content"][0]["text"]) == [ASKED[method][1]] * 2
+
+
+async def test_a_call_can_be_a_task(autojump_clock):
+    server = TaskServer(LEGACY)
+    async with open_world({"x": server, "y": Store(MODERN)}, views=ALL) as world:
+        client = await client_of(world, ANYONE.within("all"), LEGACY)
+        tools = (await client.request("tools/list"))["tools"]
+        assert tools[1]["execution"] == {"taskSupport": "optional"}
+        made = await client.request("tools/call", {**through({"name": "x__must"}), "task": {}})
+        task_id = made["task"]["taskId"]
+        server.set("t1", "completed", {"content": [{"type": "text", "text": "done"}]})
+        result = await client.request("tasks/result", {"taskId": task_id})
+        assert result["content"] == [{"type": "text", "text": "done"}]
+        assert result["_meta"][RELATED]["taskId"] == task_id
+
+
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_mistake_is_told_to_the_model(down, autojump_clock):
+    async with open_world({"docs": Store(MODERN)}, views=VIEWS) as world:
+        client = await client_of(world, SEARCHER, down)
+        for params, sentence in (
+            ({"name": "find_tools"}, "find_tools needs a `query`: what the tool is to do, in a few words"),
+            ({"name": "call_tool", "arguments": {}}, "call_tool needs a `name`, as find_tools gives it"),
+        ):
+            result = await client.request("tools/call", params)
+            assert result["isError"]
+            assert result["content"][0]["text"] == sentence
+
+
+# What is in the view
+
+
+async def test_access_rules_narrowing_and_overrides_hold_for_what_is_found(autojump_clock):
+    override = ViewOverride(
+        upstream="docs", name="open-tool", rename="ajar", parameters={"who": Parameter(value="me")}
+    )
+    rules = (
+        AccessRule(effect="deny", principals=("alice",), targets=("secret-*",)),
+        AccessRule(effect="allow", principals=("*",)),
+    )
+    views = {"all": View(tools="search", overrides=(override,))}
+    server = Store(MODERN)
+    schema = {"type": "object", "properties": {"who": {"type": "string"}, "open": {"type": "string"}}}
+    server.lists["tools/list"][1][0]["inputSchema"] = schema
+    async with open_world({"docs": server, "vault": Store(MODERN)}, views=views, access=rules) as world:
+        alice, bob = (Principal(name, view="all") for name in ("alice", "bob"))
+        assert await find_names(world.client(principal=bob), "secret") == [
+            "docs__secret-tool",
+            "vault__secret-tool",
+        ]
+        client = world.client(principal=alice)
+        assert await find_names(client, "secret") == []
+        narrowed = world.mux.service.enter(alice, "all", "upstreams=docs")
+        assert await find_names(world.client(principal=narrowed), "open ajar") == ["docs__ajar"]
+        tool = (await find(client, "ajar"))["tools"][0]
+        assert tool["inputSchema"]["properties"] == {"open": {"type": "string"}}
+        result = await client.request("tools/call", through({"name": "docs__ajar"}))
+        assert result["content"][0]["text"] == "open-tool"
+        assert server.seen[-1]["params"]["arguments"] == {"who": "me"}
+        for arguments in ({"who": "you"}, {"open": 1}):
+            params = through({"name": "docs__ajar", "arguments": arguments})
+            assert (await refusal(client, "tools/call", params))["code"] == -32602
+
+
+async def test_a_tool_of_the_only_server_may_have_a_name_of_ours(autojump_clock):
+    server = Store(MODERN)
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("find_tools", "call_tool")]
+    server.lists["tools/list"] = ("tools", tools)
+    async with open_world({"docs": server}, views=VIEWS, settings={"docs": {"prefix": ""}}) as world:
+        client = world.client(principal=ANYONE.within("all"))
+        for name in ("find_tools", "call_tool"):
+            result = await client.request("tools/call", through({"name": name}))
+            assert result["content"][0]["text"] == name
+
+
+async def test_what_is_new_is_found_and_changes_no_list(autojump_clock):
+    server = Store(LEGACY)
+    async with open_world({"docs": server, "vault": Store(MODERN)}, views=ALL) as world:
+        searcher = await client_of(world, ANYONE.within("all"), LEGACY)
+        lister = await client_of(world, ANYONE, LEGACY)
+        assert await find_names(searcher, "new") == []
+        server.lists["tools/list"][1].append({"name": "new-tool", "inputSchema": {"type": "object"}})
+        await server.send({"method": "notifications/tools/list_changed"})
+        assert [each["method"] for each in await lister.drain()] == ["notifications/tools/list_changed"]
+        assert await searcher.drain() == []
+        assert await find_names(searcher, "new") == ["docs__new-tool"]
+        world.mux.apply(attrs.evolve(world.mux.config, views={"all": View(exclude=(Selector(name="x"),))}))
+        assert "notifications/tools/list_changed" in [each["method"] for each in await searcher.drain()]
+        assert len((await searcher.request("tools/list"))["tools"]) == 5
+
+
+async def test_a_list_is_indexed_once_and_few_are_kept(autojump_clock):
+    async with open_world({"docs": Store(MODERN)}, views=VIEWS) as world:
+        client, search = world.client(principal=SEARCHER), world.mux.router.search
+        for _ in range(3):
+            await find_names(client, "open")
+        assert len(search._indexes) == 1
+        for number in range(INDEXES_KEPT + 1):
+            narrowed = world.mux.service.enter(ANYONE, "all", f"tools=open-*,{number}")
+            await find_names(world.client(principal=narrowed), "open")
+        assert len(search._indexes) <= INDEXES_KEPT
+
+
+async def test_whoever_watches_is_told_which_tool_is_meant(autojump_clock):
+    async with open_watched({"x": Talker(MODERN), "y": Store(MODERN)}) as (world, witness):
+        world.mux.apply(attrs.evolve(world.mux.config, views=ALL))
+        for revision in REVISIONS:
+            client = await client_of(world, ANYONE.within("all"), revision)
+            await client.request("tools/call", through({"name": "y__open-tool"}))
+            await find_names(client, "open")
+            with pytest.raises(RpcFailure):
+                await client.request("tools/call", {"name": "call_tools"})
+            await client.request("tools/call", {"name": "call_tool"})
+            called = [each.call for each, _ in witness.ended_with if each.call.method == "tools/call"]
+            names = [call.text("name") for call in called[-4:]]
+            assert names == ["y__open-tool", "find_tools", "call_tools", "call_tool"]
