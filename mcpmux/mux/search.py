@@ -97,7 +97,7 @@ def _members(arguments: Raw, tool: str, known: Sequence[str]) -> Fields:
 
 # Full text
 
-_WEIGHTS: Final = (8.0, 4.0, 4.0, 1.0)  # of the columns: name, title, description, parameters
+_WEIGHTS: Final = (2.0, 1.0, 1.0, 0.5)  # of the columns: name, title, description, parameters
 _WORD: Final = re.compile(r"[^\W_]+")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 _EMPTY: Final = (
