@@ -1,0 +1,115 @@
+"""mcpmux as host apps use it: started by a real client as the README says, and with the app's own file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.real.merged import own_name, owner_of_name
+from tests.real.mux import START_SECONDS, Json
+from tests.real.parts import ROOT, npm_env
+from tests.real.walker import WALKERS, see
+
+pytestmark = pytest.mark.real
+
+README = (ROOT / "README.md").read_text()
+NOWHERE = "http://127.0.0.1:1"  # refuses connections
+
+CLIENTS = [
+    pytest.param("python-1", "mcpServers"),
+    pytest.param("python-2", "servers", marks=pytest.mark.slow),
+    pytest.param("typescript-1.32.2", "mcpServers", marks=pytest.mark.slow),
+    pytest.param("typescript-2", "servers"),
+]
+"""Names in WALKERS, each with a key that host apps have their servers in."""
+
+by_each_client = pytest.mark.parametrize(("client", "place"), CLIENTS)
+
+
+def start(server: Json, directory: Path) -> list[str]:
+    """How a host app starts a server of its file, with this working directory."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {"PATH": path, "PYTHONPATH": str(ROOT), **server.get("env", {})}
+    said = [f"{name}={value}" for name, value in env.items()]
+    return ["env", "-C", str(directory), *said, server["command"], *server["args"]]
+
+
+def call(name: str, **arguments: object) -> tuple[str, Json]:
+    return "tools/call", {"name": name, "arguments": arguments}
+
+
+@by_each_client
+def test_the_file_and_the_command_of_the_readme_serve_a_host_app(
+    tmp_path: Path, client: str, place: str
+) -> None:
+    (file,) = re.findall(r"^```toml\n(# mcpmux\.toml\n.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (line,) = re.findall(r"^mcpmux serve mcpmux\.toml --stdio .*", README, re.MULTILINE)
+    (tmp_path / "mcpmux.toml").write_text(file)
+    (tmp_path / "node_modules").symlink_to(npm_env("servers"))  # where npx looks first
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# A\n")
+    # The file's other server is an example: without a proxy that works, nobody looks for it.
+    env = {"HOME": str(tmp_path), "SEARCH_TOKEN": "t", "HTTPS_PROXY": NOWHERE, "npm_config_offline": "true"}
+    command, *args = shlex.split(line, comments=True)
+    host_file = json.dumps({place: {"mcpmux": {"command": command, "args": args, "env": env}}})
+
+    asking = [call("docs__read_text_file", path=str(tmp_path / "docs" / "a.md"))]
+    started = start(json.loads(host_file)[place]["mcpmux"], tmp_path)
+    seen = see(WALKERS[client], {"mcpmux": {"command": started, "read": True, "asking": asking}})["mcpmux"]
+    assert (seen["server"], seen["revision"]) == ("mcpmux", WALKERS[client].revision)
+    assert {owner_of_name(tool["name"]) for tool in seen["tools"]} == {"docs"}
+    assert seen["answers"][0]["content"][0]["text"] == "# A\n"
+
+
+SELECTIONS: dict[str, Json] = {
+    "everything": {"includeTools": ["echo", "get-*"], "disabledTools": ["get-env"]},
+    "memory": {"excludeTools": ["delete_*"]},
+}
+
+
+def is_selected(tool: str) -> bool:
+    """Whether a tool at mcpmux should be there with these selections."""
+    if owner_of_name(tool) == "memory":
+        return not own_name(tool).startswith("delete_")
+    return own_name(tool) == "echo" or (own_name(tool).startswith("get-") and own_name(tool) != "get-env")
+
+
+def stdio_entry(command: list[str]) -> Json:
+    """The entry of a server in the file of a host app, with time for a slow start."""
+    program, *args = command
+    patience = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
+    return {"command": program, "args": args, "mcpmux": patience}
+
+
+@by_each_client
+def test_a_client_sees_the_tools_that_a_host_app_has_selected(
+    everything_command: list[str], memory_command: list[str], tmp_path: Path, client: str, place: str
+) -> None:
+    commands = {"everything": everything_command, "memory": memory_command}
+    servers = {name: stdio_entry(command) for name, command in commands.items()}
+    selected = {name: {**server, **SELECTIONS[name]} for name, server in servers.items()}
+    unselected = ("everything__get-env", "memory__delete_entities")
+    asking = {"all": [], "selected": [call("everything__echo", message="here"), *map(call, unselected)]}
+    targets = {}
+    for name, entries in {"all": servers, "selected": selected}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({place: entries}))
+        mcpmux = {"command": "mcpmux", "args": ["serve", f"{name}.json", "--stdio"]}
+        targets[name] = {"command": start(mcpmux, tmp_path), "read": True, "asking": asking[name]}
+
+    everything, seen = see(WALKERS[client], targets).values()
+    tools = [tool for tool in everything["tools"] if is_selected(tool["name"])]
+    assert seen["tools"] == tools
+    assert {owner_of_name(tool["name"]) for tool in tools} == {"everything", "memory"}
+    assert not {*unselected} - {tool["name"] for tool in everything["tools"]}
+    for kind in ("resources", "templates", "prompts"):  # which host apps do not select
+        assert seen[kind] == everything[kind]
+    echo, *errors = seen["answers"]
+    assert "here" in echo["content"][0]["text"]
+    for name, answer in zip(unselected, errors, strict=True):
+        assert answer["error"]["message"].endswith(f"Unknown tool: {name}")
