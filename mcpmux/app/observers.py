@@ -25,6 +25,8 @@ from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
+    from mcpmux.app.listing import MuxViews
+    from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.ring import LiveRing
     from mcpmux.traffic.admin.upstreams import Control, Upstreams, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
@@ -72,6 +74,7 @@ class Observers:
     async def serve_admin(
         self,
         upstreams: Upstreams,
+        views: Views,
         read_metrics: ReadMetrics,
         certificates: TlsContexts,
         control: Control,
@@ -80,6 +83,7 @@ class Observers:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
+        from mcpmux.traffic.admin.configured_views import view_routes
         from mcpmux.traffic.admin.listener import serve_admin
         from mcpmux.traffic.admin.view import LiveView
         from mcpmux.traffic.telemetry.prometheus import metrics_route
@@ -91,7 +95,7 @@ class Observers:
             upstreams,
             stopping,
             announce,
-            [metrics_route(read_metrics)],
+            [metrics_route(read_metrics), *view_routes(views)],
             control,
             certificates,
             task_status=task_status,
@@ -102,6 +106,12 @@ class Observers:
         from mcpmux.traffic.admin.upstreams import UpstreamView
 
         return UpstreamView(mux.upstreams, mux.hub.subscriptions, self.redactor, lambda: mux.config.upstreams)
+
+    def views_of(self, mux: Mux) -> MuxViews:
+        """The configured views."""
+        from mcpmux.app.listing import MuxViews
+
+        return MuxViews(mux, self.redactor)
 
     def metrics_of(self, mux: Mux) -> ReadMetrics:
         """Reads all metrics as they are then."""

@@ -73,8 +73,9 @@ async def serve(
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
             if config.admin.port is not None:
-                shown = observers.view(mux), observers.metrics_of(mux), mux.certificates
-                await clients.start(observers.serve_admin, *shown, control, stopping, announce)
+                shown = observers.view(mux), observers.views_of(mux), observers.metrics_of(mux)
+                more = mux.certificates, control, stopping, announce
+                await clients.start(observers.serve_admin, *shown, *more)
             settle_memory()
             await stopping.wait()
             mux.hub.close()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import compress
 from operator import itemgetter
-from typing import NamedTuple
 
 import attrs
 import click
 
-from mcpmux.app import Mux
+from mcpmux.app.listing import Seen, look_as
 from mcpmux.cli import console
 from mcpmux.cli.client import KINDS, open_visit
 from mcpmux.cli.console import Columns
@@ -20,27 +18,7 @@ from mcpmux.cli.process import Mistake, run
 from mcpmux.config import Config
 from mcpmux.config.report import closest
 from mcpmux.errors import ConfigError
-from mcpmux.mux.rewrite import NAMED_BY
-from mcpmux.mux.view import Selection
-from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import decode_fields, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.runtime.merger import learn_tools, walk
-from mcpmux.runtime.upstreams.upstream import Upstream
-
-TOKEN_CHARACTERS = 4  # of JSON as it is sent: a simple estimate, near enough to compare views
-
-
-class Seen(NamedTuple):
-    """Something that a client sees. `rule`: the selector that it comes from."""
-
-    kind: str
-    name: str
-    upstream: str
-    tokens: int
-    rule: str
-
 
 COLUMNS: Columns = {
     "NAME": itemgetter("name"),
@@ -163,34 +141,5 @@ async def look(
             client = mux.service.enter(who or ANYONE, name, query if name else "")
             if client is None:
                 raise ConfigError([f"{name}: this view does not exist for {who.name if who else 'anybody'}"])
-            seen[name] = await look_as(mux, client, mux.router.access.views.get(name))
+            seen[name] = await look_as(client, mux.router.access, mux.upstreams)
     return seen
-
-
-async def look_as(mux: Mux, client: Principal, selection: Selection | None) -> list[Seen]:
-    """What a client sees."""
-    found: list[Seen] = []
-    for kind, (method, _, _) in KINDS.items():
-        call = Call(method, {}, {}, principal=client)
-        for name in mux.router.access.visible(call, mux.upstreams):
-            upstream = mux.upstreams[name]
-            if upstream.facts is not None and upstream.facts.offers(m.LISTS[method].capability):
-                found += await items_of(mux, upstream, call, kind, selection)
-    return found
-
-
-async def items_of(
-    mux: Mux, upstream: Upstream, call: Call, kind: str, selection: Selection | None
-) -> list[Seen]:
-    """What a client sees of one upstream's list."""
-    found, access = [], mux.router.access
-    await learn_tools(access, upstream, call)
-    for page in (await walk(upstream, call)).pages:
-        shown = access.shown(call, upstream.name, upstream.key, page.texts)
-        names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
-        for own, item in zip(*access.overridden(call, upstream.space, names, items), strict=True):
-            exposed = text_of(decode_fields(item).get(NAMED_BY[call.method])) or own or ""
-            tokens = -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
-            rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""
-            found.append(Seen(kind, exposed, upstream.name, tokens, rule or "-"))
-    return found

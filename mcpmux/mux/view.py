@@ -38,7 +38,7 @@ _KINDS_OF_USE: Final = {
     m.PROMPTS_GET: (PROMPTS,),
     m.COMPLETE: (PROMPTS, TEMPLATES),
 }
-_KIND_OF_LIST: Final = {
+KIND_OF_LIST: Final = {
     m.RESOURCES_LIST: RESOURCES,
     m.TEMPLATES_LIST: TEMPLATES,
     m.TOOLS_LIST: TOOLS,
@@ -180,7 +180,7 @@ class Selection:
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
         """Whether a list shows an item, named by its URI, template or name; None: it has none."""
-        kind = _KIND_OF_LIST[list_method]
+        kind = KIND_OF_LIST[list_method]
         selected = self._selected(upstream, kind)
         if item is None or selected.is_all:
             return selected.is_all

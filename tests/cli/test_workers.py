@@ -174,10 +174,12 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield Served(mux, mux.line().strip(), tmp_path)
 
 
-def post(connection: HTTPConnection, message: dict[str, Any], **headers: str) -> HTTPResponse:
+def post(
+    connection: HTTPConnection, message: dict[str, Any], path: str = "/mcp", **headers: str
+) -> HTTPResponse:
     fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request("POST", "/mcp", json.dumps({"jsonrpc": "2.0", **message}).encode(), fields)
+    connection.request("POST", path, json.dumps({"jsonrpc": "2.0", **message}).encode(), fields)
     return connection.getresponse()
 
 
@@ -191,12 +193,14 @@ def answer_in(response: HTTPResponse) -> dict[str, Any]:
     return message
 
 
-def modern(connection: HTTPConnection, method: str, params: dict[str, Any], name: str = "") -> dict[str, Any]:
+def modern(
+    connection: HTTPConnection, method: str, params: dict[str, Any], name: str = "", path: str = "/mcp"
+) -> dict[str, Any]:
     headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": method}
     if name:
         headers["Mcp_Name"] = name
     message = {"id": 1, "method": method, "params": {"_meta": META, **params}}
-    return answer_in(post(connection, message, **headers))
+    return answer_in(post(connection, message, path, **headers))
 
 
 def initialize(connection: HTTPConnection) -> str:
@@ -508,7 +512,8 @@ def test_a_server_is_started_by_each_worker_when_it_is_wished(tmp_path: Path) ->
 
 def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) -> None:
     port = free_port()
-    path = write_config(tmp_path, f'[admin]\nport = {port}\ntoken = "{TOKEN}"\n')
+    more = f'[admin]\nport = {port}\ntoken = "{TOKEN}"\n[views.tools]\ninclude = [{{ kind = "tools" }}]\n'
+    path = write_config(tmp_path, more)
     here = ("-c", str(path))
 
     def ask(what: str) -> str:
@@ -543,6 +548,19 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         assert {row["peer"].partition("/")[0] for row in rows} == {"1", "2"}
         detail = json.loads(ask(f"/api/exchanges/{rows[0]['row']}"))
         assert len(detail["messages"]) == 4
+
+        (view,) = json.loads(ask("/api/views"))["views"]
+        assert (view["name"], view["include"]) == ("tools", ["tools"])
+        (seen,) = json.loads(ask("/api/views/counts"))["counts"].values()
+        assert (seen["tools"] > 0, seen["resources"], seen["missing"]) == (True, 0, {})
+        inside = modern(served.connect(), "tools/call", count, "counting__count", path="/mcp/tools")
+        assert "result" in inside
+
+        def is_shown() -> bool:
+            rows = json.loads(ask("/api/exchanges?filter=view%3Dtools"))["rows"]
+            return [(row["method"], row["view"]) for row in rows] == [("tools/call", "tools")]
+
+        wait_until(is_shown, "the exchange of the view is not shown")
 
         (state,) = json.loads(ask("/upstreams"))["upstreams"]
         assert (state["name"], state["state"], state["prefix"]) == ("counting", "ready", "counting")

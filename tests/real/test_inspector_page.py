@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from mcpmux.config.views import Selector, View, ViewOverride
 from mcpmux.runtime.tap import EXCHANGE
 from tests.real.browser import Browser, Page, open_page
 from tests.runtime.scripted import CACHE, ScriptedServer
@@ -69,6 +70,7 @@ async def test_rows_appear_as_it_happens(browser: Browser):
     async with opened(browser) as (page, here):
         assert await page.run(ROWS) == 0
         assert await page.run("!document.getElementById('empty').hidden")
+        assert await page.run("document.querySelector('.columns .in-view').offsetWidth") == 0  # no views
         request, _ = here.traffic.begin("resources/read", {"uri": "docs+file:///a.md"})
         await page.wait(f"{row_with('docs+file:///a.md')}?.dataset.status === 'open'")
         here.traffic.message_passed(
@@ -211,7 +213,7 @@ async def test_the_keyboard_is_enough(browser: Browser):
         await page.key("Enter")
         await page.wait("!document.getElementById('detail').hidden")
         await page.key("Escape")
-        await page.key("3")
+        await page.key("4")
         await page.wait("!document.getElementById('view-latency').hidden")
         await page.key("/")
         await page.wait("document.activeElement.id === 'filter'")
@@ -354,7 +356,7 @@ async def test_a_hostile_text_is_only_text(browser: Browser):
             await page.run(f"document.querySelectorAll('.step')[{step}].click()")
         await page.key("2")
         await page.wait("document.getElementById('view-upstreams').textContent.includes('onerror')")
-        await page.key("3")
+        await page.key("4")
         await page.wait("document.getElementById('view-latency').textContent.includes('onerror')")
         await settle(page)
         assert await page.run("window.hurt === undefined && ({}).hurt === undefined")
@@ -379,10 +381,100 @@ async def test_upstreams_and_latency_are_shown(browser: Browser):
         assert "nobody there" in await page.run(
             "document.querySelector('.card[data-state=down]').textContent"
         )
-        await page.key("3")
+        await page.key("4")
         await page.wait("document.querySelectorAll('.groups tbody tr').length === 2")
         assert await page.run("document.querySelectorAll('.chart').length") == 2
         assert await page.run("document.querySelectorAll('.chart circle').length") > 0
+
+
+VIEWS = {
+    "coding": View(
+        include=(Selector(upstream="docs", kind="tools"), Selector(kind="resources")),
+        exclude=(Selector(name="delete*"),),
+        principals=("alice", "team-*"),
+        overrides=(ViewOverride(upstream="docs", name="search", rename="find"),),
+    ),
+    "reading": View(include=(Selector(readOnlyHint=True),)),
+}
+TOOL = {"name": "search", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+VIEW_CARDS = "[...document.querySelectorAll('#view-views article')].map(card => card.textContent)"
+
+
+async def test_the_view_of_an_exchange_is_shown(browser: Browser):
+    traffic = many(1)
+    traffic.exchange(view="coding")
+    traffic.exchange(view="coding?tools=find*")
+    traffic.exchange(view="?upstreams=docs")
+    async with opened(browser, traffic) as (page, _):
+        await page.wait(f"{ROWS} === 4")
+        shown = await page.run(
+            "[...document.querySelectorAll('.row .in-view')].map(cell => cell.textContent)"
+        )
+        assert sorted(shown) == ["", "?upstreams=docs", "coding", "coding?tools=find*"]
+        heading = "document.querySelector('.columns .in-view').offsetWidth"
+        assert await page.run(heading) > 0
+        facts = "document.querySelector('#detail .facts')?.textContent"
+        await page.run(f"{row_with('coding?')}.click()")
+        await page.wait(f"{facts}?.includes('Viewcoding') && {facts}.includes('Narrowed totools=find*')")
+        await page.run("document.getElementById('row-4').click()")
+        await page.wait(f"{facts}?.includes('Vieweverything') && {facts}.includes('upstreams=docs')")
+        await page.run("document.getElementById('row-1').click()")
+        await page.wait(f"{facts} && !{facts}.includes('View')")
+
+
+async def test_views_lead_to_their_exchanges(browser: Browser):
+    traffic = many(2)
+    traffic.exchange(view="coding")
+    traffic.exchange(view="coding?tools=find*")
+    traffic.exchange(view="reading")
+    servers = {"docs": ScriptedServer(tools=[TOOL]), "search": None}
+    async with opened(browser, traffic, servers=servers, views=VIEWS) as (page, _):
+        await page.key("3")
+        await page.wait(f"{VIEW_CARDS}.join().includes('about')")
+        coding, reading = await page.run(VIEW_CARDS)
+        for words in ("alice, team-*", "tools of docs", "everything called delete*", "Tools1", "1 override"):
+            assert words in coding
+        assert "Counted without search: " in coding
+        assert "tools that change nothing" in reading and "everybody" in reading
+        await page.run("document.querySelector('#view-views summary').click()")
+        assert "searchfind" in await page.run("document.querySelector('#view-views details').textContent")
+        await page.run("document.querySelector('[data-action=count]').focus()")
+        await page.key("Enter")  # what is open and has the focus keeps it
+        await page.wait(f"{VIEW_CARDS}.join().includes('about')")
+        assert await page.run("document.activeElement.dataset.action") == "count"
+        assert await page.run("document.querySelector('#view-views details').open")
+        await page.run("document.querySelector('[data-action=\"exchanges coding\"]').focus()")
+        await page.key("Enter")
+        await page.wait(f"!document.getElementById('view-exchanges').hidden && {ROWS} === 2")
+        assert await page.run("document.getElementById('filter').value") == "view=coding"
+        assert await page.run("document.activeElement.id") == "list"
+
+
+async def test_without_views_it_is_said_how_to_make_one(browser: Browser):
+    async with opened(browser) as (page, _):
+        await page.key("3")
+        await page.wait("document.getElementById('view-views').textContent.includes('[views.reading]')")
+        assert not any("/api/views/counts" in url for url in page.requests)
+
+
+async def test_views_are_readable_in_both_colours_and_in_a_narrow_window(browser: Browser):
+    async with opened(browser, servers={"docs": ScriptedServer(tools=[TOOL])}, views=VIEWS) as (page, _):
+        await page.key("3")
+        await page.wait(f"{VIEW_CARDS}.join().includes('about')")
+        for scheme in ("light", "dark"):
+            await page.prefer(scheme)
+            await settle(page)
+            ground = await page.run(luminance("document.querySelector('.card')", "backgroundColor"))
+            for place in (".places", ".card a", ".selection dt", ".selection dd", ".card summary"):
+                ink = await page.run(luminance(f"document.querySelector('#view-views {place}')", "color"))
+                light, dark = max(ink, ground), min(ink, ground)
+                assert (light + 0.05) / (dark + 0.05) > 4.5, (scheme, place)
+        await page.resize(360, 700)
+        await settle(page)
+        wide = "document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth"
+        assert not await page.run(wide)
+        view = "document.getElementById('view-views')"
+        assert not await page.run(f"{view}.scrollWidth > {view}.clientWidth")
 
 
 async def test_an_upstream_is_drained_enabled_and_disabled_after_a_question(browser: Browser):

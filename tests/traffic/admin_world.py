@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import trio
 
 from mcpmux.app.control import Control
+from mcpmux.app.listing import MuxViews
+from mcpmux.config import AccessRule
 from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction
+from mcpmux.config.views import View
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.tap import EXCHANGE, Leg
+from mcpmux.traffic.admin.configured_views import view_routes
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import UpstreamView
@@ -55,11 +62,13 @@ class Traffic:
             leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode(), status
         )
 
-    def begin(self, method: str, params: Json) -> tuple[int, int]:
-        """A client asks: (its request's id, the exchange)."""
+    def begin(self, method: str, params: Json, view: str = "") -> tuple[int, int]:
+        """A client of a view asks: (its request's id, the exchange)."""
         self._ids += 1
         self.message_passed(self.client, "in", {"id": self._ids, "method": method, "params": params})
-        return self._ids, self.recorder.exchange_of(self.client, self._ids)
+        exchange = self.recorder.exchange_of(self.client, self._ids)
+        self.recorder.admit(self.client, exchange, Call(method, {}, {}, principal=ANYONE.within(view)))
+        return self._ids, exchange
 
     def exchange(
         self,
@@ -70,6 +79,7 @@ class Traffic:
         inside: Json | None = None,
         answer: Json | None = None,
         ms: float = 12.0,
+        view: str = "",
     ) -> int:
         """A whole exchange; `inside`: the params that the upstream gets. The number of the exchange."""
         params = (
@@ -78,7 +88,7 @@ class Traffic:
         answer = (
             answer if answer is not None else {"result": {"content": [{"type": "text", "text": "found"}]}}
         )
-        request, exchange = self.begin(method, params)
+        request, exchange = self.begin(method, params, view)
         leg = self.upstreams[upstream]
         token = EXCHANGE.set(exchange)
         try:
@@ -128,6 +138,8 @@ async def listening(
     tap: bool = False,
     file: Any = None,
     health_interval: float | None = None,
+    views: Mapping[str, View] = MappingProxyType({}),
+    access: tuple[AccessRule, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Listening]:
     """An admin listener on a free port; with `tap` the traffic of its mux is what it shows.
@@ -139,7 +151,13 @@ async def listening(
     announced: list[str] = []
     of_each = {name: {"health_interval": health_interval} for name in servers} if health_interval else None
     async with (
-        open_world(servers, settings=of_each, **({"tap": traffic.recorder} if tap else {})) as world,
+        open_world(
+            servers,
+            settings=of_each,
+            views=views,
+            access=access,
+            **({"tap": traffic.recorder} if tap else {}),
+        ) as world,
         trio.open_nursery() as nursery,
     ):
         upstreams = UpstreamView(
@@ -156,7 +174,7 @@ async def listening(
             upstreams,
             stopping,
             announced.append,
-            [],
+            view_routes(MuxViews(world.mux, traffic.view.redactor)),
             Control(world.mux, file),
             TlsContexts(),
         )

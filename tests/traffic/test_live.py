@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mcpmux.config.traffic import Redaction
 from mcpmux.protocol.call import Call
-from mcpmux.runtime.tap import EXCHANGE
+from mcpmux.protocol.principal import ANYONE
+from mcpmux.runtime.tap import EXCHANGE, Said
 from mcpmux.traffic.admin.ring import (
     EDGES,
     GROUPS,
@@ -25,7 +26,7 @@ from mcpmux.traffic.admin.ring import (
 )
 from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
 from mcpmux.traffic.observer import Exchange
-from mcpmux.traffic.reading.filters import parse_filter
+from mcpmux.traffic.reading.filters import LIVE_NAMES, parse_filter
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.traffic.admin_world import Traffic
 
@@ -298,9 +299,61 @@ async def test_the_filter_language_finds_rows(text, expected):
     assert sorted(row["row"] for row in found) == expected
 
 
+async def test_a_row_says_the_view_of_its_client_and_what_that_narrows_it_to():
+    traffic = Traffic()
+    traffic.exchange()
+    traffic.exchange(view="coding")
+    traffic.exchange(view="coding?tools=find*")
+    traffic.exchange(view="?upstreams=docs")
+    shown, _ = await traffic.view.find(parse_filter("", NOW), LAST, 100)
+    assert [row.get("view") for row in shown] == ["?upstreams=docs", "coding?tools=find*", "coding", None]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("view=coding", [2, 3]),
+        ("view=coding?*", [3]),
+        ("view~FIND", [3]),
+        ("view=?*", [4]),
+        ("view=", [1]),
+        ("view!=coding", [4]),
+        ("!view=coding upstream=docs", [1, 4]),
+    ],
+)
+async def test_rows_are_found_by_the_view_of_their_client(text, expected):
+    traffic = Traffic()
+    for view in ("", "coding", "coding?tools=find*", "?upstreams=docs"):
+        traffic.exchange(view=view)
+    found, _ = await traffic.view.find(parse_filter(text, NOW, LIVE_NAMES), LAST, 100)
+    assert sorted(row["row"] for row in found) == expected
+
+
+async def test_an_exchange_whose_request_has_not_been_looked_at_has_its_view():
+    traffic = Traffic()
+    request = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}'
+    said = Said("request", 1, "tools/call")
+    traffic.recorder.message_passed(traffic.client, "in", request)
+    number = traffic.recorder.exchange_of(traffic.client, 1, request, said)
+    await traffic.recorder.admit(
+        traffic.client, number, Call("tools/call", {}, {}, principal=ANYONE.within("coding"))
+    )
+    (row,) = rows(traffic)
+    assert (row.exchange, row.view, row.status) == (number, "coding", "open")
+
+
+def test_what_a_client_narrows_its_view_to_counts_as_memory():
+    traffic = Traffic(size=64 * 2**10)
+    for _ in range(100):
+        traffic.exchange(view=f"coding?tools={'x' * 4000}")
+    assert 0 < traffic.ring.last - traffic.ring.first + 1 <= 16
+
+
 async def test_a_filter_finds_no_secret():
     traffic = Traffic()
-    traffic.exchange(params={"name": "docs__x", "password": "hunter2hunter2"})
+    traffic.exchange(params={"name": "docs__x", "password": "hunter2hunter2"}, view=f"coding?tools={SECRET}")
+    assert SECRET not in repr(traffic.view.summary(rows(traffic)[0]))
+    assert (await traffic.view.find(parse_filter(f"view~{SECRET}", NOW, LIVE_NAMES), LAST, 100))[0] == []
     assert (await traffic.view.find(parse_filter("text~hunter2", NOW), LAST, 100))[0] == []
 
 

@@ -33,7 +33,9 @@ from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
+from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
 from mcpmux.traffic.admin.ring import LiveRing
+from mcpmux.traffic.admin.route import BadRequest
 from mcpmux.traffic.admin.upstreams import DISABLED, UpstreamState, UpstreamView
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.prometheus import Family, Totals
@@ -96,7 +98,7 @@ async def serve_workers(
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
                         announce(url)
                     if config.admin.port is not None:
-                        shown = supervisor, supervisor.read_metrics, supervisor.certificates
+                        shown = supervisor, supervisor, supervisor.read_metrics, supervisor.certificates
                         serve_admin = supervisor.observers.serve_admin
                         await serving.start(serve_admin, *shown, control, stopping, announce)
                     await stopping.wait()
@@ -197,6 +199,15 @@ class Supervisor:
     async def read_states(self) -> dict[str, str]:
         states = merge_upstreams(await self.pool.ask("upstreams"), {})  # a shared one as the workers see it
         return {each.name: each.state for each in states if each.state != DISABLED}
+
+    def read_views(self) -> ViewsState:
+        return describe_views(self.config)
+
+    async def count_views(self) -> Mapping[str, ViewCount]:
+        counts: dict[str, ViewCount]
+        for counts in (await self.pool.ask("views", self.pool.serving[:1])).values():  # all see the same
+            return counts
+        raise BadRequest("no worker answers; try again later", 503)
 
     async def read_metrics(self) -> list[Family]:
         starts = self.pool.starts

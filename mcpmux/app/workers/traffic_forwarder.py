@@ -32,8 +32,9 @@ LEGS = 16_384  # conversations that the supervisor remembers; the longest silent
 
 _leg_facts = attrgetter("side", "peer", "transport", "upstream", "revision", "session", "name")
 
-TrafficBatch: TypeAlias = list[tuple[tuple[Any, ...], int, tuple[Any, ...]] | int]
-"""In the order in which they were seen: messages, and exchanges that have ended without an answer.
+TrafficBatch: TypeAlias = list[tuple[tuple[Any, ...], int, tuple[Any, ...]] | tuple[int, str] | int]
+"""In the order in which they were seen: messages, exchanges with their views, and exchanges that have ended
+without an answer.
 
 A message is the facts of its leg, the size of its whole text, and its Observation without the leg. Times are
 in seconds since 1970.
@@ -50,6 +51,7 @@ class TrafficForwarder:
         self._settle: Callable[[], None] = lambda: None
         self._wall = time.time() - trio.current_time()
         self._waiting: TrafficBatch = []
+        self._views: dict[int, str] = {}  # of exchanges that were admitted since messages were taken
         self._bytes = 0
         self._missing = 0
 
@@ -59,6 +61,9 @@ class TrafficForwarder:
     def take_all(self, batch: Sequence[Observation]) -> None:
         for seen in batch:
             self._take(seen)
+        if self._views:
+            self._waiting += self._views.items()  # behind the requests, which pass before they are admitted
+            self._views = {}
 
     def _take(self, seen: Observation) -> None:
         if self._bytes > WAITING_BYTES:
@@ -72,6 +77,9 @@ class TrafficForwarder:
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver."""
+        if (view := exchange.call.principal.view) and self._bytes <= WAITING_BYTES:
+            self._bytes += len(view) + MESSAGE_BYTES
+            self._views[exchange.number] = view
         return AT_ONCE
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
@@ -115,6 +123,9 @@ class TrafficCollector:
         for each in batch:
             if isinstance(each, int):
                 self._ring.cut_off(self._exchange(worker, each))
+                continue
+            if len(each) == 2:
+                self._ring.set_view(self._exchange(worker, each[0]), each[1])
                 continue
             facts, size, (direction, data, at, kind, exchange, *rest) = each
             leg, number = self._leg(worker, facts), self._exchange(worker, exchange)

@@ -114,6 +114,7 @@ class Worker:
                 if config.admin.port is not None:
                     view, metrics = observers.view(mux), observers.metrics_of(mux)
                     handlers |= {"upstreams": view.read_all, "metrics": metrics}
+                    handlers["views"] = observers.views_of(mux).count_views
                 everything.start_soon(self._obey, handlers, folder, everything, name="control")
                 mux.hub.on_list_change = partial(self._control.post, "list changed", once=True)
                 await self._open_listeners(config, serving, clients)

@@ -23,7 +23,7 @@ which no form of a foreign page can send, and the token or the key in a header (
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
-from mcpmux.traffic.reading.filters import Filter, FilterError, parse_filter
+from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, FilterError, Key, parse_filter
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
@@ -102,7 +102,7 @@ class Api:
         before = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
         messages = ring.seq  # a stream goes on from here
-        rows, rest = await view.find(_filter(http), before, most)
+        rows, rest = await view.find(_filter(http, LIVE_NAMES), before, most)
         counts = {"first": ring.first, "last": ring.last, "messages": messages}
         await http.send({"rows": rows, "before": rest, **counts})
 
@@ -131,7 +131,7 @@ class Api:
         `gone`: numbers of those that match no more. `first`, `last`: of all rows. `skipped`: rows that
         changed and are not sent, as there were too many.
         """
-        view, wanted = self._view_for(http), _filter(http)
+        view, wanted = self._view_for(http), _filter(http, LIVE_NAMES)
         ring = view.ring
         position = min(whole_number(http.query, "since", 0, 2**53, ring.seq), ring.seq)  # of another run
 
@@ -254,9 +254,9 @@ class Api:
         await http.send({"upstream": name, "action": action})
 
 
-def _filter(http: HttpExchange) -> Filter:
+def _filter(http: HttpExchange, names: Mapping[str, Key] = NAMES) -> Filter:
     try:
-        return parse_filter(http.query.get("filter", ""), datetime.now(UTC))
+        return parse_filter(http.query.get("filter", ""), datetime.now(UTC), names)
     except FilterError as error:
         raise BadRequest(str(error)) from None
 

@@ -55,7 +55,7 @@ class Row:
 
     `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
     `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
-    `redacted`: whether something of its first message must not be shown.
+    `redacted`: whether something of its first message must not be shown. `view`: of its exchange's client.
     """
 
     def __init__(self, number: int, first: Observation) -> None:
@@ -71,6 +71,7 @@ class Row:
         self.left_out = 0  # messages that it had and that are not here any more
         self.shown: tuple[str | None, str | None] | None = None
         self.redacted = False
+        self.view = ""
 
     @property
     def count(self) -> int:
@@ -124,6 +125,7 @@ class LiveRing:
         # By exchange, or by leg, direction and id for a request that belongs to none and has no answer.
         self._growing: dict[object, Row] = {}
         self._recent: deque[Row] = deque(maxlen=RECENT)  # the row of each of the last messages
+        self._views: dict[int, str] = {}  # of exchanges that were admitted since messages were taken
         self._bytes = 0
         self.first = 1  # number of the oldest row; above `last` when there is none
         self.last = 0  # number of the newest row
@@ -139,6 +141,10 @@ class LiveRing:
         """See BatchObserver."""
         for observed in batch:
             self.take(observed)
+        if self._views:  # requests pass before they are admitted, so each has its row by now
+            for exchange, view in self._views.items():
+                self.set_view(exchange, view)
+            self._views.clear()
 
     def take(self, observed: Observation, size: int | None = None) -> None:
         """Take one message. `size`: of one whose text is not all there."""
@@ -161,7 +167,18 @@ class LiveRing:
 
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver."""
+        view = exchange.call.principal.view
+        if view:
+            self._views[exchange.number] = view
         return AT_ONCE
+
+    def set_view(self, exchange: int, view: str) -> None:
+        """An exchange that has passed is one of a view's client."""
+        row = self._growing.get(exchange)
+        if row is not None:
+            row.view = view
+            row.weight += len(view)  # a client may narrow its view by much text
+            self._bytes += len(view)
 
     def ended(self, exchange: Exchange, outcome: Fields | BaseException, seconds: float) -> Awaitable[None]:
         """See ExchangeObserver."""

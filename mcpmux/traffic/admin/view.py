@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import trio
 
+from mcpmux.mux.narrowing import NARROWED
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.traffic.admin.ring import LiveRing, Row, StoredMessage
 from mcpmux.traffic.capture.line import fingerprint, to_record
@@ -41,6 +42,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     gone: bool = False
 
 
+def _with_its_name(view: str) -> tuple[str, ...]:
+    """A view that a client has narrowed is found by its name, too."""
+    return tuple(dict.fromkeys(filter(None, (view.partition(NARROWED)[0], view))))
+
+
 @dataclass(eq=False)
 class LiveView:
     """Reads a ring for the inspector. `own`: the view of what mcpmux has asked by itself."""
@@ -66,6 +72,7 @@ class LiveView:
         """The row as the list shows it, redacted. What it does not have is left out.
 
         `leg`, `peer`, `transport`: where it began. `messages`: how many it had, `left_out` of them not kept.
+        `view`: as in the audit log, with what the client narrows it to behind a `?`.
         """
         if row.shown is None:  # redacted once
             row.shown = self._shown(row)
@@ -81,6 +88,7 @@ class LiveView:
             "exchange": row.exchange or None,
             "client": self.redactor.redact_name(leg.name) if leg.side == "client" else None,
             "revision": self.redactor.redact_name(leg.revision),
+            "view": self.redactor.redact_name(row.view or None),
             "method": row.shown[0],
             "target": row.shown[1],
             "upstreams": row.upstreams or None,
@@ -201,6 +209,7 @@ class LiveView:
             kind="exchange" if row.exchange else first.kind,
             client=shown.get("client"),
             revision=shown.get("revision"),
+            view=_with_its_name(shown.get("view", "")),
             target=(shown["target"],) if "target" in shown else (),
             upstream=row.upstreams,
             leg=tuple({each.leg.side: None for each in seen}),

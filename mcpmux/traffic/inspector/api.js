@@ -85,7 +85,7 @@ export class Stream {
   }
 }
 
-/** A view that loads anew every two seconds while it is shown. */
+/** A page that loads anew every two seconds while it is shown. */
 export class Polled {
   start() {
     this.stop();

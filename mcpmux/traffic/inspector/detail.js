@@ -181,11 +181,14 @@ export class Detail {
 }
 
 function facts(row) {
+  const [view, ...narrowed] = (row.view ?? "").split("?");
   const all = [
     ["When", format.date(row.at)],
     ["Took", format.duration(row.ms) || "no answer"],
     row.exchange ? ["Exchange", String(row.exchange)] : null,
     row.leg === "client" ? ["Client", row.client ? `${row.client} (${row.peer})` : row.peer] : ["Session", row.peer],
+    row.view ? ["View", view || "everything"] : null,
+    narrowed.length ? ["Narrowed to", narrowed.join("?")] : null,
     row.upstreams?.length ? ["Upstream", row.upstreams.join(", ")] : null,
     ["Over", [row.transport, row.revision].filter(Boolean).join(", ")],
     ["Messages", row.left_out ? `${row.messages}, of which ${row.left_out} are not here` : String(row.messages)],

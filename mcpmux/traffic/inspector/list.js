@@ -5,7 +5,7 @@ import * as format from "./format.js";
 
 export const ROW_PIXELS = 28;
 const SPARE = 6; // rows above and below those in sight
-const CELLS = ["time", "status", "method", "target", "upstream", "client", "number", "number"];
+const CELLS = ["time", "status", "method", "target", "upstream", "in-view", "client", "number", "number"];
 
 export class List {
   constructor(element, rows, onSelect, onOpen) {
@@ -80,7 +80,8 @@ export class List {
     const texts = row ? cells(row) : CELLS.map(() => "");
     setAttribute(element, "data-status", row ? row.status : "unknown");
     texts.forEach((text, place) => setText(element.children[place].firstElementChild, text));
-    element.children[3].title = texts[3];
+    for (const place of [3, 5]) element.children[place].title = texts[place];
+    if (row?.view) this.element.parentElement.dataset.views = "some"; // without any there is no column
     setAttribute(element, "aria-label", row ? texts.filter(Boolean).join(", ") : "not loaded yet");
   }
 
@@ -134,6 +135,7 @@ function cells(row) {
     row.method ?? "",
     row.target ?? "",
     (row.upstreams ?? []).join(", "),
+    row.view ?? "",
     row.client ?? (row.leg === "client" ? row.peer : ""),
     format.duration(row.ms),
     format.size(row.size),

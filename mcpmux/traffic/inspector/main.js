@@ -1,4 +1,4 @@
-// The page put together: views, keys, the live stream.
+// The inspector put together: pages, keys, the live stream.
 
 import { Problem, Stream } from "./api.js";
 import { Detail } from "./detail.js";
@@ -8,10 +8,11 @@ import { Latency } from "./latency.js";
 import { List } from "./list.js";
 import { Rows } from "./rows.js";
 import { Upstreams } from "./upstreams.js";
+import { Views } from "./views.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const VIEWS = ["exchanges", "upstreams", "latency"];
+const PAGES = ["exchanges", "upstreams", "views", "latency"];
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
 const filter = byId("filter");
@@ -20,7 +21,7 @@ const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
 const detail = new Detail(byId("detail"), closed);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), latency: new Latency(byId("view-latency")) };
+const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")) };
 let stream = null;
 let typed = 0;
 let moved = 0;
@@ -106,7 +107,7 @@ function closed() {
 }
 
 function show(name) {
-  for (const each of VIEWS) {
+  for (const each of PAGES) {
     byId(`view-${each}`).hidden = each !== name;
     const tab = byId(`tab-${each}`);
     tab.setAttribute("aria-selected", String(each === name));
@@ -116,15 +117,24 @@ function show(name) {
   list.refresh();
 }
 
-const shown = () => VIEWS.find((name) => !byId(`view-${name}`).hidden);
+function showExchanges(text) {
+  clearTimeout(typed);
+  filter.value = text;
+  own.checked = false;
+  show("exchanges");
+  apply(text);
+  byId("list").focus();
+}
 
-VIEWS.forEach((name, place) => {
+const shown = () => PAGES.find((name) => !byId(`view-${name}`).hidden);
+
+PAGES.forEach((name, place) => {
   const tab = byId(`tab-${name}`);
   tab.addEventListener("click", () => show(name));
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const next = VIEWS[(place + step + VIEWS.length) % VIEWS.length];
+    const next = PAGES[(place + step + PAGES.length) % PAGES.length];
     show(next);
     byId(`tab-${next}`).focus();
   });
@@ -173,8 +183,8 @@ document.addEventListener("keydown", (event) => {
   } else if (event.target === document.body && shown() === "exchanges" && /^(Arrow|Page|Home|End)/.test(event.key)) {
     byId("list").focus({ preventScroll: true });
     list.key(event);
-  } else if (["1", "2", "3"].includes(event.key)) {
-    show(VIEWS[Number(event.key) - 1]);
+  } else if (["1", "2", "3", "4"].includes(event.key)) {
+    show(PAGES[Number(event.key) - 1]);
   }
 });
 

@@ -294,6 +294,10 @@ KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
 NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in key.aliases}
 """Keys by their names and their other names."""
 
+_VIEW = Key("view", (), "text", "view of the client", lambda s: s.view)
+LIVE_NAMES: Mapping[str, Key] = {**NAMES, _VIEW.name: _VIEW}
+"""The same for live exchanges, of which more is known than captures have."""
+
 
 # Hints for words that are no terms of a filter.
 

@@ -70,13 +70,15 @@ class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
     What is not here (`method`, `time`, `size` beside `answer_size`) is that of `first`, the client's request
-    without its body. `passed_tests`: which of the Summarizer's body tests one of its messages has passed.
+    without its body. `view`: of a live exchange; captures do not have it. `passed_tests`: which of the
+    Summarizer's body tests one of its messages has passed.
     """
 
     first: Record
     kind: str = "exchange"
     client: str | None = None
     revision: str | None = None
+    view: tuple[str, ...] = ()
     leg: tuple[str, ...] = ()
     direction: tuple[str, ...] = ()
     peer: tuple[str, ...] = ()

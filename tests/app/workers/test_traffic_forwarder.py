@@ -13,6 +13,7 @@ from mcpmux.app.workers.traffic_forwarder import (
     TrafficForwarder,
 )
 from mcpmux.protocol.call import Call
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.correlation import observe
@@ -79,6 +80,20 @@ async def test_exchanges_of_workers_are_rows_of_one_list(autojump_clock: trio.te
     assert len({row.exchange for row in rows}) == 6
     assert {row.first.leg.peer for row in rows} == {f"{w}/c{c}" for w in (1, 2) for c in (1, 2, 3)}
     assert {row.upstreams for row in rows} == {("docs",)}
+
+
+async def test_an_exchange_of_a_worker_has_the_view_of_its_client(autojump_clock: trio.testing.MockClock):
+    ring = LiveRing(100, 10**6)
+    collector = TrafficCollector(ring, 2)
+    worker = Worker()
+    collector.begin(2)
+    number = worker.exchange()
+    client = Leg("client", "c9", "http")
+    call = Call("tools/call", {}, {}, principal=ANYONE.within("coding"))
+    await worker.forwarder.admit(Exchange(number + 1, client, call, 0.0, [], {}))
+    worker.see(client, "in", REQUEST)
+    await worker.deliver(collector, 2)
+    assert [row.view for row in ring.before(ring.last + 1)] == ["coding", ""]
 
 
 async def test_a_worker_that_was_replaced_does_not_go_on_with_old_exchanges(

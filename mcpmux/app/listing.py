@@ -1,0 +1,110 @@
+"""What clients of views see of the lists of upstreams, and about how many tokens that takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import compress
+from typing import NamedTuple
+
+import trio
+
+from mcpmux.app.mux import Mux, shown_by
+from mcpmux.errors import RpcError
+from mcpmux.mux.narrowing import NARROWED
+from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.mux.view import KIND_OF_LIST
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.runtime.access_control import AccessControl
+from mcpmux.runtime.merger import learn_tools, walk
+from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
+from mcpmux.traffic.redaction.redactor import Redactor
+
+TOKEN_CHARACTERS = 4  # of JSON as it is sent: a simple estimate, near enough to compare views
+COUNT_SECONDS = 5.0  # for an upstream to answer its lists; somebody waits for the numbers
+
+
+class Seen(NamedTuple):
+    """Something that a client sees. `rule`: the selector that it comes from."""
+
+    kind: str
+    name: str
+    upstream: str
+    tokens: int
+    rule: str
+
+
+async def look_as(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
+    """What a client sees. Raises RpcError."""
+    found: list[Seen] = []
+    for method, listed in m.LISTS.items():
+        call = Call(method, {}, {}, principal=client)
+        for name in access.visible(call, upstreams):
+            upstream = upstreams[name]
+            if upstream.facts is not None and upstream.facts.offers(listed.capability):
+                found += await items_of(access, upstream, call)
+    return found
+
+
+async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> list[Seen]:
+    """What a client sees of one upstream's list. Raises RpcError."""
+    found, kind = [], KIND_OF_LIST[call.method]
+    selection = access.views.get(call.principal.view.partition(NARROWED)[0])
+    await learn_tools(access, upstream, call)
+    for page in (await walk(upstream, call)).pages:
+        shown = access.shown(call, upstream.name, upstream.key, page.texts)
+        names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
+        for own, item in zip(*access.overridden(call, upstream.space, names, items), strict=True):
+            exposed = text_of(decode_fields(item).get(NAMED_BY[call.method])) or own or ""
+            tokens = -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
+            rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""
+            found.append(Seen(kind, exposed, upstream.name, tokens, rule or "-"))
+    return found
+
+
+@dataclass(eq=False)
+class MuxViews:
+    """The views of a running mux. See `Views`."""
+
+    _mux: Mux
+    _redactor: Redactor
+
+    def read_views(self) -> ViewsState:
+        return describe_views(self._mux.config)
+
+    async def count_views(self) -> dict[str, ViewCount]:
+        config = self._mux.config
+        access = AccessControl(None, *shown_by(config))  # with no rules: for everybody who may use the view
+        seen: dict[str, list[Seen]] = {name: [] for name in config.views}
+        missing: dict[str, dict[str, str]] = {name: {} for name in config.views}
+
+        async def count(client: Principal, upstream: Upstream) -> None:
+            reason = ""
+            with trio.move_on_after(COUNT_SECONDS) as scope:
+                try:
+                    await upstream.settled()
+                    seen[client.view].extend(await look_as(client, access, {upstream.name: upstream}))
+                    reason = "" if upstream.facts is not None else upstream.trouble or upstream.state
+                except RpcError as error:
+                    reason = error.message
+            if scope.cancelled_caught:
+                reason = f"does not answer within {COUNT_SECONDS:g} seconds"
+            if reason:
+                missing[client.view][upstream.name] = self._redactor.clean(reason)
+
+        async with trio.open_nursery() as nursery:
+            for client in map(ANYONE.within, config.views):
+                for upstream in self._mux.upstreams.values():
+                    if access.sees(client, upstream.name):
+                        nursery.start_soon(count, client, upstream)
+        return {name: _count(seen[name], missing[name]) for name in seen}
+
+
+def _count(seen: list[Seen], missing: dict[str, str]) -> ViewCount:
+    kinds = Counter(each.kind for each in seen)
+    return ViewCount(**kinds, tokens=sum(each.tokens for each in seen), missing=missing)

@@ -1,0 +1,126 @@
+"""The configured views for the inspector: what each selects, in words, and how much its clients see.
+
+| path | answer |
+| --- | --- |
+| `/api/views` | see `ViewsState` |
+| `/api/views/counts` | `counts`: a `ViewCount` by view; upstreams are asked for their lists |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from mcpmux.config import Config
+from mcpmux.config.listener import HttpListener, Listeners
+from mcpmux.config.views import Selector, View
+from mcpmux.traffic.admin.route import HttpExchange, Route
+
+_HINTS = {
+    "readOnlyHint": ("change something", "change nothing"),
+    "destructiveHint": ("destroy nothing", "may destroy something"),
+    "idempotentHint": ("may do more when called again", "do nothing more when called again"),
+    "openWorldHint": ("stay within a closed world", "deal with the world outside"),
+}
+"""What a hint says of tools when it is false, and when it is true."""
+
+
+class OverrideState(msgspec.Struct, frozen=True):
+    """An override. `rename`: the new name, if it has one."""
+
+    upstream: str
+    kind: str
+    name: str
+    rename: str | None
+
+
+class ViewState(msgspec.Struct, frozen=True):
+    """One view. `places`: where its clients connect. `include` and `exclude`: selectors in words."""
+
+    name: str
+    places: list[str]
+    principals: Sequence[str]
+    include: list[str]
+    exclude: list[str]
+    overrides: list[OverrideState]
+
+
+class ViewsState(msgspec.Struct, frozen=True):
+    """All views in configuration order. `has_access_rules`: some principals may see less of them."""
+
+    views: list[ViewState]
+    has_access_rules: bool
+
+
+class ViewCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a client of a view sees. `missing`: upstreams that have not listed everything, and why."""
+
+    tools: int = 0
+    prompts: int = 0
+    resources: int = 0
+    templates: int = 0
+    tokens: int
+    missing: dict[str, str]
+
+
+class Views(Protocol):
+    """Reads the views of one process, or of several together."""
+
+    def read_views(self) -> ViewsState:
+        """What is configured."""
+
+    async def count_views(self) -> Mapping[str, ViewCount]:
+        """How much a client of each sees now, when no access rule hides anything. Takes a bounded time."""
+
+
+def view_routes(views: Views) -> tuple[Route, ...]:
+    """Routes for `serve_admin`."""
+
+    async def read(http: HttpExchange) -> None:
+        await http.send(views.read_views())
+
+    async def count(http: HttpExchange) -> None:
+        await http.send({"counts": await views.count_views()})
+
+    return Route("/api/views", read), Route("/api/views/counts", count)
+
+
+def describe_views(config: Config) -> ViewsState:
+    """The views of a configuration, for people."""
+    views = [_describe(name, view, config.listeners) for name, view in config.views.items()]
+    return ViewsState(views, bool(config.access))
+
+
+def _describe(name: str, view: View, listeners: Listeners) -> ViewState:
+    return ViewState(
+        name,
+        list(dict.fromkeys(_places_of(name, listeners))),
+        view.principals,
+        list(map(in_words, view.include)),
+        list(map(in_words, view.exclude)),
+        [OverrideState(each.upstream, each.kind, each.name, each.rename) for each in view.overrides],
+    )
+
+
+def _places_of(name: str, listeners: Listeners) -> Iterator[str]:
+    for web in (*listeners.http, *listeners.websocket):
+        yield f"{web.path.rstrip('/')}/{name}"
+        if isinstance(web, HttpListener) and web.sse_path:
+            yield f"{web.sse_path.rstrip('/')}/{name}"
+    yield from (each.address for each in listeners.tcp if each.view == name)
+    yield from (each.address for each in listeners.unix if each.view == name)
+    if listeners.stdio_view == name:
+        yield "stdio"
+
+
+def in_words(selector: Selector) -> str:
+    """What a selector fits."""
+    text = selector.kind or ("tools" if selector.hints else "everything")
+    if selector.upstream is not None:
+        text += f" of {selector.upstream}"
+    if selector.name is not None:
+        text += f" called {selector.name}"
+    hints = " and ".join(_HINTS[name][hint] for name, hint in selector.hints.items())
+    return f"{text} that {hints}" if hints else text
