@@ -11,14 +11,17 @@ from typing import NamedTuple
 import trio
 
 from mcpmux.app.mux import Mux, shown_by
+from mcpmux.config.views import TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.rewrite import NAMED_BY
+from mcpmux.mux.search import SHOWN
 from mcpmux.mux.view import KIND_OF_LIST
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import decode_fields, text_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import learn_tools, walk
 from mcpmux.runtime.upstreams.upstream import Upstream
@@ -30,7 +33,10 @@ COUNT_SECONDS = 5.0  # for an upstream to answer its lists; somebody waits for t
 
 
 class Seen(NamedTuple):
-    """Something that a client sees. `rule`: the selector that it comes from."""
+    """Something that a client sees. `rule`: the selector that it comes from.
+
+    `tokens`: of its part of a list, 0 of what is in none, because it is searched.
+    """
 
     kind: str
     name: str
@@ -41,6 +47,20 @@ class Seen(NamedTuple):
 
 async def look_as(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
     """What a client sees. Raises RpcError."""
+    return [*look_at_search(client, access), *await look_at(client, access, upstreams)]
+
+
+def look_at_search(client: Principal, access: AccessControl) -> list[Seen]:
+    """The tools that stand for all others where those are searched."""
+    if not access.is_searched(client):
+        return []
+    rule = f"views.{client.view.partition(NARROWED)[0]}.tools"
+    tools = map(raw, decode_list(SHOWN))
+    return [Seen(TOOLS, name_in(item, m.TOOLS_LIST), "-", tokens_in(item), rule) for item in tools]
+
+
+async def look_at(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
+    """What a client sees of upstreams. Raises RpcError."""
     found: list[Seen] = []
     for method, listed in m.LISTS.items():
         call = Call(method, {}, {}, principal=client)
@@ -54,17 +74,28 @@ async def look_as(client: Principal, access: AccessControl, upstreams: Mapping[s
 async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> list[Seen]:
     """What a client sees of one upstream's list. Raises RpcError."""
     found, kind = [], KIND_OF_LIST[call.method]
+    is_listed = kind != TOOLS or not access.is_searched(call.principal)
     selection = access.views.get(call.principal.view.partition(NARROWED)[0])
     await learn_tools(access, upstream, call)
     for page in (await walk(upstream, call)).pages:
         shown = access.shown(call, upstream.name, upstream.key, page.texts)
         names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
         for own, item in zip(*access.overridden(call, upstream.space, names, items), strict=True):
-            exposed = text_of(decode_fields(item).get(NAMED_BY[call.method])) or own or ""
-            tokens = -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
+            exposed = name_in(item, call.method) or own or ""
+            tokens = tokens_in(item) if is_listed else 0
             rule = selection.rule_for(upstream.name, kind, own or "") if selection is not None else ""
             found.append(Seen(kind, exposed, upstream.name, tokens, rule or "-"))
     return found
+
+
+def name_in(item: Raw, list_method: str) -> str:
+    """The name, URI or template of something in a list, "" when it has none."""
+    return text_of(decode_fields(item).get(NAMED_BY[list_method])) or ""
+
+
+def tokens_in(item: Raw) -> int:
+    """About how many tokens something in a list takes."""
+    return -(-len(bytes(item).decode(errors="replace")) // TOKEN_CHARACTERS)
 
 
 @dataclass(eq=False)
@@ -80,7 +111,7 @@ class MuxViews:
     async def count_views(self) -> dict[str, ViewCount]:
         config = self._mux.config
         access = AccessControl(None, *shown_by(config))  # with no rules: for everybody who may use the view
-        seen: dict[str, list[Seen]] = {name: [] for name in config.views}
+        seen = {name: look_at_search(ANYONE.within(name), access) for name in config.views}
         missing: dict[str, dict[str, str]] = {name: {} for name in config.views}
 
         async def count(client: Principal, upstream: Upstream) -> None:
@@ -88,7 +119,7 @@ class MuxViews:
             with trio.move_on_after(COUNT_SECONDS) as scope:
                 try:
                     await upstream.settled()
-                    seen[client.view].extend(await look_as(client, access, {upstream.name: upstream}))
+                    seen[client.view].extend(await look_at(client, access, {upstream.name: upstream}))
                     reason = "" if upstream.facts is not None else upstream.trouble or upstream.state
                 except RpcError as error:
                     reason = error.message

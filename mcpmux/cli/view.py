@@ -48,8 +48,8 @@ def view(
     """Show what a client of a view sees.
 
     CONFIG is a TOML or JSON file. Each line names the selector that something comes from, and the tokens that
-    it takes in a list: a quarter of the characters of its JSON. Without NAME the views are compared with each
-    other and with the view that has everything.
+    it takes in a list: a quarter of the characters of its JSON, and nothing for tools that are searched.
+    Without NAME the views are compared with each other and with the view that has everything.
 
     \b
     Examples:

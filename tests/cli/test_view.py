@@ -63,6 +63,20 @@ def test_a_selector_of_annotations_is_named_too(invoke: Invoke, file: str) -> No
     assert (seen["name"], seen["rule"]) == ("clock__now", "views.harmless.include[0]")
 
 
+def test_tools_that_are_searched_take_no_tokens(invoke: Invoke, file: str) -> None:
+    path = Path(file)
+    path.write_text(CONFIG + '[views.assistant]\ntools = "search"\n')
+    seen = [json.loads(line) for line in invoke("view", file, "assistant", "--json").stdout.splitlines()]
+    tools = {each["name"]: each for each in seen if each["kind"] == "tools"}
+    assert list(tools)[:2] == ["find_tools", "call_tool"]
+    assert {tools[name]["rule"] for name in ("find_tools", "call_tool")} == {"views.assistant.tools"}
+    assert tools["find_tools"]["tokens"] > 0 and tools["call_tool"]["tokens"] > 0
+    assert (tools["clock__now"]["tokens"], tools["clock__now"]["upstream"]) == (0, "clock")
+    result = invoke("view", file, "assistant")
+    tokens = sum(each["tokens"] for each in seen)
+    assert f"{len(tools)} tools" in result.stderr and f"about {tokens:,} tokens; with" in result.stderr
+
+
 def test_all_views_are_compared(invoke: Invoke, file: str) -> None:
     rows = [json.loads(line) for line in invoke("view", file, "--json").stdout.splitlines()]
     assert [row["view"] for row in rows] == ["", "time", "reading"]

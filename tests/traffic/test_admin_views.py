@@ -109,6 +109,16 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
         }  # fmt: skip
 
 
+async def test_tools_that_are_searched_take_the_tokens_of_two():
+    servers = {"docs": ScriptedServer(tools=TOOLS), "more": ScriptedServer(tools=TOOLS)}
+    async with listening(servers=servers, views={"all": View(tools="search"), "reading": READING}) as here:
+        assert [view["is_searched"] for view in (await get(here, "/api/views"))["views"]] == [True, False]
+        (count, _) = (await get(here, "/api/views/counts"))["counts"].values()
+        shown = listing.AccessControl(None, *listing.shown_by(here.world.mux.config))
+        two = listing.look_at_search(ANYONE.within("all"), shown)
+        assert (count["tools"], count["tokens"]) == (2 + 2 * len(TOOLS), sum(each.tokens for each in two))
+
+
 async def test_an_upstream_that_does_not_answer_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listing, "COUNT_SECONDS", 0.5)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from mcpmux.config import Config
 from mcpmux.config.listener import HttpListener, Listeners
-from mcpmux.config.views import Selector, View
+from mcpmux.config.views import SEARCH, Selector, View
 from mcpmux.traffic.admin.route import HttpExchange, Route
 
 _HINTS = {
@@ -37,7 +37,10 @@ class OverrideState(msgspec.Struct, frozen=True):
 
 
 class ViewState(msgspec.Struct, frozen=True):
-    """One view. `places`: where its clients connect. `include` and `exclude`: selectors in words."""
+    """One view. `places`: where its clients connect. `include` and `exclude`: selectors in words.
+
+    `is_searched`: clients search its tools, and are shown two in place of all.
+    """
 
     name: str
     places: list[str]
@@ -45,6 +48,7 @@ class ViewState(msgspec.Struct, frozen=True):
     include: list[str]
     exclude: list[str]
     overrides: list[OverrideState]
+    is_searched: bool
 
 
 class ViewsState(msgspec.Struct, frozen=True):
@@ -101,6 +105,7 @@ def _describe(name: str, view: View, listeners: Listeners) -> ViewState:
         list(map(in_words, view.include)),
         list(map(in_words, view.exclude)),
         [OverrideState(each.upstream, each.kind, each.name, each.rename) for each in view.overrides],
+        view.tools == SEARCH,
     )
 
 

@@ -77,7 +77,8 @@ export class Views extends Polled {
       h("dl", { class: "facts" }, numbers(count)),
       h("dl", { class: "selection" }, fact("For", view.principals.length ? view.principals.join(", ") : "everybody"),
         fact("Has", list(view.include.length ? view.include : ["everything"])),
-        view.exclude.length ? fact("But not", list(view.exclude)) : ""),
+        view.exclude.length ? fact("But not", list(view.exclude)) : "",
+        view.is_searched ? fact("Tools", "are searched: a list has only find_tools and call_tool") : ""),
       view.overrides.length ? this.overrides(view) : h("p", { class: "hint" }, "It overrides nothing."));
   }
 
