@@ -22,6 +22,7 @@ from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
 from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers
+from mcpmux.app.unmatched import watch_names
 from mcpmux.config import Config
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ async def serve(
                 shown = observers.view(mux), observers.views_of(mux), observers.metrics_of(mux)
                 more = mux.certificates, control, stopping, announce
                 await clients.start(observers.serve_admin, *shown, *more)
+            clients.start_soon(watch_names, mux, stopping)
             settle_memory()
             await stopping.wait()
             mux.hub.close()

@@ -17,6 +17,7 @@ import trio
 
 from mcpmux.app import Mux, open_mux
 from mcpmux.app.listeners import check_listeners
+from mcpmux.app.unmatched import Listed, find_unmatched_names, look_into
 from mcpmux.cli import console
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
@@ -25,15 +26,14 @@ from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
-from mcpmux.mux.override import overrides_of
-from mcpmux.mux.view import find_unmatched, selection_of
+from mcpmux.mux.view import selection_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_any, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.merger import LEFT_OUT, walk, walk_pages
+from mcpmux.runtime.merger import LEFT_OUT, walk_pages
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 # What servers list, as tables.
@@ -130,31 +130,21 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
 async def examine_all(config: Config) -> tuple[list[Finding], list[str]]:
     """Examine all upstreams at the same time. Findings in configuration order, and warnings about views."""
     findings: dict[str, Finding] = {}
-    names: dict[str, dict[str, list[str]]] = {}
-    schemas: dict[str, dict[str, dict[str, Any]]] = {}
+    listed: dict[str, Listed] = {}
     async with (
         console.show_activity(f"connecting to {len(config.upstreams)} upstreams"),
         open_mux(config) as mux,
         trio.open_nursery() as nursery,
     ):
         for upstream in mux.upstreams.values():
-            nursery.start_soon(examine, upstream, findings, names, schemas)
+            nursery.start_soon(examine, upstream, findings, listed)
     found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
-    upstreams = config.enabled.values()
-    warnings = list(find_unmatched(config.views, upstreams, names))
-    for view, overrides in overrides_of(config.views, upstreams).items():
-        place = f"views.{view}" if view else "upstreams"
-        warnings += overrides.find_misplaced(place, names)
-        warnings += overrides.find_bad_parameters(place, schemas)
-    return found, list(dict.fromkeys(warnings))
+    names = {name: each.names for name, each in listed.items()}
+    schemas = {name: each.schemas for name, each in listed.items()}
+    return found, find_unmatched_names(config, names, schemas)
 
 
-async def examine(
-    upstream: Upstream,
-    findings: dict[str, Finding],
-    names: dict[str, dict[str, list[str]]],
-    schemas: dict[str, dict[str, dict[str, Any]]],
-) -> None:
+async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict[str, Listed]) -> None:
     """Find out about one upstream, and what it lists."""
     await upstream.settled()
     facts = upstream.facts
@@ -162,26 +152,15 @@ async def examine(
         findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble)
         return
     counts: dict[str, int] = {}
-    listed: dict[str, list[str]] = {}
     selection = selection_of([upstream.config])
     error = None
     try:
-        for kind, (method, _, _) in KINDS.items():
-            if facts.offers(m.LISTS[method].capability):
-                pages = (await walk(upstream, Call(method, {}, {}))).pages
-                texts = [text for page in pages for text in page.texts]
-                listed[kind] = [text for text in texts if text is not None]
-                if method == m.TOOLS_LIST:
-                    items = [decode_fields(item) for page in pages for item in page.items]
-                    schemas[upstream.name] = {
-                        text: _decoded(item, "inputSchema", dict)
-                        for text, item in zip(texts, items, strict=True)
-                        if text is not None
-                    }
-                counts[kind] = len(texts)
-                if selection is not None:
-                    counts[kind] = sum(selection.shows(ANYONE, upstream.name, method, text) for text in texts)
-        names[upstream.name] = listed
+        listed[upstream.name] = await look_into(upstream)
+        for kind, texts in listed[upstream.name].texts.items():
+            counts[kind] = len(texts)
+            if selection is not None:
+                method = KINDS[kind].method
+                counts[kind] = sum(selection.shows(ANYONE, upstream.name, method, text) for text in texts)
     except RpcError as failure:
         error = failure.message
     seconds = upstream.connect_seconds

@@ -164,6 +164,7 @@ class NotificationHub:
         self._listeners: set[ClientOutbox] = set()
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
+        self.lists_changed = trio.Event()  # set and replaced whenever clients may have other lists
         self._updates: dict[tuple[str, str], None] = {}  # (session's key, own URI) to be told, oldest first
         self._update = trio.Event()
         self._closed = False
@@ -352,6 +353,7 @@ class NotificationHub:
                 outbox.close()
             for kind in kinds:
                 outbox.put(Event(kind, {}))
+        self._note_change()
 
     def _remind(self, outbox: ClientOutbox) -> None:
         """Something that a client still listens to may have changed, nobody knows any more what it was."""
@@ -394,6 +396,11 @@ class NotificationHub:
             self._change = trio.Event()
             for method, upstreams in changed.items():
                 self._tell_list(method, upstreams)
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self.lists_changed.set()
+        self.lists_changed = trio.Event()
 
     def _tell_list(self, method: str, upstreams: Collection[str] | None) -> None:
         """Apart from `_tell_lists`, which would keep the last client while it waits."""

@@ -21,6 +21,7 @@ from mcpmux.app.listeners import HandedConnections, Serving, make_gate, serve_li
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.observers import open_observers
 from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
+from mcpmux.app.unmatched import watch_names
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
 from mcpmux.config import Config
@@ -118,6 +119,8 @@ class Worker:
                 everything.start_soon(self._obey, handlers, folder, everything, name="control")
                 mux.hub.on_list_change = partial(self._control.post, "list changed", once=True)
                 await self._open_listeners(config, serving, clients)
+                if self._number == 1:  # one tells it for all
+                    clients.start_soon(watch_names, mux, self._stopping)
                 await self._control.send("ready")
                 settle_memory()
                 await self._stopping.wait()

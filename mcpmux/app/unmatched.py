@@ -1,0 +1,134 @@
+"""Names in views, overrides and selections that no server has: told by `check`, and in the log.
+
+Servers change. Whoever names something of theirs wants to hear when it is gone, or has got another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+import trio
+
+from mcpmux.app.mux import Mux
+from mcpmux.config import Config
+from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES, TOOLS
+from mcpmux.errors import RpcError
+from mcpmux.mux.override import Schemas, overrides_of
+from mcpmux.mux.pattern import matches, parse_glob
+from mcpmux.mux.view import KIND_OF_LIST, Names, find_unmatched
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import decode_any, decode_fields
+from mcpmux.runtime.merger import walk
+from mcpmux.runtime.upstreams.upstream import Upstream
+
+log = structlog.get_logger()
+
+TOLD_MOST: Final = 1000  # warnings that are remembered, so that each is told once
+
+
+class Listed(NamedTuple):
+    """What an upstream lists: names, URIs and templates by kind, None without one; input schemas by tool."""
+
+    texts: dict[str, list[str | None]]
+    schemas: dict[str, dict[str, Any]]
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        return {kind: [text for text in texts if text is not None] for kind, texts in self.texts.items()}
+
+
+async def look_into(upstream: Upstream, kinds: Collection[str] = KINDS) -> Listed:
+    """What a connected upstream lists of some kinds, as far as it has them at all. Raises RpcError."""
+    listed = Listed({}, {})
+    for method, page in m.LISTS.items():
+        kind = KIND_OF_LIST[method]
+        if kind not in kinds or upstream.facts is None or not upstream.facts.offers(page.capability):
+            continue
+        pages = (await walk(upstream, Call(method, {}, {}))).pages
+        listed.texts[kind] = [text for page in pages for text in page.texts]
+        for text, item in (
+            (text, item) for page in pages for text, item in zip(page.texts, page.items, strict=True)
+        ):
+            if kind == TOOLS and text is not None:
+                schema = decode_any(decode_fields(item).get("inputSchema", b"null"))
+                listed.schemas[text] = schema if isinstance(schema, dict) else {}
+    return listed
+
+
+def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list[str]:
+    """A sentence for each name in the configuration that does not fit what upstreams list.
+
+    An upstream that is not in `names` may have anything.
+    """
+    upstreams = config.enabled.values()
+    found = list(find_unmatched(config.views, upstreams, names))
+    for view, overrides in overrides_of(config.views, upstreams).items():
+        place = f"views.{view}" if view else "upstreams"
+        found += overrides.find_misplaced(place, names)
+        found += overrides.find_bad_parameters(place, schemas)
+    return list(dict.fromkeys(found))
+
+
+def kinds_named(config: Config) -> dict[str, set[str]]:
+    """Of which upstreams the configuration names something, and of which kinds."""
+    named: dict[str, set[str]] = {name: set() for name in config.enabled}
+    for view in config.views.values():
+        for selector in (*view.include, *view.exclude):
+            if selector.name is None or selector.hints:
+                continue
+            glob = parse_glob(selector.upstream or "*")
+            for name in named:
+                if matches(glob, name):
+                    named[name].update(KINDS if selector.kind is None else (selector.kind,))
+        for override in view.overrides:
+            named.get(override.upstream, set()).add(override.kind)
+    for name, upstream in config.enabled.items():
+        named[name].update(override.kind for override in upstream.overrides)
+        if not upstream.tools.is_all:
+            named[name].add(TOOLS)
+        if RESOURCES in named[name]:  # it may be one that a template stands for
+            named[name].add(TEMPLATES)
+    return {name: kinds for name, kinds in named.items() if kinds}
+
+
+async def watch_names(mux: Mux, stopping: trio.Event) -> None:
+    """Log each name that upstreams do not have, when they come and when their lists change, until we stop."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch, mux)
+        await stopping.wait()
+        nursery.cancel_scope.cancel(reason="stopping")
+
+
+async def _watch(mux: Mux) -> None:
+    told: set[str] = set()
+    while True:
+        changed = mux.hub.lists_changed  # taken first, so that no change is missed
+        found = await _find_now(mux)
+        for problem in found:
+            if problem not in told:
+                log.warning("the configuration names what is not there", problem=problem)
+        told = set(found[:TOLD_MOST])
+        await changed.wait()
+
+
+async def _find_now(mux: Mux) -> list[str]:
+    config, names, schemas = mux.config, dict[str, dict[str, list[str]]](), dict[str, Mapping[str, Any]]()
+
+    async def look(upstream: Upstream, kinds: Collection[str]) -> None:
+        with trio.move_on_after(upstream.config.list_timeout):
+            await upstream.settled()
+            try:
+                listed = await look_into(upstream, kinds)
+            except RpcError:
+                return  # nothing can be said of it
+            if upstream.facts is not None:
+                names[upstream.name], schemas[upstream.name] = listed.names, listed.schemas
+
+    async with trio.open_nursery() as nursery:
+        for name, kinds in kinds_named(config).items():
+            if name in mux.upstreams:
+                nursery.start_soon(look, mux.upstreams[name], kinds)
+    return find_unmatched_names(config, names, schemas)
