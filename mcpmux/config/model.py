@@ -319,19 +319,28 @@ class Config(Settings):
         if not self.enabled:
             problems.append(NO_UPSTREAM)
         names = [upstream.name for upstream in self.upstreams]
-        for number, rule in enumerate(self.access):
-            for name in filter(is_name, rule.upstreams):
-                if name not in names:  # a misspelt name denies nothing
-                    close = closest(name, names)
-                    hint = "" if close is None else f"; did you mean `{close}`?"
-                    text = f"`upstreams`: there is no upstream of one of these names{hint}"
-                    problems.append(f"access[{number}]: {text}")
-        problems += find_mistakes(self.views, names, self.listeners)
-        for upstream in self.upstreams:
-            pairs = [(upstream.name, each) for each in upstream.overrides]
-            problems += [f"upstreams.{upstream.name}.{text}" for text in find_clashing(pairs)]
+        problems += find_misnamed(self.access, self.views, self.listeners, names)
         if problems:
             raise ConfigError(problems)
+
+
+def find_misnamed(
+    access: Sequence[AccessRule | None],
+    views: Mapping[str, View | None],
+    listeners: Listeners,
+    names: Sequence[str],
+) -> Iterator[str]:
+    """Yields every mistake in settings that only shows beside the `names` of the upstreams.
+
+    None stands for what has mistakes of its own.
+    """
+    for number, rule in enumerate(access):
+        for name in filter(is_name, rule.upstreams if rule is not None else ()):
+            if name not in names:  # a misspelt name denies nothing
+                close = closest(name, names)
+                hint = "" if close is None else f"; did you mean `{close}`?"
+                yield f"access[{number}]: `upstreams`: there is no upstream of one of these names{hint}"
+    yield from find_mistakes(views, names, listeners)
 
 
 def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, str]]:
@@ -341,6 +350,7 @@ def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, str]]:
     prefixes = Counter(upstream.prefix for upstream in upstreams)
     for upstream in upstreams:
         name, prefix = upstream.name, upstream.prefix
+        yield from ((name, text) for text in find_clashing([(name, each) for each in upstream.overrides]))
         if names[name] > 1:
             yield name, "another upstream has the same name"
         elif prefixes[prefix] > 1 and not prefix:

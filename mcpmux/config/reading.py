@@ -21,8 +21,17 @@ import attrs
 from mcpmux.config.expansion import expand
 from mcpmux.config.layout import SCHEMA, UPSTREAMS, find_clashes, lay_out, make_upstream
 from mcpmux.config.listener import LISTENER_KEYS, parse_listener
-from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts
-from mcpmux.config.report import ELSEWHERE, InvalidValue, KeyPath, Report, closest, invalid_value, suggest
+from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts, find_misnamed
+from mcpmux.config.report import (
+    ELSEWHERE,
+    InvalidValue,
+    KeyPath,
+    Report,
+    closest,
+    format_path,
+    invalid_value,
+    suggest,
+)
 from mcpmux.config.scalars import Scalar
 from mcpmux.errors import ConfigError
 
@@ -62,8 +71,22 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
     paths = {entry.name: entry.path for entry in entries}
     for name, text in find_conflicts(upstreams):
         report.add(paths[name], text)
+    told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
+    for text in find_misnamed(told.access, told.views, told.listeners, list(paths)):
+        report.add((), f"{format_path(path)}.{text}" if path else text)
     report.raise_if_any()
     return Config(upstreams=tuple(upstreams), **attrs.asdict(settings, recurse=False))
+
+
+def _sound_settings(raw: object, path: KeyPath, environ: Mapping[str, str]) -> Settings:
+    """The settings, in which there are mistakes, with None in the place of what has them."""
+    reader, values = Reader(environ, Report("")), {}
+    for name, field in attrs.fields_dict(attrs.resolve_types(Settings)).items():
+        if isinstance(raw, Mapping) and name in raw:
+            values[name] = reader.read_sound(field.type, raw[name], (*path, name))
+            if isinstance(values[name], dict):
+                values[name].pop(None, None)  # a key that is no name
+    return Settings(**{name: value for name, value in values.items() if value is not None})
 
 
 # From parsed tables to attrs values.
@@ -93,6 +116,13 @@ class Reader:
         except InvalidValue as mistake:
             self._report.add(path, str(mistake))
         return value if len(self._report.problems) == before else None
+
+    def read_sound(self, type_: Any, raw: object, path: KeyPath) -> Any:
+        """The same with None in the place of items of lists and mappings that have mistakes."""
+        try:
+            return self._read(type_, raw, path)
+        except InvalidValue:
+            return None
 
     def _read(self, type_: Any, raw: Any, path: KeyPath) -> Any:
         type_, scalar = find_scalar(type_)

@@ -164,9 +164,16 @@ class View:
             )
 
 
-def find_mistakes(views: Mapping[str, View], upstreams: Sequence[str], listeners: Listeners) -> Iterator[str]:
-    """Yields every mistake about views that only shows beside the upstreams and listeners."""
+def find_mistakes(
+    views: Mapping[str, View | None], upstreams: Sequence[str], listeners: Listeners
+) -> Iterator[str]:
+    """Yields every mistake about views that only shows beside the upstreams and listeners.
+
+    None stands for a view that has mistakes of its own.
+    """
     for name, view in views.items():
+        if view is None:
+            continue
         for key, selectors in (("include", view.include), ("exclude", view.exclude)):
             for number, selector in enumerate(selectors):
                 if not any(fnmatchcase(upstream, selector.upstream or "*") for upstream in upstreams):

@@ -116,3 +116,41 @@ def test_mistakes_are_told_with_their_place(text, expected):
     assert len(told) == len(expected)
     for problem, beginning in zip(told, expected, strict=True):
         assert beginning in problem
+
+
+def test_all_mistakes_are_told_at_once():
+    told = problems_of(
+        """
+        [upstreams.docs]
+        command = "docs"
+        overrides = [{ name = "x", title = "X" }, { name = "x", title = "Y" }]
+        [upstreams.bad]
+        command = 1
+        [[access]]
+        effect = "alow"
+        [[access]]
+        effect = "allow"
+        upstreams = ["dosc"]
+        [views."no path"]
+        tools = "search"
+        [views.empty]
+        [views.a]
+        include = [{ upstream = "dosc" }, { upstream = "bad" }]
+        overrides = [{ upstream = "docs", name = "x", rename = "y" }, { upstream = "docs", name = "y" }]
+        [listeners]
+        stdio_view = "emty"
+        tcp = [{ port = 1, view = "empty" }]
+        """
+    )
+    assert [problem.partition(": ")[0] for problem in told] == [
+        "access[0].effect",
+        'views."no path"',
+        "views.empty",
+        "upstreams.bad.command",
+        "upstreams.docs",
+        "upstreams.docs",
+        "access[1]",
+        "views.a.include[0].upstream",
+        "views.a.overrides[0].rename",
+        "listeners.stdio_view",
+    ]
