@@ -1,11 +1,10 @@
-"""mcpmux as host apps use it: started by a real client as the README says, and with the app's own file."""
+"""mcpmux as host apps use it: started by a real client with files of the README, and of the app."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -44,23 +43,19 @@ def call(name: str, **arguments: object) -> tuple[str, Json]:
     return "tools/call", {"name": name, "arguments": arguments}
 
 
-@by_each_client
-def test_the_file_and_the_command_of_the_readme_serve_a_host_app(
-    tmp_path: Path, client: str, place: str
-) -> None:
+@pytest.mark.parametrize("client", [pytest.param(*each.values[:1], marks=each.marks) for each in CLIENTS])
+def test_the_files_of_the_readme_serve_a_host_app(tmp_path: Path, client: str) -> None:
     (file,) = re.findall(r"^```toml\n(# mcpmux\.toml\n.*?)^```", README, re.DOTALL | re.MULTILINE)
-    (line,) = re.findall(r"^mcpmux serve mcpmux\.toml --stdio .*", README, re.MULTILINE)
+    (host_file,) = re.findall(r"^```json\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     (tmp_path / "mcpmux.toml").write_text(file)
     (tmp_path / "node_modules").symlink_to(npm_env("servers"))  # where npx looks first
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("# A\n")
     # The file's other server is an example: without a proxy that works, nobody looks for it.
     env = {"HOME": str(tmp_path), "SEARCH_TOKEN": "t", "HTTPS_PROXY": NOWHERE, "npm_config_offline": "true"}
-    command, *args = shlex.split(line, comments=True)
-    host_file = json.dumps({place: {"mcpmux": {"command": command, "args": args, "env": env}}})
-
+    server = json.loads(host_file.replace("/home/you", str(tmp_path)))["mcpServers"]["mcpmux"]
     asking = [call("docs__read_text_file", path=str(tmp_path / "docs" / "a.md"))]
-    started = start(json.loads(host_file)[place]["mcpmux"], tmp_path)
+    started = start({**server, "env": env}, tmp_path)
     seen = see(WALKERS[client], {"mcpmux": {"command": started, "read": True, "asking": asking}})["mcpmux"]
     assert (seen["server"], seen["revision"]) == ("mcpmux", WALKERS[client].revision)
     assert {owner_of_name(tool["name"]) for tool in seen["tools"]} == {"docs"}
