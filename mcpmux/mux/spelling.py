@@ -33,7 +33,9 @@ STAR = "\ue000"
 DECODE_LIMIT = 3  # rounds; a URI in which something is left to decode after them is not clear
 LENGTH_LIMIT = 8192  # characters of a URI that has several readings: bounds the time that they take
 
-_PLAIN_HEAD = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:(?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?=/))?|file://(?=/)")
+_PLAIN_HEAD = re.compile(
+    r"[a-z][a-z0-9+.-]*://(?=/)|(?!file:)[a-z][a-z0-9+.-]*:(?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?=/))?"
+)
 _ODD = re.compile(rf"[%\\?#{STAR}\x00-\x20\x7f]|//|(?:^|/)\.{{1,2}}(?:/|$)")
 _SCHEME = re.compile(rf"([A-Za-z{STAR}][A-Za-z0-9+.\-{STAR}]*):")
 _TAIL = re.compile(r"[?#]")
@@ -70,7 +72,7 @@ def is_plain(uri: str) -> bool:
     head = _PLAIN_HEAD.match(uri)
     if head is None:
         return ":" not in uri and _ODD.search(uri) is None
-    return _ODD.search(uri, head.end()) is None
+    return _ODD.search(uri[head.end() :]) is None  # where its `^` fits
 
 
 def readings_of(uri: str) -> Iterator[tuple[Way | None, str]]:
@@ -186,14 +188,19 @@ class Target:
         self._is_uri = is_uri
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether its only reading is the text as it is written."""
+        return not self._is_uri or is_plain(self._marked)
+
+    @cached_property
     def is_clear(self) -> bool:
         """Whether all its readings are known."""
-        return not self._is_uri or is_clear(self._marked)
+        return self.is_plain or is_clear(self._marked)
 
     @cached_property
     def readings(self) -> list[tuple[Way | None, str]]:
         """Every way to read it, with what it is then."""
-        if not self._is_uri or not self.is_clear:
+        if self.is_plain or not self.is_clear:
             return [(None, self._marked)]
         return list(dict.fromkeys(readings_of(self._marked)))
 
@@ -205,6 +212,8 @@ class Target:
 
     def is_in(self, glob: TargetGlob) -> bool:
         """Whether the glob fits it, or all that a template stands for, in every reading."""
+        if self.is_plain:
+            return matches(glob.glob, self._marked)
         return self.is_clear and all(matches(glob.read(way), text) for way, text in self.readings)
 
     def may_be_in(self, glob: TargetGlob) -> bool:
@@ -215,7 +224,8 @@ class Target:
             meant = [tuple(text.split(STAR)) for _, text in self.readings]
             return any(may_meet(each, own) for own in meant for each in glob.broadly)
         globs = glob.broadly if self._is_uri else (glob.glob,)
-        return any(matches(each, text) for text in self._broadly for each in globs)
+        texts = (self._marked,) if self.is_plain else self._broadly
+        return any(matches(each, text) for text in texts for each in globs)
 
 
 class TargetGlob:

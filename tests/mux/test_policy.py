@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 from itertools import product
 from urllib.parse import unquote, urlsplit
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from mcpmux.config import AccessRule
 from mcpmux.mux.pattern import matches, matches_template, may_meet, parse_glob
 from mcpmux.mux.policy import NO_RULE, Policy, policy_of
-from mcpmux.mux.spelling import is_plain, readings_of
+from mcpmux.mux.spelling import BOTH, CUTS, Way, is_plain, read, readings_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
 
@@ -259,10 +260,15 @@ def test_a_denied_folder_cannot_be_entered(start, path):
 @given(st.sampled_from(STARTS), paths)
 def test_a_plain_uri_has_one_reading(start, path):
     uri = start + path
-    everything = {text for _, text in readings_of(uri)}
-    assert uri in everything
+    assert uri in {text for _, text in readings_of(uri)}
     if is_plain(uri):
-        assert everything == {uri}
+        ways = itertools.starmap(Way, itertools.product(range(3), CUTS, BOTH, BOTH, BOTH))
+        assert {read(uri, way) for way in ways} == {uri}
+
+
+@pytest.mark.parametrize("uri", ["memo:./s", "memo:../s", "memo:..", "memo:s/..", "./s", "memo:///./s"])
+def test_a_uri_with_dot_segments_has_several_readings(uri):
+    assert not is_plain(uri)
 
 
 ODD = [
