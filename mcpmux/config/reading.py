@@ -53,7 +53,8 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
     origin, is_json, document = read_document(source, stdin)
     report, unheeded = Report(origin), Report(origin)
     entries, raw_settings, path = lay_out(document, report, is_json=is_json)
-    if not report.problems and all(entry.is_disabled for entry in entries):
+    is_laid_out = not report.problems
+    if is_laid_out and all(entry.is_disabled for entry in entries):
         keys = [] if path else [key.lower() for key in document if key != UPSTREAMS]
         # There will be a mistake about a misspelt key of the upstreams, which says enough.
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
@@ -71,9 +72,10 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
     paths = {entry.name: entry.path for entry in entries}
     for name, text in find_conflicts(upstreams):
         report.add(paths[name], text)
-    told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
-    for text in find_misnamed(told.access, told.views, told.listeners, list(paths)):
-        report.add((), f"{format_path(path)}.{text}" if path else text)
+    if is_laid_out:
+        told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
+        for text in find_misnamed(told.access, told.views, told.listeners, list(paths)):
+            report.add((), f"{format_path(path)}.{text}" if path else text)
     report.raise_if_any()
     return Config(upstreams=tuple(upstreams), **attrs.asdict(settings, recurse=False))
 
@@ -86,6 +88,8 @@ def _sound_settings(raw: object, path: KeyPath, environ: Mapping[str, str]) -> S
             values[name] = reader.read_sound(field.type, raw[name], (*path, name))
             if isinstance(values[name], dict):
                 values[name].pop(None, None)  # a key that is no name
+    if values.get("views", {}) is None:
+        values.pop("listeners", None)  # which may name some
     return Settings(**{name: value for name, value in values.items() if value is not None})
 
 

@@ -154,3 +154,19 @@ def test_all_mistakes_are_told_at_once():
         "views.a.overrides[0].rename",
         "listeners.stdio_view",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (f"views = 3\n{DOCS}[listeners]\nstdio_view = 'v'", "views"),
+        ("upstreams = 3\n[views.v]\ninclude = [{ upstream = 'docs' }]", "upstreams"),
+        (
+            f"{DOCS}[upstreams.'a b']\ncommand = 'x'\n[views.v]\ninclude = [{{ upstream = 'ab' }}]",
+            "upstreams",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_not_told_as_missing_elsewhere(text, place):
+    (problem,) = problems_of(text)
+    assert problem.startswith(place)
