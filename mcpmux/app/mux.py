@@ -97,9 +97,17 @@ class Mux:
         self.tasks = Tasks(self.hub.personal, registry.client, self._access, nursery)
         seal = CursorSeal(_key_of(config))
         self.merger = Merger(registry, seal, merging, self.tasks.hides, self._access, self.store)
-        self.router = Router(registry, self._namespace, self.merger, self.hub, self.tasks, self._access)
+        self.router = Router(
+            registry,
+            self._namespace,
+            self.merger,
+            self.hub,
+            self.tasks,
+            self._access,
+            StateSeal(_key_of(config)),
+        )
         self.router.present_itself(server_info, config.identity.instructions)
-        self.service = MuxService(self.router, self.hub, tap, StateSeal(_key_of(config)), mark)
+        self.service = MuxService(self.router, self.hub, tap, mark)
 
     def _adopt(self, config: Config) -> None:
         self._settings = config.enabled

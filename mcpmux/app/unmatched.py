@@ -20,13 +20,14 @@ from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.view import KIND_OF_LIST, Names, find_unmatched
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import decode_any, decode_fields
+from mcpmux.protocol.envelope import decode_fields, value_of
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 
-TOLD_MOST: Final = 1000  # warnings that are remembered, so that each is told once
+TOLD_MOST: Final = 1000  # warnings; each is told once
+PAUSE_SECONDS: Final = 60.0  # between two looks, however often servers say that their lists have changed
 
 
 class Listed(NamedTuple):
@@ -53,7 +54,7 @@ async def look_into(upstream: Upstream, kinds: Collection[str] = KINDS) -> Liste
             (text, item) for page in pages for text, item in zip(page.texts, page.items, strict=True)
         ):
             if kind == TOOLS and text is not None:
-                schema = decode_any(decode_fields(item).get("inputSchema", b"null"))
+                schema = value_of(decode_fields(item).get("inputSchema"))
                 listed.schemas[text] = schema if isinstance(schema, dict) else {}
     return listed
 
@@ -103,14 +104,16 @@ async def watch_names(mux: Mux, stopping: trio.Event) -> None:
 
 
 async def _watch(mux: Mux) -> None:
-    told: set[str] = set()
+    config, told = mux.config, set[str]()
     while True:
         changed = mux.hub.lists_changed  # taken first, so that no change is missed
-        found = await _find_now(mux)
-        for problem in found:
-            if problem not in told:
+        if mux.config is not config:
+            config, told = mux.config, set()
+        for problem in await _find_now(mux):
+            if problem not in told and len(told) < TOLD_MOST:
+                told.add(problem)
                 log.warning("the configuration names what is not there", problem=problem)
-        told = set(found[:TOLD_MOST])
+        await trio.sleep(PAUSE_SECONDS)
         await changed.wait()
 
 

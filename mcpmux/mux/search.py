@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mcpmux.errors import McpmuxError
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_any, decode_fields, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, first_byte, raw, text_of, value_of
 from mcpmux.protocol.raw_json import Fields, Raw
 
 FIND_TOOLS: Final = "find_tools"
@@ -22,7 +22,8 @@ CALL_TOOL: Final = "call_tool"
 
 USUAL: Final = 5  # tools that are given for a question when nothing is said
 MOST: Final = 20
-QUERY_WORDS: Final = 64  # of one question that are looked for
+QUERY_LENGTH: Final = 2000  # characters of one question that are looked at
+QUERY_WORDS: Final = 64  # of them that are looked for
 
 _FIND: Final[Mapping[str, Any]] = {
     "name": FIND_TOOLS,
@@ -66,7 +67,7 @@ class BadQuestion(McpmuxError):
 def read_question(arguments: Raw) -> tuple[str, int]:
     """The query and the limit in the arguments of `find_tools`. Raises BadQuestion."""
     members = _members(arguments, FIND_TOOLS, ("query", "limit"))
-    query, limit = text_of(members.get("query")), decode_any(members.get("limit", raw(USUAL)))
+    query, limit = text_of(members.get("query")), value_of(members.get("limit", raw(USUAL)))
     if not query or not query.strip():
         raise BadQuestion(f"{FIND_TOOLS} needs a `query`: what the tool is to do, in a few words")
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
@@ -79,7 +80,7 @@ def read_call(arguments: Raw) -> Fields:
     members = _members(arguments, CALL_TOOL, ("name", "arguments"))
     if text_of(members.get("name")) is None:
         raise BadQuestion(f"{CALL_TOOL} needs a `name`, as {FIND_TOOLS} gives it")
-    if not isinstance(decode_any(members.get("arguments", EMPTY_OBJECT)), dict):
+    if first_byte(members.get("arguments", EMPTY_OBJECT)) not in (b"{", b"n"):  # null is let through, too
         raise BadQuestion(f"`arguments` of {CALL_TOOL} must be an object")
     return members
 
@@ -110,24 +111,30 @@ _EMPTY_WORDS: Final = frozenset(_EMPTY.split())
 
 
 class Index:
-    """Tools that can be searched. It is never changed."""
+    """Tools that can be searched, by their places. Adding a hundred takes some milliseconds."""
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """`tools`: as a list has them."""
         import sqlite3
 
+        self._count = 0
         self._texts = sqlite3.connect(":memory:")
         self._texts.execute(
             "CREATE VIRTUAL TABLE tools USING fts5(name, title, about, takes, tokenize = porter)"
         )
-        rows = ((place, *map(_spaced, _texts_of(tool))) for place, tool in enumerate(tools))
+        self.add(tools)
+
+    def add(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        """Add tools behind those that there are."""
+        rows = ((place, *map(_spaced, _texts_of(tool))) for place, tool in enumerate(tools, self._count))
         self._texts.executemany(
             "INSERT INTO tools (rowid, name, title, about, takes) VALUES (?, ?, ?, ?, ?)", rows
         )
+        self._count += len(tools)
 
     def find(self, question: str, most: int) -> list[int]:
         """The places of the tools that fit a question, at most so many, the best one first."""
-        words = list(dict.fromkeys(_WORD.findall(_spaced(question).lower())))
+        words = list(dict.fromkeys(_WORD.findall(_spaced(question[:QUERY_LENGTH]).lower())))
         words = [word for word in words if word not in _EMPTY_WORDS][:QUERY_WORDS] or words[:QUERY_WORDS]
         if not words:
             return []

@@ -20,7 +20,7 @@ A view permits nothing: an exchange in a view must be allowed by the Policy, too
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from mcpmux.config import Upstream
 from mcpmux.config.report import closest
@@ -61,28 +61,30 @@ class Rules(Protocol):
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool: ...
 
 
-class _Selected(NamedTuple):
-    """What a view has of one kind of an upstream's things: what `included` fits and `excluded` does not."""
+class _Selected:
+    """What a view has of one kind of an upstream's things: what `included` fits and `excluded` does not.
 
-    included: Sequence[TargetGlob]
-    excluded: Sequence[TargetGlob]
-    is_unknown: bool = False  # tools have to be learned first
+    `is_all`: it is everything, so that nothing has to be known of a thing. `is_possible`: something may be
+    selected. `decided`: what is remembered, by the text of the target.
+    """
+
+    __slots__ = ("decided", "excluded", "included", "is_all", "is_possible")
+
+    def __init__(
+        self, included: Sequence[TargetGlob], excluded: Sequence[TargetGlob], *, is_unknown: bool = False
+    ) -> None:
+        """`is_unknown`: tools have to be learned first."""
+        self.included = included
+        self.excluded = excluded
+        self.is_all = EVERYTHING in included and not excluded
+        self.is_possible = is_unknown or (bool(included) and EVERYTHING not in excluded)
+        self.decided: dict[str, Decision] = {}
 
     def has(self, target: Target) -> bool:
         """Whether it is selected for sure."""
         if EVERYTHING not in self.included and not any(target.is_in(glob) for glob in self.included):
             return False
         return not any(target.may_be_in(glob) for glob in self.excluded)
-
-    @property
-    def is_all(self) -> bool:
-        """Whether it is everything, so that nothing has to be known of a thing."""
-        return EVERYTHING in self.included and not self.excluded
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether something may be selected."""
-        return self.is_unknown or (bool(self.included) and EVERYTHING not in self.excluded)
 
 
 EVERYTHING: Final = TargetGlob("*")
@@ -95,11 +97,12 @@ class Selection:
     def __init__(self, rule: str, view: View, kept: int = DECISIONS_KEPT) -> None:
         """`rule`: what is named when it refuses something. `kept`: how many decisions are remembered."""
         self._rule = rule
+        self._yes, self._no = Decision(True, rule), Decision(False, rule)
         self._view = view
         self._kept = kept
+        self._remembered = 0
         self._principals = tuple(map(parse_glob, view.principals))
         self._known: dict[tuple[str, str], _Selected] = {}  # by upstream and kind, which are configured
-        self._decided: dict[tuple[str, str, str], Decision] = {}
         self._hints: dict[str, Hints] = {}  # of the tools of upstreams
         self._asking = [each for each in (*view.include, *view.exclude) if each.hints]
 
@@ -118,11 +121,20 @@ class Selection:
         """Whether it goes by the annotations of an upstream's tools."""
         return any(_is_about(each, upstream, TOOLS) for each in self._asking)
 
+    @property
+    def goes_by_hints(self) -> bool:
+        """Whether it goes by the annotations of the tools of any upstream."""
+        return bool(self._asking)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is only for some principals."""
+        return bool(self._principals)
+
     def learn(self, upstream: str, hints: Hints) -> None:
         """An upstream's tools, with what their annotations come to."""
         self._hints[upstream] = hints
         self._known.pop((upstream, TOOLS), None)
-        self._decided.clear()
 
     def admits(self, principal: Principal) -> bool:
         """Whether the view exists for somebody."""
@@ -134,27 +146,31 @@ class Selection:
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
         """Whether `method` with `target`, in the upstream's own words, is in the view; None: unknown."""
-        if not isinstance(target, str):
-            return self._decide(upstream, method, target)
-        use = upstream, method, target
-        if (decision := self._decided.get(use)) is None:
-            if len(self._decided) >= self._kept:
-                self._decided.clear()
-            decision = self._decided[use] = self._decide(*use)
-        return decision
-
-    def _decide(self, upstream: str, method: str, target: str | Target | None) -> Decision:
-        if method not in _KINDS_OF_USE:
-            return Decision(self._has_all_of(upstream), self._rule)
-        kind = _KINDS_OF_USE[method][0]
+        kinds = _KINDS_OF_USE.get(method)
+        if kinds is None:
+            return self._yes if self._has_all_of(upstream) else self._no
+        kind = kinds[0]
         if isinstance(target, Target) and target.is_template:
             kind, target = TEMPLATES, Target(target.text)
         selected = self._readable(upstream) if kind == RESOURCES else self._selected(upstream, kind)
         if target is None or selected.is_all:
-            return Decision(selected.is_all, self._rule)
-        if isinstance(target, str):
-            target = Target(target, is_uri=method in NAMES_URIS)
-        return Decision(selected.has(target), self._rule)
+            return self._yes if selected.is_all else self._no
+        if not isinstance(target, str):
+            return self._yes if selected.has(target) else self._no
+        decision = selected.decided.get(target)
+        if decision is None:
+            self._make_room()
+            is_in = selected.has(Target(target, is_uri=method in NAMES_URIS))
+            decision = selected.decided[target] = self._yes if is_in else self._no
+        return decision
+
+    def _make_room(self) -> None:
+        """One more decision is to be remembered."""
+        if self._remembered >= self._kept:
+            self._remembered = 0
+            for selected in self._known.values():
+                selected.decided.clear()
+        self._remembered += 1
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
         """Whether something may be in the view for one of `methods`."""
@@ -202,8 +218,8 @@ class Selection:
     def _readable(self, upstream: str) -> _Selected:
         """The resources of an upstream that may be read: those that are selected, and those of templates."""
         if (readable := self._known.get((upstream, READABLE))) is None:
-            included, excluded, _ = self._selected(upstream, RESOURCES)
-            readable = _Selected([*included, *self._expansions(upstream)], excluded)
+            listed = self._selected(upstream, RESOURCES)
+            readable = _Selected([*listed.included, *self._expansions(upstream)], listed.excluded)
             self._known[upstream, READABLE] = readable
         return readable
 
@@ -225,7 +241,8 @@ class Selection:
         )
         if known is None and any(each.hints for each in (*included, *excluded)):
             included = [each for each in included if not each.hints]
-            return _Selected([glob for each in included for glob in _globs_of(each, {})], [EVERYTHING], True)
+            certain = [glob for each in included for glob in _globs_of(each, {})]
+            return _Selected(certain, [EVERYTHING], is_unknown=True)
         includes, excludes = (
             [glob for each in selectors for glob in _globs_of(each, known or {})]
             for selectors in (included, excluded)
@@ -312,7 +329,9 @@ def find_unmatched(views: Mapping[str, View], upstreams: Collection[Upstream], n
 
 
 def _missed(place: str, selector: Selector, about: Sequence[Upstream], names: Names) -> Iterator[str]:
-    if selector.name is None or selector.hints or any(each.name not in names for each in about):
+    if selector.name is None or selector.hints:
+        return
+    if not about or any(each.name not in names for each in about):
         return
     kinds = KINDS if selector.kind is None else (selector.kind,)
     known = [text for each in about for kind in kinds for text in names[each.name].get(kind, ())]

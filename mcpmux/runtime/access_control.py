@@ -10,7 +10,7 @@ A task belongs to the use of its tool, so it is remembered which tool made which
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import compress
 from operator import and_
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from mcpmux.mux.view import Hints, Rules, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_any, decode_fields, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of, value_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -52,6 +52,25 @@ NARROWINGS_KEPT: Final = 256  # made ready, with the views; a hostile client may
 DECISIONS_KEPT: Final = 64  # in one of them
 NOTHING: Final = Policy(())
 """For a view that is not there any more."""
+
+
+class InForce:
+    """What holds in a view, "" included: `rules` (None: everything is allowed), and what is shown otherwise.
+
+    `selection`: the view itself, however its client narrows it. `is_bound`: it is only for some principals.
+    `is_plain`: nothing has to be known of tools, and all have their own names.
+    """
+
+    __slots__ = ("is_bound", "is_plain", "overrides", "rules", "selection")
+
+    def __init__(
+        self, rules: Rules | None, selection: Selection | None = None, overrides: Overrides | None = None
+    ) -> None:
+        self.rules = rules
+        self.is_bound = selection is not None and selection.is_bound
+        self.is_plain = overrides is None and (selection is None or not selection.goes_by_hints)
+        self.selection = selection
+        self.overrides = overrides
 
 
 class AccessControl:
@@ -100,48 +119,48 @@ class AccessControl:
             self.forget_tools(None)  # for the schemas of others
         self.policy, self.views, self._common = policy, views, common
         whole = both(policy, common)
-        self._rules: dict[str, Rules | None] = {"": whole}
+        self._in_force = {"": InForce(whole, None, overrides.get(""))}
         self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
         for name, selection in views.items():
             for upstream, (hints, _) in self._learned.items():
                 selection.learn(upstream, hints)
-            self._rules[name] = both(whole, selection)
+            self._in_force[name] = InForce(both(whole, selection), selection, overrides.get(name))
         return frozenset(name for name in names if is_other or before.get(name) != views.get(name))
 
     def rules(self, principal: Principal) -> Rules | None:
         """What holds for somebody in its view; None when everything is allowed."""
-        try:
-            return self._rules[principal.view]
-        except KeyError:
-            return self._narrowed_rules(principal.view)
+        in_force = self._in_force.get(principal.view) or self._narrowed(principal.view)
+        if in_force.is_bound and in_force.selection is not None and not in_force.selection.admits(principal):
+            return NOTHING  # as it is not for its clients any more
+        return in_force.rules
 
-    def _narrowed_rules(self, view: str) -> Rules:
+    def is_plain(self, principal: Principal) -> bool:
+        """Whether tools have their own names in somebody's view, and nothing has to be known of them."""
+        return (self._in_force.get(principal.view) or self._narrowed(principal.view)).is_plain
+
+    def _narrowed(self, view: str) -> InForce:
         """What holds in a view that a client has narrowed; nothing is there if the view has gone."""
         name, _, narrowing = view.partition(NARROWED)
-        if not narrowing or name not in self._rules:
-            return NOTHING
+        whole = self._in_force.get(name)
+        if not narrowing or whole is None:
+            return InForce(NOTHING)
         narrowed = Selection(f"views.{view}", view_of(narrowing), DECISIONS_KEPT)
-        if len(self._rules) > NARROWINGS_KEPT:
-            self._rules = {each: rules for each, rules in self._rules.items() if NARROWED not in each}
-        self._rules[view] = rules = both(self._rules[name], narrowed) or NOTHING
-        return rules
-
-    def _selection(self, principal: Principal) -> Selection | None:
-        """The view that somebody is in, however its client narrows it."""
-        return self.views.get(principal.view.partition(NARROWED)[0])
+        if len(self._in_force) > NARROWINGS_KEPT:
+            self._in_force = {each: held for each, held in self._in_force.items() if NARROWED not in each}
+        found = InForce(both(whole.rules, narrowed), whole.selection, whole.overrides)
+        self._in_force[view] = found
+        return found
 
     def is_searched(self, principal: Principal) -> bool:
         """Whether somebody's view has its tools searched instead of listed."""
-        selection = self._selection(principal)
+        selection = (self._in_force.get(principal.view) or self._narrowed(principal.view)).selection
         return selection is not None and selection.is_searched
 
     # What clients are told in place of what upstreams say
 
     def overrides(self, principal: Principal) -> Overrides | None:
         """What holds for somebody in its view; None when nothing is overridden."""
-        if not self._overrides:
-            return None
-        return self._overrides.get(principal.view.partition(NARROWED)[0])
+        return (self._in_force.get(principal.view) or self._narrowed(principal.view)).overrides
 
     def own_name(self, call: Call, upstream: str, shown: str) -> str | None:
         """The upstream's name for the tool or prompt that the client of a call knows by a name.
@@ -165,8 +184,7 @@ class AccessControl:
         parameters = overrides.parameters(upstream, own) if overrides is not None else {}
         if not parameters:
             return None
-        schema = decode_any(self._schemas.get(upstream, {}).get(own, b"null"))
-        arguments = decode_any(sent)
+        schema, arguments = value_of(self._schemas.get(upstream, {}).get(own)), value_of(sent)
         if not isinstance(arguments, dict):
             raise RpcError(INVALID_PARAMS, 'Invalid params: "arguments" must be an object')
         try:
@@ -190,15 +208,17 @@ class AccessControl:
 
     # Tools that views select by their annotations
 
-    def has_to_learn(self, principal: Principal, upstream: str, now: float) -> bool:
-        """Whether the tools of an upstream have to be known before somebody's view decides about them."""
-        if not self.views and not self._overrides:
-            return False
-        selection, overrides = self._selection(principal), self.overrides(principal)
+    def has_to_learn(self, principal: Principal, upstream: str, clock: Callable[[], float]) -> bool:
+        """Whether the tools of an upstream have to be known before somebody's view decides about them.
+
+        `clock`: tells what time it is, as in `learn`.
+        """
+        in_force = self._in_force.get(principal.view) or self._narrowed(principal.view)
+        selection, overrides = in_force.selection, in_force.overrides
         goes_by_hints = selection is not None and selection.asks_hints(upstream)
         if not goes_by_hints and (overrides is None or not overrides.has_parameters(upstream)):
             return False
-        return upstream not in self._learned or self._learned[upstream][1] <= now
+        return upstream not in self._learned or self._learned[upstream][1] <= clock()
 
     def learn(self, upstream: str, hints: Hints, schemas: Mapping[str, Raw], until: float) -> None:
         """What is known of an upstream's tools, and until when that is good unless it is forgotten.

@@ -35,7 +35,7 @@ from mcpmux.protocol.codes import (
     UPSTREAM_TIMEOUT,
     UPSTREAM_UNAVAILABLE,
 )
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_any, decode_fields, members_of, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, members_of, raw, text_of, value_of
 from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST, TOOLS_LIST
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.access_control import AccessControl
@@ -171,7 +171,7 @@ TOOLS_KNOWN_SECONDS: Final = 60.0  # for which what was learned is good, as serv
 
 async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> None:
     """Learn what an upstream's tools are, if the view of a call has to know. Raises RpcError."""
-    if not access.has_to_learn(call.principal, upstream.name, trio.current_time()):
+    if not access.has_to_learn(call.principal, upstream.name, trio.current_time):
         return
     hints: dict[str, dict[str, bool]] = {}
     schemas: dict[str, Raw] = {}
@@ -182,7 +182,7 @@ async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> 
             for name, item in zip(page.texts, page.items, strict=True):
                 if name is not None:
                     fields = decode_fields(item)
-                    hints[name] = hints_of(decode_any(fields.get("annotations", b"null")))
+                    hints[name] = hints_of(value_of(fields.get("annotations")))
                     schemas[name] = fields.get("inputSchema", EMPTY_OBJECT)
         is_new = access.forgotten != before  # it may be known already that the list is another one
         until = -math.inf if is_new else trio.current_time() + TOOLS_KNOWN_SECONDS

@@ -21,6 +21,7 @@ from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.override import Overrides
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
+from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
@@ -32,8 +33,15 @@ from mcpmux.protocol.codes import (
     UPSTREAM_TIMEOUT,
     URL_ELICITATION_REQUIRED,
 )
-from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
-from mcpmux.protocol.input_requests import accepted_visits, elicitation_ids, offers, url_questions, visits_in
+from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw, text_of
+from mcpmux.protocol.input_requests import (
+    STATE,
+    accepted_visits,
+    elicitation_ids,
+    offers,
+    url_questions,
+    visits_in,
+)
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -48,7 +56,7 @@ from mcpmux.runtime.access_control import (
     no_task,
     one_of,
 )
-from mcpmux.runtime.calls import Client
+from mcpmux.runtime.calls import Client, unknown_state
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools, mention
 from mcpmux.runtime.notification_hub import NotificationHub
@@ -99,7 +107,10 @@ class Router:
         hub: NotificationHub,
         tasks: Tasks,
         access: AccessControl,
+        state_seal: StateSeal,
     ) -> None:
+        """`state_seal` binds the states of servers to the principals of their clients."""
+        self._state_seal = state_seal
         self._registry = registry
         self.access = access
         self.namespace = namespace  # replaced as a whole when the set of upstreams changes
@@ -108,7 +119,9 @@ class Router:
         self._tasks = tasks
         self._catalog = Catalog(registry)
         self._personal = hub.personal
-        self.search = ToolSearch(access, self._exchange, lambda result: self._signature.put_on(result))
+        self.search = ToolSearch(
+            access, self._exchange, merger.page, lambda result: self._signature.put_on(result)
+        )
         self._routes: dict[str, Route] = {
             m.DISCOVER: self._signed(self._discover),
             m.RESOURCES_READ: self._read,
@@ -126,6 +139,8 @@ class Router:
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
+        if STATE in call.params and not call.legacy:
+            call = self._with_own_state(call)
         if not self.access.is_open:
             if self.access.rules(call.principal) is not None:
                 self.access.check_spelling(call)
@@ -141,6 +156,27 @@ class Router:
         if route is None:
             raise no_method(call.method)
         return route(call, notify)
+
+    def _with_own_state(self, call: Call) -> Call:
+        """A modern client's call with its server's own state. Raises RpcError for another principal's."""
+        principal, state = call.principal.key, call.text(STATE)
+        if state is None or not principal:
+            return call
+        try:
+            own = self._state_seal.open(principal, state)
+        except ForeignState:
+            raise unknown_state() from None
+        return call.with_params({**call.params, STATE: raw(own)})
+
+    def _with_sealed_state(self, call: Call, result: Fields) -> Fields:
+        """The result of a call in which the server's state is bound to the principal of a modern client.
+
+        A legacy client is asked itself by whoever serves it, and gets no state.
+        """
+        principal, state = call.principal.key, text_of(result[STATE])
+        if state is None or not principal or call.legacy:
+            return result
+        return {**result, STATE: raw(self._state_seal.seal(principal, state))}
 
     def _signed(self, route: Route) -> Route:
         """A route whose results `_ask` has not signed."""
@@ -181,6 +217,8 @@ class Router:
             return await self._after_error(upstream, call, notify, error)
         if call.legacy and "inputRequests" in result:
             self._note_visits(upstream, call, result)
+        if STATE in result:
+            result = self._with_sealed_state(call, result)
         return self.access.sift_result(call, only, upstream.key, result)
 
     def _in_own_words(self, call: Call, only: str) -> Call:
@@ -222,6 +260,8 @@ class Router:
                 raise rewrite.expose_error(final, upstream.space) from None
         if call.legacy and "inputRequests" in result:
             self._note_visits(upstream, call, result)
+        if STATE in result:
+            result = self._with_sealed_state(call, result)
         return self._signature.put_on(rewrite.expose_result(call.method, result, upstream.space))
 
     async def _after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
@@ -409,12 +449,13 @@ class Router:
             return self._find_and_use(name, call, notify)
         owner, own = found
         if not self.access.is_open:
-            known = self.access.own_name(call, owner, own)
-            if known is None:
-                raise no_item(_NOUNS[call.method], name)
-            own = known
-            if self.access.has_to_learn(call.principal, owner, trio.current_time()):
-                return self._find_and_use(name, call, notify)
+            if not self.access.is_plain(call.principal):
+                known = self.access.own_name(call, owner, own)
+                if known is None:
+                    raise no_item(_NOUNS[call.method], name)
+                own = known
+                if self.access.has_to_learn(call.principal, owner, trio.current_time):
+                    return self._find_and_use(name, call, notify)
             rule = self.access.refused_by(call.principal, owner, call.method, own)
             if rule is not None:
                 raise as_refused(no_item(_NOUNS[call.method], name), rule)
@@ -541,7 +582,7 @@ class Router:
         names = [
             name
             for name in self._registry
-            if self.access.has_to_learn(call.principal, name, trio.current_time())
+            if self.access.has_to_learn(call.principal, name, trio.current_time)
         ]
 
         async def learn(name: str) -> None:

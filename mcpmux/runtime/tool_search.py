@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import trio
+
 from mcpmux.errors import RpcError
 from mcpmux.mux.search import (
     CALL_TOOL,
@@ -23,13 +25,15 @@ from mcpmux.mux.search import (
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Call, Exchange, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_any, encode, members_of, raw
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_list, encode, members_of, raw, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import LEFT_OUT, walk_pages
+from mcpmux.transports.inline import in_task
 
 INDEXES_KEPT: Final = 16  # of lists of tools; who may use other tools has another list
-GIVEN: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+INDEXED_AT_ONCE: Final = 100  # tools, which take less than ten milliseconds
+GIVEN: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution")
 """What is told of a tool that was found."""
 
 _ARGUMENTS: Final = "arguments"
@@ -38,10 +42,20 @@ _ARGUMENTS: Final = "arguments"
 class ToolSearch:
     """The two tools of such views."""
 
-    def __init__(self, access: AccessControl, exchange: Exchange, sign: Callable[[Fields], Fields]) -> None:
-        """`exchange` answers as if nothing were searched. `sign` marks results as those of mcpmux itself."""
+    def __init__(
+        self,
+        access: AccessControl,
+        exchange: Exchange,
+        list_tools: Exchange,
+        sign: Callable[[Fields], Fields],
+    ) -> None:
+        """`exchange` answers as if nothing were searched, `list_tools` gives a page of the list.
+
+        `sign` marks results as those of mcpmux itself.
+        """
         self._access = access
         self._exchange = exchange
+        self._list_tools = list_tools
         self._sign = sign
         self._indexes: dict[bytes, tuple[list[Any], Index]] = {}  # by the tools as they were listed
 
@@ -83,9 +97,9 @@ class ToolSearch:
             pages.append(bytes(page["tools"]))
             missing.update(members_of(members_of(page.get(META)).get(LEFT_OUT)))
 
-        await walk_pages(call.on_behalf(m.TOOLS_LIST, {}), self._exchange, see)
-        tools, index = self._index(pages)
-        found = [_given(tools[place]) for place in index.find(query, limit)]
+        await walk_pages(call.on_behalf(m.TOOLS_LIST, {}), self._list_tools, see)
+        tools, index = await self._index(pages)
+        found = [tools[place] for place in index.find(query, limit)]
         said: dict[str, Any] = {"tools": found}
         if not found:
             said["hint"] = (
@@ -96,17 +110,27 @@ class ToolSearch:
         result = {**_told(encode(said).decode()), "structuredContent": raw(said)}
         return {**result, META: raw({LEFT_OUT: missing})} if missing else result
 
-    def _index(self, pages: list[bytes]) -> tuple[list[Any], Index]:
+    async def _index(self, pages: list[bytes]) -> tuple[list[Any], Index]:
         """All tools, and where to find them: made when a list is another one than before."""
         key = b"\n".join(pages)
         known = self._indexes.pop(key, None)
         if known is None:
-            tools = [tool for page in pages for tool in decode_any(page) if isinstance(tool, dict)]
-            known = tools, Index(tools)
+            tools = [_readable(tool) for page in pages for tool in decode_list(page)]
+            known = tools, Index()
+            await in_task()
+            for start in range(0, len(tools), INDEXED_AT_ONCE):
+                known[1].add(tools[start : start + INDEXED_AT_ONCE])
+                await trio.lowlevel.checkpoint()
             if len(self._indexes) >= INDEXES_KEPT:
                 del self._indexes[next(iter(self._indexes))]
         self._indexes[key] = known
         return known
+
+
+def _readable(tool: Fields) -> dict[str, Any]:
+    """A tool without members that are no values, such as numbers that are too large."""
+    values = {key: value_of(tool[key]) for key in GIVEN if key in tool}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _list(call: Call) -> Fields:
@@ -118,7 +142,3 @@ def _list(call: Call) -> Fields:
 
 def _told(text: str) -> Fields:
     return {"resultType": raw("complete"), "content": raw([{"type": "text", "text": text}])}
-
-
-def _given(tool: dict[str, Any]) -> dict[str, Any]:
-    return {key: tool[key] for key in GIVEN if key in tool}

@@ -10,11 +10,12 @@ import structlog.testing
 import trio
 import trio.testing
 
-from mcpmux.app.unmatched import kinds_named, watch_names
+from mcpmux.app.unmatched import PAUSE_SECONDS, find_unmatched_names, kinds_named, watch_names
 from mcpmux.config import Config
 from mcpmux.config.model import ToolSelection
 from mcpmux.config.views import Override, Parameter, Selector, View, ViewOverride
 from tests.runtime.scripted import Json, ScriptedServer
+from tests.runtime.test_tool_search import RawTools
 from tests.runtime.world import World, open_world, upstream
 
 
@@ -39,7 +40,7 @@ async def watched(world: World) -> AsyncIterator[Callable[[], list[str]]]:
 
 
 async def settle() -> None:
-    await trio.sleep(10)  # of virtual time
+    await trio.sleep(2 * PAUSE_SECONDS)  # of virtual time
     await trio.testing.wait_all_tasks_blocked()
 
 
@@ -83,14 +84,49 @@ async def test_a_server_that_comes_late_is_looked_into_when_it_is_there(autojump
 async def test_a_new_configuration_is_looked_into(autojump_clock):
     docs = server(tool("search", **Q))
     async with open_world({"docs": docs}) as world, watched(world) as told:
-        before = len(docs.seen)
         await docs.send({"method": "notifications/tools/list_changed"})
         await settle()
-        assert told() == [] and len(docs.seen) == before  # nothing is named, so nothing is asked for
+        assert told() == [] and not docs.pages  # nothing is named, so nothing is asked for
         views = {"coding": View(include=(Selector(name="serach"),))}
         world.mux.apply(attrs.evolve(world.mux.config, views=views))
         await settle()
         assert told() == ["views.coding.include[0].name: nothing is called so; did you mean `search`?"]
+
+
+async def test_a_server_that_comes_and_goes_is_told_of_once(autojump_clock):
+    servers: dict[str, ScriptedServer | None] = {"docs": server(tool("look"))}
+    async with open_world(servers, views=VIEWS) as world, watched(world) as told:
+        for _ in range(3):
+            await world.kill("docs")
+            await trio.sleep(600)  # until it is back
+        assert len(told()) == len(set(told())) == 2
+
+
+async def test_a_server_whose_list_changes_when_it_is_read_is_not_read_all_the_time(autojump_clock):
+    docs = server()
+
+    async def answer(*_: object) -> Json:
+        await docs.send({"method": "notifications/tools/list_changed"})
+        return {"tools": [tool("search", **Q)]}
+
+    docs.handlers["tools/list"] = answer
+    async with open_world({"docs": docs}, views=VIEWS) as world, watched(world):
+        docs.seen.clear()
+        await trio.sleep(100 * PAUSE_SECONDS)
+        listed = [message for message in docs.seen if message.get("method") == "tools/list"]
+        assert 50 < len(listed) <= 100
+
+
+async def test_a_schema_that_cannot_be_read_ends_nothing(autojump_clock):
+    docs = RawTools(b'[{"name":"search","inputSchema":{"maximum":1e400}},{"name":"other"}]')
+    async with open_world({"docs": docs}, views=VIEWS) as world, watched(world) as told:
+        assert len(told()) <= 1  # the parameter may be there, or not
+
+
+def test_a_disabled_server_may_have_anything():
+    upstreams = (upstream("docs"), upstream("off", enabled=False))
+    views = {"one": View(include=(Selector(upstream="off", name="x"), Selector(upstream="docs")))}
+    assert find_unmatched_names(Config(upstreams=upstreams, views=views), {"docs": {}}, {}) == []
 
 
 def test_only_what_is_named_is_asked_for():

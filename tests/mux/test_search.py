@@ -86,6 +86,16 @@ def test_any_tools_can_be_searched(tools):
     Index(tools).find("text", 5)
 
 
+def test_a_long_question_is_cut_before_anything_is_done_with_it():
+    assert found("aB" * 1_000_000 + " read", MOST) == []
+
+
+def test_tools_that_are_added_have_the_next_places():
+    index = Index(TOOLS[:2])
+    index.add(TOOLS[2:])
+    assert index.find("huge", 1) == [3]
+
+
 def test_a_thousand_words_are_not_too_many():
     assert found("read " + " ".join(f"word{number}" for number in range(1000))) == ["files__read_text_file"]
 
@@ -119,7 +129,7 @@ def test_mistakes_in_a_question_are_told(arguments, sentence):
         ({}, "call_tool needs a `name`, as find_tools gives it"),
         ({"name": None}, "call_tool needs a `name`, as find_tools gives it"),
         ({"name": "x", "arguments": "{}"}, "`arguments` of call_tool must be an object"),
-        ({"name": "x", "arguments": None}, "`arguments` of call_tool must be an object"),
+        ({"name": "x", "arguments": []}, "`arguments` of call_tool must be an object"),
         ({"name": "x", "city": "y"}, "call_tool has no parameter 'city'; it takes name and arguments"),
     ],
 )

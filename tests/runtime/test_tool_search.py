@@ -251,6 +251,80 @@ async def test_a_tool_of_the_only_server_may_have_a_name_of_ours(autojump_clock)
             assert result["content"][0]["text"] == name
 
 
+class RawTools(ScriptedServer):
+    """Lists tools in bytes of its own; calls answer with their arguments as text."""
+
+    def __init__(self, tools: bytes, revision: str = MODERN) -> None:
+        super().__init__(revision, tools=[], capabilities={"tools": {"listChanged": True}})
+        self._tools = tools
+
+    async def _answer(self, message: Json, scope: trio.CancelScope) -> None:
+        if message["method"] == "tools/list":
+            more = b',"resultType":"complete","ttlMs":0,"cacheScope":"private"' if self.modern else b""
+            answer = b'{"jsonrpc":"2.0","id":%b,"result":{"tools":%b%b}}'
+            await self._pipe.send(answer % (json.dumps(message["id"]).encode(), self._tools, more))
+        else:
+            await super()._answer(message, scope)
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method != "tools/call":
+            return await super().handle(method, params, message)
+        result = {"content": [{"type": "text", "text": json.dumps(params.get("arguments"))}]}
+        return result | ({"resultType": "complete"} if self.modern else {})
+
+
+NO_VALUES = (b'{"maximum":1e400}', b'{"maximum":%b}' % (b"9" * 5000))
+
+
+@pytest.mark.parametrize("schema", NO_VALUES, ids=["exponent", "digits"])
+@pytest.mark.parametrize("prefix", ["x", ""])
+async def test_a_tool_with_a_schema_that_cannot_be_read_is_found_without_it(prefix, schema, autojump_clock):
+    server = RawTools(b'[{"name":"open","inputSchema":%b},{"name":"other"}]' % schema)
+    async with open_world({"x": server}, views=ALL, settings={"x": {"prefix": prefix}}) as world:
+        client = world.client(principal=ANYONE.within("all"))
+        name = f"{prefix}__open" if prefix else "open"
+        assert (await find(client, "open"))["tools"] == [{"name": name}]
+
+
+async def test_arguments_are_passed_as_they_are(autojump_clock):
+    async with open_world({"x": RawTools(b"[]"), "y": Store(MODERN)}, views=ALL) as world:
+        client = world.client(principal=ANYONE.within("all"))
+        for arguments in ("{}", "null", '{"a": 1e400}', '{"a": {"a": [null, "\u00e9"]}}'):
+            params = json.dumps(client.params(through({"name": "x__t", "arguments": "ARGUMENTS"})))
+            message = f'{{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{params}}}'
+            client._methods["1"] = "tools/call"
+            await client.send_raw(message.replace('"ARGUMENTS"', arguments).encode())
+            (content,) = (await client.receive())["result"]["content"]
+            assert content["text"] == json.dumps(json.loads(arguments))
+
+
+async def test_a_list_that_never_ends_is_told_as_not_searched(autojump_clock):
+    async def answer(*_: Any) -> Json:
+        page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "public", "nextCursor": "again"}
+        return page | {"tools": [{"name": "open", "inputSchema": {"type": "object"}}]}
+
+    for prefix in ("x", ""):
+        server = ScriptedServer(tools=[], handlers={"tools/list": answer})
+        async with open_world({"x": server}, views=ALL, settings={"x": {"prefix": prefix}}) as world:
+            said = await find(world.client(principal=ANYONE.within("all")), "open")
+            assert said["tools"]
+            assert "never ends" in said["notSearched"]["x"]["reason"]
+
+
+@pytest.mark.parametrize(
+    "tools", [None, "text", [1, {"name": 2, "description": ["open"]}, {}], {"name": "open"}]
+)
+async def test_a_list_that_is_none_has_nothing_to_be_found(tools, autojump_clock):
+    async def answer(*_: Any) -> Json:
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "public", "tools": tools}
+
+    for prefix in ("docs", ""):
+        server = ScriptedServer(tools=[], handlers={"tools/list": answer})
+        async with open_world({"docs": server}, views=ALL, settings={"docs": {"prefix": prefix}}) as world:
+            client = world.client(principal=ANYONE.within("all"))
+            assert await find_names(client, "open") == []
+
+
 async def test_what_is_new_is_found_and_changes_no_list(autojump_clock):
     server = Store(LEGACY)
     async with open_world({"docs": server, "vault": Store(MODERN)}, views=ALL) as world:

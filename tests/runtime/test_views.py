@@ -194,6 +194,20 @@ async def test_clients_of_a_changed_view_hear_of_it_and_others_nothing(down, aut
         assert (await other.request("tools/list"))["tools"]
 
 
+@pytest.mark.parametrize("down", REVISIONS)
+async def test_a_view_that_is_not_for_its_client_any_more_has_nothing(down, autojump_clock):
+    views = {"own": View(include=(Selector(upstream="*"),), principals=("alice", "bob"))}
+    async with open_world(stores(), views=views) as world:
+        alice, bob = [await client_of(world, Principal(name, view="own"), down) for name in ("alice", "bob")]
+        less = {"own": attrs.evolve(views["own"], principals=("bob",))}
+        world.mux.apply(attrs.evolve(world.mux.config, views=less))
+        for client, is_in in ((alice, False), (bob, True)):
+            await client.drain()
+            assert bool((await client.request("tools/list"))["tools"]) is is_in
+        assert (await refusal(alice, "tools/call", {"name": "docs__open-tool"}))["code"] == -32602
+        await bob.request("tools/call", {"name": "docs__open-tool"})
+
+
 @pytest.mark.parametrize("prefix", ["docs", ""])
 async def test_a_view_that_has_gone_has_nothing(prefix, autojump_clock):
     settings = {"docs": {"prefix": prefix}}
@@ -683,7 +697,7 @@ async def test_narrowings_are_forgotten_before_they_are_too_many(autojump_clock)
             somebody = world.mux.service.enter(ANYONE, "coding", f"tools=t{number}")
             assert access.may(somebody, "docs", "tools/call", f"t{number}")
             assert not access.may(somebody, "docs", "tools/call", "open-tool")
-        assert len(access._rules) <= NARROWINGS_KEPT + 10
+        assert len(access._in_force) <= NARROWINGS_KEPT + 10
 
 
 # Over HTTP

@@ -140,6 +140,7 @@ class HttpEndpoint:
         self.sessions: dict[str, HttpSession] = {}
         self._sse_path = listener.sse_path
         # What stands before the name of a view, and the endpoint that this is.
+        self._places: dict[str, tuple[str, str]] = {}  # where paths lead to that have led somewhere
         self._bases = {path.rstrip("/"): path for path in (listener.sse_path, listener.path) if path}
         self._streams: dict[str, SseSession] = {}
         self._stopping = stopping
@@ -236,14 +237,23 @@ class HttpEndpoint:
 
         Raises BadNarrowing.
         """
-        base, _, view = request.path.rpartition("/")
-        path = self._bases.get(base)
-        if path is None or not view or request.path in (self._path, self._sse_path):
-            path, view = request.path, ""
+        asked = request.path
+        place = self._places.get(asked) or self._place_of(asked)
+        path, view = place
         if view or request.query:
             entered = self._service.enter(request.principal, view, request.query)
             if entered is not None:
                 request.path, request.principal = path, entered
+                if view:  # which is one of few
+                    self._places[asked] = place
+
+    def _place_of(self, path: str) -> tuple[str, str]:
+        """The endpoint that a path leads to, and the view that it names, "" for none."""
+        base, _, view = path.rpartition("/")
+        endpoint = self._bases.get(base)
+        if endpoint is None or not view or path in (self._path, self._sse_path):
+            return path, ""
+        return endpoint, view
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.path != self._path or request.query:

@@ -19,7 +19,6 @@ import trio
 
 from mcpmux.errors import RpcError
 from mcpmux.mux.rewrite import ForeignMark, own_part
-from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     LOG_LEVEL,
@@ -73,6 +72,8 @@ ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation,
 _ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
 """Notifications of clients that mean this session, or a request in it."""
 
+_MARKED: Final = (STATE, TASK_ID)  # what a client comes back with, and only one worker knows
+
 _MODERN_ONLY: Final = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
 _TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
 
@@ -105,15 +106,12 @@ class Service(Protocol):
 class MuxService:
     """What mcpmux offers to clients: modern calls, and legacy sessions."""
 
-    def __init__(
-        self, router: Router, hub: NotificationHub, tap: Tap | None, state_seal: StateSeal, mark: str
-    ) -> None:
-        """`tap` watches what clients do; `state_seal` binds a server's states to principals.
+    def __init__(self, router: Router, hub: NotificationHub, tap: Tap | None, mark: str) -> None:
+        """`tap` watches what clients do.
 
         `mark` stands in front of states and task ids, so that they come back to this worker.
         """
         self._mark = mark
-        self._state_seal = state_seal
         self.tap = tap
         self.router = router
         self.hub = hub
@@ -134,40 +132,24 @@ class MuxService:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
         wanted = _wanted(call, notify) if LOG_LEVEL in call.meta else notify
-        if not call.principal.name and not call.principal.view and not self._mark:
-            return self.router.exchange(call, wanted)
-        return self._exchange_sealed(call, wanted)
+        return self._exchange_marked(call, wanted) if self._mark else self.router.exchange(call, wanted)
 
-    async def _exchange_sealed(self, call: Call, notify: Notify) -> Fields:
-        result = await self.router.exchange(self._opened(call), notify)
-        return result if STATE not in result and not self._mark else self._sealed(result, call.principal.key)
+    async def _exchange_marked(self, call: Call, notify: Notify) -> Fields:
+        result = await self.router.exchange(self._without_marks(call), notify)
+        marked = {key: text_of(result[key]) for key in _MARKED if key in result}
+        return {**result, **{key: raw(self._mark + text) for key, text in marked.items() if text is not None}}
 
-    def _opened(self, call: Call) -> Call:
-        """The call with its server's own state and task id. Raises RpcError for another principal's."""
-        if STATE not in call.params and not self._mark:
-            return call
-        state, task_id = call.text(STATE), call.text(TASK_ID) if self._mark else None
-        if state is None and task_id is None:
-            return call
-        params, principal = {**call.params}, call.principal.key
-        refusal = unknown_state()
-        try:
-            if state is not None:
-                state = own_part(self._mark, state)
-                params[STATE] = raw(self._state_seal.open(principal, state) if principal else state)
-            refusal = no_task()
-            if task_id is not None:
-                params[TASK_ID] = raw(own_part(self._mark, task_id))
-        except (ForeignState, ForeignMark):
-            raise refusal from None
+    def _without_marks(self, call: Call) -> Call:
+        """The call with the state and the task id that were marked. Raises RpcError for another worker's."""
+        params = call.params
+        for key in _MARKED:
+            text = call.text(key)
+            if text is not None:
+                try:
+                    params = {**params, key: raw(own_part(self._mark, text))}
+                except ForeignMark:
+                    raise (unknown_state() if key == STATE else no_task()) from None
         return call.with_params(params)
-
-    def _sealed(self, result: Fields, principal: str) -> Fields:
-        state, task_id = text_of(result.get(STATE)), text_of(result.get(TASK_ID)) if self._mark else None
-        if state is not None:
-            state = self._state_seal.seal(principal, state) if principal else state
-            result = {**result, STATE: raw(self._mark + state)}
-        return result if task_id is None else {**result, TASK_ID: raw(self._mark + task_id)}
 
     def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
         """Somebody in a view, as the query of its URL narrows it; None when there is no such view for it.
