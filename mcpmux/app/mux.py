@@ -53,7 +53,8 @@ log = structlog.get_logger()
 FIRST_CLIENT_SECONDS: Final = 45.0  # that a server waits for a client; SDKs wait a minute for an answer
 CURSOR_KEY_BYTES = 32
 DRAINED = "is being drained by whoever runs mcpmux; try again later"
-STOP_LADDER = StopLadder(close_seconds=2.0, terminate_seconds=2.0)
+# Host apps wait two seconds before they terminate us, and two more before they kill us.
+STOP_LADDER = StopLadder(close_seconds=1.5, terminate_seconds=2.0)
 
 Follower = Callable[[Config], None]
 """Called with each new configuration, right after the mux has taken it. Must not fail."""
