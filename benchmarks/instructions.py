@@ -49,7 +49,7 @@ class Scenario(NamedTuple):
     """An exchange whose cost is counted. `settings` are put before the upstreams' in the configuration.
 
     `upstream`: options of the upstreams; `stdio`: there is one, which mcpmux starts. `started`: a client has
-    started mcpmux, and asks over its standard input.
+    started mcpmux, and asks over its standard input. `below`: is put behind the path of its URL.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Scenario(NamedTuple):
     upstream: Sequence[str] = ()
     stdio: bool = False
     started: bool = False
+    below: str = ""
 
 
 MODERN_READ = Scenario("read 1 KB, modern")
@@ -68,6 +69,10 @@ STREAMED_CALL = LEGACY_CALL._replace(
     name="call a tool, legacy, answers in event streams", upstream=["--streams"]
 )
 CACHE_HIT = Scenario("read 1 KB, remembered", READ._replace(subjects=READ.subjects[:1]), "", [FRESH])
+VIEW = {"settings": '[views.most]\nexclude = [{{ kind = "prompts", name = "*hidden*" }}]\n', "below": "/most"}
+VIEW_READ = MODERN_READ._replace(name="read 1 KB, modern, in a view", **VIEW)
+LEGACY_VIEW_READ = LEGACY_READ._replace(name="read 1 KB, legacy, in a view", **VIEW)
+VIEW_CALL = TOOL_CALL._replace(name="call a tool, in a view", **VIEW)
 STDIO_READ = Scenario("read 1 KB, stdio upstream", stdio=True)
 STDIO_CLIENT_READ = Scenario("read 1 KB, stdio client, stdio upstream", stdio=True, started=True)
 SCENARIOS = (
@@ -80,6 +85,9 @@ SCENARIOS = (
     LEGACY_READ._replace(name="read 1 KB, legacy, full capture", settings=CAPTURE),
     TOOL_CALL._replace(name="call a tool, full capture", settings=CAPTURE),
     CACHE_HIT,
+    VIEW_READ,
+    LEGACY_VIEW_READ,
+    VIEW_CALL,
     STDIO_READ,
     STDIO_CLIENT_READ,
 )
@@ -224,7 +232,7 @@ def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
     def prepare(mux: Child) -> Iterator[Callable[[], None]]:
         (url,) = mux.lines(1, READY_SECONDS)
         subjects = exposed_subjects(scenario.load, 1 if scenario.stdio else UPSTREAMS)
-        with asking_in_rounds(url, scenario.load, subjects, connections, rounds) as work:
+        with asking_in_rounds(url + scenario.below, scenario.load, subjects, connections, rounds) as work:
             yield work
 
     return prepare
