@@ -22,6 +22,7 @@ from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
 from mcpmux.mux.override import Overrides, overrides_of
 from mcpmux.mux.policy import policy_of
+from mcpmux.mux.rate import Rates
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, StateSeal
 from mcpmux.mux.view import Selection, selection_of, selections_of
@@ -87,6 +88,7 @@ class Mux:
         self._access = AccessControl(policy_of(config.access), *shown_by(config))
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
+        self._rates = Rates(config.limits.rate)
         self._tap = tap
         self._trace = trace
         self._server_info = server_info
@@ -106,6 +108,7 @@ class Mux:
             self.tasks,
             self._access,
             StateSeal(_key_of(config)),
+            self._rates,
         )
         self.router.present_itself(server_info, config.identity.instructions)
         self.service = MuxService(self.router, self.hub, tap, mark)
@@ -149,6 +152,7 @@ class Mux:
             hub.hear,
             watch,
             self.store.generations,
+            self._rates,
         )
         self._adjust_memory(upstream)
         if name in self._held:
@@ -209,6 +213,8 @@ class Mux:
             self.merger.seal = CursorSeal(_key_of(config))
         self.router.present_itself(self._server_info, config.identity.instructions)
         self.store.follow(config.caching)
+        if config.limits.rate != before.limits.rate:
+            self._rates.become(config.limits.rate)
         for session in self.upstreams.sessions():
             if config.caching != before.caching:
                 self._adjust_memory(session)

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 
 from attrs import Factory, field, frozen
 
-from mcpmux.config.auth import AccessRule, Auth, OAuth
+from mcpmux.config.auth import METHODS, PRINCIPALS, UPSTREAMS, AccessRule, Auth, OAuth
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners
 from mcpmux.config.report import closest
@@ -222,6 +222,37 @@ class Caching:
 
 
 @frozen(kw_only=True)
+class RateLimit:
+    """How many requests may begin in a time."""
+
+    requests: Annotated[int, Whole(1, 1_000_000)]
+    """That many may begin in `per`, evenly."""
+    per: Seconds = 1.0
+    """The time in which they may."""
+    burst: Annotated[int, Whole(1, 1_000_000)] = field(
+        default=Factory(lambda limit: limit.requests, takes_self=True)
+    )
+    """How many may begin at once when none has for a while. Default: `requests`."""
+    each: tuple[Annotated[str, Choice(("principal", "upstream", "method"))], ...] = ("principal",)
+    """For what there is a count of its own: each `principal` (all who have no name count together),
+    `upstream`, `method`. []: one count for all.
+    """
+    principals: tuple[Annotated[str, PRINCIPALS], ...] = ()
+    """Whose requests count. * stands for any text. Default: everybody's."""
+    upstreams: tuple[Annotated[str, UPSTREAMS], ...] = ()
+    """Exchanges with which upstreams count. * stands for any text. Default: requests of clients count, not
+    what mcpmux asks of upstreams for them.
+    """
+    methods: tuple[Annotated[str, METHODS], ...] = ()
+    """Which methods count, such as "tools/call" or "tools/*". Default: all."""
+
+    @property
+    def is_about_upstreams(self) -> bool:
+        """Whether exchanges with upstreams count, in place of requests of clients."""
+        return bool(self.upstreams) or "upstream" in self.each
+
+
+@frozen(kw_only=True)
 class Limits:
     """What one peer may use."""
 
@@ -247,6 +278,8 @@ class Limits:
     """A client that reads nothing of what waits for it is closed after this time."""
     session_idle: Seconds = 300.0
     """A session ends after this time without a request or an open stream."""
+    rate: tuple[RateLimit, ...] = ()
+    """How many requests may begin in a time. Each process of mcpmux counts for itself."""
 
 
 @frozen(kw_only=True)

@@ -31,7 +31,8 @@ IN_PLACE = frozenset(
 
 TOKENS = frozenset({"auth.tokens", "auth.issuers"})
 LIVE = TOKENS | {
-    *("access", "views", "caching", "merging", "identity", "logging.level", "logging.format", "redaction"),
+    *("access", "views", "limits.rate", "caching", "merging", "identity", "redaction"),
+    *("logging.level", "logging.format"),
     *("auth.resource", "auth.required_scopes", "auth.method_scopes", "auth.certificates"),
 }
 """Sections or keys of the settings that change in place."""

@@ -56,9 +56,21 @@ class Busy(RpcError):
     `data` is `{"retryAfterSeconds": …, "limit": …}`. `status` is the one of HTTP for a modern client.
     """
 
-    def __init__(self, sentence: str, limit: str, *, own: bool = False, upstream: str | None = None) -> None:
-        """`limit`: the setting that was reached; `own`: it is one on what a single client asks."""
-        data: dict[str, object] = {"retryAfterSeconds": RETRY_SECONDS, "limit": limit}
+    def __init__(
+        self,
+        sentence: str,
+        limit: str,
+        *,
+        own: bool = False,
+        upstream: str | None = None,
+        seconds: int = RETRY_SECONDS,
+    ) -> None:
+        """`limit`: the setting that was reached; `own`: it is one on what a single client asks.
+
+        `seconds`: until it is worth to try again.
+        """
+        self.retry_seconds = seconds
+        data: dict[str, object] = {"retryAfterSeconds": seconds, "limit": limit}
         if upstream is not None:
             data["upstream"] = upstream
         super().__init__(BUSY, f"Busy: {sentence}; try again later", data)

@@ -1,13 +1,15 @@
-"""Who is asked by a server outside of all calls, and how long a call waits for its client's answers."""
+"""Whether a call may begin, how long it waits for its client's answers, and who is asked outside of calls."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
 from mcpmux.errors import RpcError
-from mcpmux.protocol.call import Event
-from mcpmux.protocol.codes import INVALID_PARAMS
+from mcpmux.mux.rate import Rates
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.codes import INVALID_PARAMS, Busy
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -53,6 +55,18 @@ FindClient = Callable[[Question], Awaitable[Client | None]]
 
 async def unheard(_event: Event) -> None:
     """For an exchange whose notifications nobody waits for."""
+
+
+def check_rate(rates: Rates, call: Call, now: float, upstream: str = "") -> None:
+    """Count a request of a client, or an exchange with an upstream. Raises Busy when it may not begin."""
+    exceeded = rates.begin(call.principal, call.method, now, upstream)
+    if exceeded is None:
+        return
+    limit = exceeded.limit
+    what = f"exchanges with {upstream}" if upstream else "requests"
+    sentence = f"no more than {limit.requests} {what} may begin in {limit.per:g} s"
+    seconds = math.ceil(exceeded.seconds)
+    raise Busy(sentence, exceeded.setting, own=True, upstream=upstream or None, seconds=seconds)
 
 
 def unknown_state() -> RpcError:

@@ -20,6 +20,7 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.override import Overrides
 from mcpmux.mux.policy import NO_RULE, Policy
+from mcpmux.mux.rate import Rates
 from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
 from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.mux.spelling import Target
@@ -56,7 +57,7 @@ from mcpmux.runtime.access_control import (
     no_task,
     one_of,
 )
-from mcpmux.runtime.calls import Client, unknown_state
+from mcpmux.runtime.calls import Client, check_rate, unknown_state
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools, mention
 from mcpmux.runtime.notification_hub import NotificationHub
@@ -108,9 +109,14 @@ class Router:
         tasks: Tasks,
         access: AccessControl,
         state_seal: StateSeal,
+        rates: Rates,
     ) -> None:
-        """`state_seal` binds the states of servers to the principals of their clients."""
+        """`state_seal` binds the states of servers to the principals of their clients.
+
+        `rates` says how many requests of clients may begin.
+        """
         self._state_seal = state_seal
+        self._rates = rates
         self._registry = registry
         self.access = access
         self.namespace = namespace  # replaced as a whole when the set of upstreams changes
@@ -139,6 +145,8 @@ class Router:
 
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
+        if self._rates.counts_requests:
+            check_rate(self._rates, call, trio.current_time())
         if STATE in call.params and not call.legacy:
             call = self._with_own_state(call)
         if not self.access.is_open:
@@ -147,6 +155,11 @@ class Router:
             if self.search.is_about(call):
                 return self.search.exchange(call, notify)
         return self._exchange(call, notify)
+
+    def count(self, call: Call) -> None:
+        """Count a request that `exchange` does not see. Raises Busy."""
+        if self._rates.counts_requests:
+            check_rate(self._rates, call, trio.current_time())
 
     def _exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         only = self.namespace.transparent
@@ -369,6 +382,8 @@ class Router:
     async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
         """From now on `outbox`, of the client of `call`, hears of updates of `uri`. Raises RpcError."""
         await in_task()
+        if call.method != m.LISTEN:  # which counts as one
+            self.count(call)
         said_raw = self.namespace.resolve_uri(uri) is None
         owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._registry.tellers(owner, call):

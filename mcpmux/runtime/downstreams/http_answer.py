@@ -65,17 +65,19 @@ def status_of(error: RpcError) -> int:
     return UNAVAILABLE if error.code == BUSY else http_status(error)
 
 
-def headers_of(status: int) -> Headers:
-    """What goes with an answer of that status, which is JSON."""
-    return JSON_LATER if status in (TOO_MANY_REQUESTS, UNAVAILABLE) else JSON
+def headers_of(error: RpcError) -> Headers:
+    """What goes with an answer that is this error, which is JSON."""
+    if isinstance(error, Busy) and error.retry_seconds != RETRY_SECONDS:
+        return (*JSON, ("Retry-After", str(error.retry_seconds)))
+    return JSON_LATER if status_of(error) in (TOO_MANY_REQUESTS, UNAVAILABLE) else JSON
 
 
-def failure(request: Request, error: Exception) -> tuple[int, bytes]:
-    """(HTTP status, encoded answer) for a request that failed: the wall around it."""
+def failure(request: Request, error: Exception) -> tuple[int, Headers, bytes]:
+    """(HTTP status, headers, encoded answer) for a request that failed: the wall around it."""
     if isinstance(error, RpcError):
-        return status_of(error), encode_error(request.id, error)
+        return status_of(error), headers_of(error), encode_error(request.id, error)
     log.error("request failed", method=request.method, exc_info=error)
-    return 500, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
+    return 500, JSON, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
 
 class HttpNotify(msgspec.Struct):
@@ -136,21 +138,23 @@ async def respond(
         for value in () if started else result.values():  # without a call for each
             if len(value) > LARGE_BYTES and parts is None:
                 parts = encode_large_reply(request.id, result)
-        status, data = 200, b"" if parts is not None else encode_reply(request.id, result)
+        status, headers = 200, JSON
+        data = b"" if parts is not None else encode_reply(request.id, result)
         if isinstance(reply.tap, WatchedReply):
             reply.tap.said = said_in_result(request.id, result, request.method)
         del result  # nothing has to be kept while it is sent but what is sent
     except Exception as error:
         started = reply.started
-        status, data = failure(request, error)
+        status, headers, data = failure(request, error)
     if parts is not None:
         await reply.send_parts(200, JSON, parts)
         return
     if started:
         await reply.finish(encode_event(data))
     else:
-        status = 200 if legacy else status
-        sent = reply.send(status, JSON if status == 200 else headers_of(status), data)
+        if legacy:
+            status, headers = 200, JSON
+        sent = reply.send(status, headers, data)
         if sent is not AT_ONCE:
             await sent
 

@@ -459,7 +459,7 @@ class HttpEndpoint:
     async def _open_stream(self, principal: Principal, reply: HttpReply) -> None:
         if self._is_full():
             error = Busy("too many sessions are open; end one", "limits.max_sessions")
-            await reply.send(error.status, headers_of(error.status), encode_error(None, error))
+            await reply.send(error.status, headers_of(error), encode_error(None, error))
             return
         session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
         with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
@@ -509,8 +509,7 @@ def _is_json(request: HttpRequest) -> bool:
 
 
 def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
-    status, data = failure(message, error)
-    return reply.send(status, headers_of(status), data)
+    return reply.send(*failure(message, error))
 
 
 # In front of an endpoint.

@@ -226,7 +226,7 @@ class HttpSession:
             result = await self.session.answer(request, notify, partial(self._ask, say))
             return encode_reply(request.id, result)
         except Exception as error:
-            return failure(request, error)[1]
+            return failure(request, error)[2]
 
     async def answer_batch(
         self, members: Sequence[Message | BadMessage], reply: HttpReply, *, streams: bool

@@ -394,6 +394,7 @@ async def serve_listen(
     Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
     """
     await in_task()
+    router.count(call)
     wish = read_filter(call)
     # Without lists of which the client may use nothing; URIs are judged one by one.
     wish = wish._replace(lists={name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])})

@@ -30,6 +30,7 @@ from mcpmux.errors import (
 )
 from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker
 from mcpmux.mux.cache import Generations
+from mcpmux.mux.rate import Rates
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify, upgrade_result
@@ -38,7 +39,7 @@ from mcpmux.protocol.envelope import Notification, raw
 from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.calls import FindClient, Hear
+from mcpmux.runtime.calls import FindClient, Hear, check_rate
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.tap import EXCHANGE, Watch
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
@@ -85,9 +86,11 @@ class Upstream(UpstreamStatus):
         on_notification: OnNotification,
         watch: Watch | None,
         generations: Generations,
+        rates: Rates,
     ) -> None:
         super().__init__(config, on_change)
         self._generations = generations
+        self._rates = rates
         self._clock = clock()
         self.watch = watch
         self.key = key
@@ -133,6 +136,8 @@ class Upstream(UpstreamStatus):
         if self.silent:
             self.check_breaker()
         now = self._clock()
+        if self._rates.counts_exchanges:
+            check_rate(self._rates, call, now, self.name)
         if deadline is None or deadline.at > now + seconds:
             deadline = Deadline(seconds, 0.0, self.config.max_request_timeout, now)
 
