@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from mcpmux.config import AccessRule
 from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
@@ -125,6 +125,27 @@ class Decision(NamedTuple):
     rule: str
 
 
+class Rules(Protocol):
+    """What may be used, by whom. Policy says what each does."""
+
+    def decide(
+        self, principal: Principal, upstream: str, method: str, target: str | Target | None
+    ) -> Decision: ...
+    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool: ...
+    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool: ...
+
+
+def sees(rules: Rules, principal: Principal, upstream: str) -> bool:
+    """Whether `principal` may use an upstream for anything, so that it may know that there is one."""
+    return rules.may_use(principal, upstream, *USES.values(), ANY_OTHER)
+
+
+def offers(rules: Rules, principal: Principal, upstream: str, capability: str) -> bool:
+    """Whether a capability of an upstream is of any use to `principal`."""
+    uses = CAPABILITY_USES.get(capability)
+    return sees(rules, principal, upstream) if uses is None else rules.may_use(principal, upstream, *uses)
+
+
 class Policy:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
@@ -160,15 +181,6 @@ class Policy:
             if allows and not any(rule.is_about_all for rule in denies):
                 return True
         return False
-
-    def sees(self, principal: Principal, upstream: str) -> bool:
-        """Whether `principal` may use an upstream for anything, so that it may know that there is one."""
-        return self.may_use(principal, upstream, *USES.values(), ANY_OTHER)
-
-    def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
-        """Whether a capability of an upstream is of any use to `principal`."""
-        uses = CAPABILITY_USES.get(capability)
-        return self.sees(principal, upstream) if uses is None else self.may_use(principal, upstream, *uses)
 
     def may_use_template(self, principal: Principal, upstream: str, template: str) -> bool:
         """Whether a URI that a template can stand for may be allowed to be read."""

@@ -20,13 +20,13 @@ A view permits nothing: an exchange in a view must be allowed by the Policy, too
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from mcpmux.config import Upstream
 from mcpmux.config.report import closest
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
 from mcpmux.mux.pattern import matches, may_meet, parse_glob, template_glob
-from mcpmux.mux.policy import ANY_OTHER, CAPABILITY_USES, NAMES_URIS, USES, Decision
+from mcpmux.mux.policy import NAMES_URIS, Decision, Rules
 from mcpmux.mux.spelling import Target, TargetGlob, exactly
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
@@ -47,18 +47,6 @@ KIND_OF_LIST: Final = {
 }
 
 DECISIONS_KEPT: Final = 4096  # of one view; a hostile client may ask for new things all day
-
-
-class Rules(Protocol):
-    """What may be used, by whom. Policy says what each does."""
-
-    def decide(
-        self, principal: Principal, upstream: str, method: str, target: str | Target | None
-    ) -> Decision: ...
-    def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool: ...
-    def sees(self, principal: Principal, upstream: str) -> bool: ...
-    def offers(self, principal: Principal, upstream: str, capability: str) -> bool: ...
-    def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool: ...
 
 
 class _Selected:
@@ -184,15 +172,6 @@ class Selection:
             elif any(self._selected(upstream, kind).is_possible for kind in _KINDS_OF_USE[method]):
                 return True
         return False
-
-    def sees(self, principal: Principal, upstream: str) -> bool:
-        """Whether the view has anything of an upstream."""
-        return self.may_use(principal, upstream, *USES.values(), ANY_OTHER)
-
-    def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
-        """Whether a capability of an upstream is of any use in the view."""
-        uses = CAPABILITY_USES.get(capability)
-        return self.sees(principal, upstream) if uses is None else self.may_use(principal, upstream, *uses)
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
         """Whether a list shows an item, named by its URI, template or name; None: it has none."""
@@ -377,15 +356,6 @@ class Both:
             and self._second.may_use(principal, upstream, method)
             for method in methods
         )
-
-    def sees(self, principal: Principal, upstream: str) -> bool:
-        """See Policy."""
-        return self._first.sees(principal, upstream) and self._second.sees(principal, upstream)
-
-    def offers(self, principal: Principal, upstream: str, capability: str) -> bool:
-        """See Policy."""
-        uses = CAPABILITY_USES.get(capability)
-        return self.sees(principal, upstream) if uses is None else self.may_use(principal, upstream, *uses)
 
     def shows(self, principal: Principal, upstream: str, list_method: str, item: str | None) -> bool:
         """See Policy."""

@@ -24,10 +24,10 @@ from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.parameters import BadArguments, fill_in
 from mcpmux.mux.pattern import matches, parse_glob
-from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy
+from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy, Rules, offers, sees
 from mcpmux.mux.rewrite import NAMED_BY, Space
 from mcpmux.mux.spelling import Target
-from mcpmux.mux.view import Hints, Rules, Selection, both
+from mcpmux.mux.view import Hints, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -337,7 +337,7 @@ class AccessControl:
 
     def sees(self, principal: Principal, upstream: str) -> bool:
         """Whether a principal may know that there is an upstream."""
-        return (rules := self.rules(principal)) is None or rules.sees(principal, upstream)
+        return (rules := self.rules(principal)) is None or sees(rules, principal, upstream)
 
     def may_use(self, principal: Principal, upstream: str, use: str) -> bool:
         """Whether a use of an upstream may be allowed for some target."""
@@ -400,7 +400,7 @@ class AccessControl:
         """What servers said about themselves, as far as it is of any use to a principal."""
         if (rules := self.rules(principal)) is None:
             return facts
-        seen = [(name, fact) for name, fact in facts if rules.sees(principal, name)]
+        seen = [(name, fact) for name, fact in facts if sees(rules, principal, name)]
         return [(name, _narrowed(rules, principal, name, fact)) for name, fact in seen]
 
     def may_hear(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
@@ -409,7 +409,7 @@ class AccessControl:
             return True
         if change == m.TOOLS_CHANGED and self.is_searched(principal):
             return True
-        return any(rules.offers(principal, name, _CAPABILITY_OF_CHANGE[change]) for name in upstreams)
+        return any(offers(rules, principal, name, _CAPABILITY_OF_CHANGE[change]) for name in upstreams)
 
     def sees_change(self, principal: Principal, change: str, upstreams: Collection[str] | None) -> bool:
         """Whether a list of upstreams (None: of any) that has changed is another one for somebody.
@@ -425,7 +425,7 @@ def _narrowed(rules: Rules, principal: Principal, upstream: str, facts: ServerFa
     offered = {
         name: options
         for name, options in facts.capabilities.items()
-        if name not in CAPABILITY_USES or rules.offers(principal, upstream, name)
+        if name not in CAPABILITY_USES or offers(rules, principal, upstream, name)
     }
     resources = offered.get("resources")
     if isinstance(resources, dict) and not rules.may_use(principal, upstream, m.RESOURCES_SUBSCRIBE):

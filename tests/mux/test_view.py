@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mcpmux.config import AccessRule
 from mcpmux.config.views import HINTS, KINDS, Selector, View
 from mcpmux.mux.pattern import matches, parse_glob
-from mcpmux.mux.policy import policy_of
+from mcpmux.mux.policy import offers, policy_of, sees
 from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Both, Selection, hints_of
 from mcpmux.protocol import method as m
@@ -96,7 +96,7 @@ def test_whoever_may_use_something_is_told_that_there_is_something(view):
         for kind, (_, use, items) in ITEMS.items():
             if any(has(chosen, upstream, kind, item) for item in items):
                 assert chosen.may_use(ANYONE, upstream, use)
-                assert chosen.sees(ANYONE, upstream)
+                assert sees(chosen, ANYONE, upstream)
 
 
 def test_what_an_included_template_stands_for_can_be_read_and_is_not_listed():
@@ -124,9 +124,9 @@ def test_an_excluded_template_is_not_completed():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_view_of_one_kind_has_no_capability_of_another(kind):
     chosen = selection(Selector(kind=kind))
-    offered = {name for name in ("tools", "prompts", "resources") if chosen.offers(ANYONE, "docs", name)}
+    offered = {name for name in ("tools", "prompts", "resources") if offers(chosen, ANYONE, "docs", name)}
     assert offered == {kind.replace("templates", "resources")}
-    assert chosen.offers(ANYONE, "docs", "completions") is (kind in ("prompts", "templates"))
+    assert offers(chosen, ANYONE, "docs", "completions") is (kind in ("prompts", "templates"))
 
 
 def test_methods_that_are_not_known_are_in_a_view_of_the_whole_upstream_only():
