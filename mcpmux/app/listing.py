@@ -110,7 +110,7 @@ class MuxViews:
 
     async def count_views(self) -> dict[str, ViewCount]:
         config = self._mux.config
-        access = AccessControl(None, *shown_by(config))  # with no rules: for everybody who may use the view
+        access = AccessControl(None, shown_by(config))  # with no rules: for everybody who may use the view
         seen = {name: look_at_search(ANYONE.within(name), access) for name in config.views}
         missing: dict[str, dict[str, str]] = {name: {} for name in config.views}
 

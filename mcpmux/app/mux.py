@@ -20,17 +20,17 @@ from mcpmux.config import Config, Http, Identity
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.override import Overrides, overrides_of
+from mcpmux.mux.override import overrides_of
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rate import Rates
 from mcpmux.mux.rewrite import Namespace
 from mcpmux.mux.seal import CursorSeal, StateSeal
-from mcpmux.mux.view import Selection, selection_of, selections_of
+from mcpmux.mux.view import selection_of, selections_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.runtime.access_control import AccessControl
+from mcpmux.runtime.access_control import AccessControl, Shown
 from mcpmux.runtime.calls import Client, Question
 from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.merger import Merger
@@ -85,7 +85,7 @@ class Mux:
         self.poller = poller
         self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
-        self._access = AccessControl(policy_of(config.access), *shown_by(config))
+        self._access = AccessControl(policy_of(config.access), shown_by(config))
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
         self._rates = Rates(config.limits.rate)
@@ -224,7 +224,7 @@ class Mux:
             self._change_upstreams(config, plan)
         shown, is_same = shown_by(config), config.access == before.access
         if not is_same or shown != shown_by(before):
-            self.router.adopt(self._access.policy if is_same else policy_of(config.access), *shown)
+            self.router.adopt(self._access.policy if is_same else policy_of(config.access), shown)
         for follower in self.followers:
             follower(config)
         return plan
@@ -293,10 +293,10 @@ class Mux:
         return await self.certificates.renew()
 
 
-def shown_by(config: Config) -> tuple[dict[str, Selection], Selection | None, dict[str, Overrides]]:
-    """What clients are shown: views, what is selected in all of them, and overrides. See AccessControl."""
+def shown_by(config: Config) -> Shown:
+    """What clients are shown with a configuration."""
     upstreams = config.enabled.values()
-    return selections_of(config.views), selection_of(upstreams), overrides_of(config.views, upstreams)
+    return Shown(selections_of(config.views), selection_of(upstreams), overrides_of(config.views, upstreams))
 
 
 def implementation(identity: Identity) -> Raw:

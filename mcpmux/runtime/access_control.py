@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import compress
 from operator import and_
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -54,6 +54,20 @@ NOTHING: Final = Policy(())
 """For a view that is not there any more."""
 
 
+class Shown(NamedTuple):
+    """What clients are shown, whoever they are: `views` by name, and `overrides` by view where there are any.
+
+    `common`: what is selected in every view; None for everything.
+    """
+
+    views: Mapping[str, Selection] = MappingProxyType({})
+    common: Selection | None = None
+    overrides: Mapping[str, Overrides] = MappingProxyType({})
+
+
+EVERYTHING: Final = Shown()
+
+
 class InForce:
     """What holds in a view, "" included: `rules` (None: everything is allowed), and what is shown otherwise.
 
@@ -79,45 +93,29 @@ class AccessControl:
     `is_open`: everybody may use everything, under the names that it has. `views`: by name.
     """
 
-    def __init__(
-        self,
-        policy: Policy | None = None,
-        views: Mapping[str, Selection] = MappingProxyType({}),
-        common: Selection | None = None,
-        overrides: Mapping[str, Overrides] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, policy: Policy | None = None, shown: Shown = EVERYTHING) -> None:
         self.tasks = MadeTasks()
         self.tool_of = self.tasks.tool_of
         self.policy: Policy | None = None
-        self.views: Mapping[str, Selection] = {}
-        self._common: Selection | None = None
+        self.views = EVERYTHING.views
+        self._shown = EVERYTHING
         self._has_views = False  # whether there may be clients in views, which these may outlive
         self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
         self._schemas: dict[str, dict[str, Raw]] = {}  # of tools whose parameters are overridden
         self.forgotten = 0  # how often lists of tools have changed
-        self._overrides: Mapping[str, Overrides] = {}
-        self.adopt(policy, views, common, overrides)
+        self.adopt(policy, shown)
 
-    def adopt(
-        self,
-        policy: Policy | None,
-        views: Mapping[str, Selection],
-        common: Selection | None = None,
-        overrides: Mapping[str, Overrides] = MappingProxyType({}),
-    ) -> frozenset[str]:
-        """These are in force from now on. The names of the views in which others were before.
-
-        `common`: what is selected in every view. `overrides`: by view, where there are any.
-        """
-        before, names = self.views, {"", *self.views, *views}
-        is_other = policy is not self.policy or common != self._common
-        is_other = is_other or overrides.get("") != self._overrides.get("")
+    def adopt(self, policy: Policy | None, shown: Shown) -> frozenset[str]:
+        """These are in force from now on. The names of the views in which others were before."""
+        before, (views, common, overrides) = self._shown, shown
+        names = {"", *before.views, *views}
+        is_other = policy is not self.policy or common != before.common
+        is_other = is_other or overrides.get("") != before.overrides.get("")
         self._has_views = self._has_views or bool(views)
         self.is_open = not (policy or common or overrides or self._has_views)
-        if overrides != self._overrides:
-            self._overrides = overrides
+        self.policy, self.views, self._shown = policy, views, shown
+        if overrides != before.overrides:
             self.forget_tools(None)  # for the schemas of others
-        self.policy, self.views, self._common = policy, views, common
         whole = both(policy, common)
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
         self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
@@ -125,7 +123,7 @@ class AccessControl:
             for upstream, (hints, _) in self._learned.items():
                 selection.learn(upstream, hints)
             self._in_force[name] = InForce(both(whole, selection), selection, overrides.get(name))
-        return frozenset(name for name in names if is_other or before.get(name) != views.get(name))
+        return frozenset(name for name in names if is_other or before.views.get(name) != views.get(name))
 
     def rules(self, principal: Principal) -> Rules | None:
         """What holds for somebody in its view; None when everything is allowed."""
@@ -229,7 +227,7 @@ class AccessControl:
         self._schemas[upstream] = {
             own: schema
             for own, schema in schemas.items()
-            if any(each.parameters(upstream, own) for each in self._overrides.values())
+            if any(each.parameters(upstream, own) for each in self._shown.overrides.values())
         }
         for selection in self.views.values():
             selection.learn(upstream, hints)

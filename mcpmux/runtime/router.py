@@ -7,10 +7,9 @@ upstream's items; what is left out is told. Refuses to know transports, sessions
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import trio
@@ -18,13 +17,11 @@ import trio
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
-from mcpmux.mux.override import Overrides
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.mux.rate import Rates
 from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
 from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.mux.spelling import Target
-from mcpmux.mux.view import Selection
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
 from mcpmux.protocol.codes import (
@@ -50,6 +47,7 @@ from mcpmux.protocol.revisions import SUPPORTED
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.access_control import (
     AccessControl,
+    Shown,
     as_refused,
     no_item,
     no_method,
@@ -333,15 +331,9 @@ class Router:
         """Whether a principal may hear of changes of a list (the notification's method)."""
         return self.access.may_hear(principal, change, self._registry)
 
-    def adopt(
-        self,
-        policy: Policy | None,
-        views: Mapping[str, Selection],
-        common: Selection | None = None,
-        overrides: Mapping[str, Overrides] = MappingProxyType({}),
-    ) -> None:
+    def adopt(self, policy: Policy | None, shown: Shown) -> None:
         """These access rules and views are in force from now on; see `AccessControl.adopt`."""
-        changed = self.access.adopt(policy, views, common, overrides)
+        changed = self.access.adopt(policy, shown)
         self._catalog.forget()
         self._merger.forget()
         self._hub.rules_changed(self._registry, changed)

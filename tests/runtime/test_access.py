@@ -11,6 +11,7 @@ import trio
 from mcpmux.config import AccessRule
 from mcpmux.mux.policy import policy_of
 from mcpmux.protocol.principal import Principal
+from mcpmux.runtime.access_control import EVERYTHING
 from tests.runtime.scripted import CACHE, MODERN, Json, RpcFailure, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.task_server import EXTENSION, TaskServer
@@ -442,7 +443,7 @@ async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, au
         assert (await subscribe(bob, both, **ALL_LISTS))["resourceSubscriptions"] == both
         await trio.sleep(10)
         await servers["docs"].update("file:///open/1")
-        world.mux.router.adopt(policy_of(LESS), {})
+        world.mux.router.adopt(policy_of(LESS), EVERYTHING)
         told = await alice.drain()
         knows_nothing(told)
         if down == MODERN:
@@ -459,7 +460,7 @@ async def test_other_rules_end_subscriptions_that_are_no_longer_allowed(down, au
         await servers["docs"].update("file:///open/0")
         assert [m["params"]["uri"] for m in await alice.drain()] == both[:1]
         assert [m["params"]["uri"] for m in await bob.drain()] == both[::-1]
-        world.mux.router.adopt(policy_of(LESS[1:]), {})
+        world.mux.router.adopt(policy_of(LESS[1:]), EVERYTHING)
         await alice.drain()
         await trio.sleep(10)
         await servers["docs"].update("file:///open/0")
@@ -476,7 +477,7 @@ async def test_what_waits_for_a_client_is_not_told_when_it_is_denied_meanwhile(a
             hub.subscribe(outbox, "docs", f"file:///open/{number}", said_raw=False)
         hub.tell_update("docs", "file:///open/1")
         await trio.testing.wait_all_tasks_blocked()  # it has been put into the mailbox
-        world.mux.router.adopt(policy_of(LESS), {})
+        world.mux.router.adopt(policy_of(LESS), EVERYTHING)
         outbox.close()
         told = []
         while (event := await outbox.take()) is not None:
@@ -512,7 +513,7 @@ async def test_a_task_of_a_tool_that_is_no_longer_allowed_is_not_there(autojump_
         for tool in ("must", "may"):
             result = await alice.request("tools/call", {"name": f"x__{tool}", "task": {}})
             made[tool] = result["task"]["taskId"]
-        world.mux.router.adopt(policy_of((only_may,)), {})
+        world.mux.router.adopt(policy_of((only_may,)), EVERYTHING)
         await alice.drain()
         seen = len(server.seen)
         for method in ("tasks/get", "tasks/result", "tasks/cancel"):

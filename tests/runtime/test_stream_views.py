@@ -12,6 +12,7 @@ import trio
 from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Limits, TcpListener, UnixListener, WebSocketListener
 from mcpmux.mux.view import selections_of
+from mcpmux.runtime.access_control import Shown
 from tests.runtime.scripted import ScriptedClient
 from tests.runtime.stream_world import Lines, Messages
 from tests.runtime.test_access import knows_nothing, stores
@@ -62,6 +63,6 @@ async def test_a_listener_without_paths_has_one_view(kind, tmp_path):
             page = await ScriptedClient(Lines(stream)).request("tools/list")
             assert "docs__open-tool" in repr(page)
             knows_nothing(page)
-        world.mux.router.adopt(None, selections_of({"own": VIEWS["own"]}))
+        world.mux.router.adopt(None, Shown(selections_of({"own": VIEWS["own"]})))
         async with await connect() as stream:
             assert b"there is nothing for you here" in await stream.receive_some()
