@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import NamedTuple
 
+import attrs
 import trio
 
 from mcpmux.app.mux import Mux, shown_by
+from mcpmux.config import Config
 from mcpmux.config.views import TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.mux.narrowing import NARROWED
@@ -43,6 +45,12 @@ class Seen(NamedTuple):
     upstream: str
     tokens: int
     rule: str
+
+
+def for_everybody(config: Config) -> Config:
+    """The same without access rules, and with every view for everybody."""
+    views = {name: attrs.evolve(each, principals=()) for name, each in config.views.items()}
+    return attrs.evolve(config, access=(), views=views)
 
 
 async def look_as(client: Principal, access: AccessControl, upstreams: Mapping[str, Upstream]) -> list[Seen]:
@@ -109,8 +117,8 @@ class MuxViews:
         return describe_views(self._mux.config)
 
     async def count_views(self) -> dict[str, ViewCount]:
-        config = self._mux.config
-        access = AccessControl(None, shown_by(config))  # with no rules: for everybody who may use the view
+        config = for_everybody(self._mux.config)
+        access = AccessControl(None, shown_by(config))
         seen = {name: look_at_search(ANYONE.within(name), access) for name in config.views}
         missing: dict[str, dict[str, str]] = {name: {} for name in config.views}
 

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
 
-import attrs
 import click
 
-from mcpmux.app.listing import Seen, look_as
+from mcpmux.app.listing import Seen, for_everybody, look_as
 from mcpmux.cli import console
 from mcpmux.cli.client import KINDS, open_visit
 from mcpmux.cli.console import Columns
@@ -133,8 +132,7 @@ async def look(
     Raises ConfigError for a view that does not exist for `who`; None is somebody for whom every view exists.
     """
     if who is None:
-        for_all = {name: attrs.evolve(each, principals=()) for name, each in config.views.items()}
-        config = attrs.evolve(config, access=(), views=for_all)
+        config = for_everybody(config)
     seen: dict[str, list[Seen]] = {}
     async with console.show_activity("listing"), open_visit(config, has_access=True) as mux:
         for name in views:

@@ -97,7 +97,7 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
         assert (await get(here, "/api/views"))["has_access_rules"] is True
         counts = (await get(here, "/api/views/counts"))["counts"]
         assert {name: count["tools"] for name, count in counts.items()} == {"coding": 2, "reading": 2}
-        shown = listing.AccessControl(None, listing.shown_by(here.world.mux.config))
+        shown = listing.AccessControl(None, listing.shown_by(listing.for_everybody(here.world.mux.config)))
         seen = await listing.look_as(ANYONE.within("coding"), shown, here.world.mux.upstreams)
         assert [(each.name, each.rule) for each in seen] == [
             ("docs__find", "views.coding.include[0]"),
@@ -114,7 +114,7 @@ async def test_tools_that_are_searched_take_the_tokens_of_two():
     async with listening(servers=servers, views={"all": View(tools="search"), "reading": READING}) as here:
         assert [view["is_searched"] for view in (await get(here, "/api/views"))["views"]] == [True, False]
         (count, _) = (await get(here, "/api/views/counts"))["counts"].values()
-        shown = listing.AccessControl(None, listing.shown_by(here.world.mux.config))
+        shown = listing.AccessControl(None, listing.shown_by(listing.for_everybody(here.world.mux.config)))
         two = listing.look_at_search(ANYONE.within("all"), shown)
         assert (count["tools"], count["tokens"]) == (2 + 2 * len(TOOLS), sum(each.tokens for each in two))
 
