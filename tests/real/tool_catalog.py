@@ -81,7 +81,6 @@ def public_tools(directory: Path) -> list[Json]:
     subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
     python, more_python = str(pip_env("servers")), str(pip_env("catalog"))
     programs, more_programs = npm_env("servers") / ".bin", npm_env("catalog") / ".bin"
-    sqlite = pip_env("catalog").with_name("mcp-server-sqlite")  # cannot be started as a module
     memory = f"MEMORY_FILE_PATH={directory / 'memory.jsonl'}"
     commands = {
         "everything": [str(programs / "mcp-server-everything"), "stdio"],
@@ -90,7 +89,14 @@ def public_tools(directory: Path) -> list[Json]:
         "time": [python, "-m", "mcp_server_time", "--local-timezone", "UTC"],
         "git": [python, "-m", "mcp_server_git", "--repository", str(repository)],
         "fetch": [more_python, "-m", "mcp_server_fetch"],
-        "sqlite": [str(sqlite), "--db-path", str(directory / "data.db")],
+        # It cannot be started as a module, and its script has the path of its environment in it.
+        "sqlite": [
+            more_python,
+            "-c",
+            "import mcp_server_sqlite as m; m.main()",
+            "--db-path",
+            str(directory / "data.db"),
+        ],
         "thinking": [str(more_programs / "mcp-server-sequential-thinking")],
         "browser": [str(more_programs / "playwright-mcp"), "--headless"],
     }
