@@ -25,7 +25,7 @@ from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
-    from mcpmux.app.listing import MuxViews
+    from mcpmux.app.view_contents import MuxViews
     from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.ring import LiveRing
     from mcpmux.traffic.admin.upstreams import Control, Upstreams, UpstreamView
@@ -109,7 +109,7 @@ class Observers:
 
     def views_of(self, mux: Mux) -> MuxViews:
         """The configured views."""
-        from mcpmux.app.listing import MuxViews
+        from mcpmux.app.view_contents import MuxViews
 
         return MuxViews(mux, self.redactor)
 

@@ -41,21 +41,20 @@ class Listed(NamedTuple):
         return {kind: [text for text in texts if text is not None] for kind, texts in self.texts.items()}
 
 
-async def look_into(upstream: Upstream, kinds: Collection[str] = KINDS) -> Listed:
+async def list_names(upstream: Upstream, kinds: Collection[str] = KINDS) -> Listed:
     """What a connected upstream lists of some kinds, as far as it has them at all. Raises RpcError."""
     listed = Listed({}, {})
-    for method, page in m.LISTS.items():
+    for method, paged in m.LISTS.items():
         kind = KIND_OF_LIST[method]
-        if kind not in kinds or upstream.facts is None or not upstream.facts.offers(page.capability):
+        if kind not in kinds or upstream.facts is None or not upstream.facts.offers(paged.capability):
             continue
         pages = (await walk(upstream, Call(method, {}, {}))).pages
         listed.texts[kind] = [text for page in pages for text in page.texts]
-        for text, item in (
-            (text, item) for page in pages for text, item in zip(page.texts, page.items, strict=True)
-        ):
-            if kind == TOOLS and text is not None:
-                schema = value_of(decode_fields(item).get("inputSchema"))
-                listed.schemas[text] = schema if isinstance(schema, dict) else {}
+        for page in pages if kind == TOOLS else ():
+            for text, item in zip(page.texts, page.items, strict=True):
+                if text is not None:
+                    schema = value_of(decode_fields(item).get("inputSchema"))
+                    listed.schemas[text] = schema if isinstance(schema, dict) else {}
     return listed
 
 
@@ -124,7 +123,7 @@ async def _find_now(mux: Mux) -> list[str]:
         with trio.move_on_after(upstream.config.list_timeout):
             await upstream.settled()
             try:
-                listed = await look_into(upstream, kinds)
+                listed = await list_names(upstream, kinds)
             except RpcError:
                 return  # nothing can be said of it
             if upstream.facts is not None:

@@ -17,7 +17,7 @@ import trio
 
 from mcpmux.app import Mux, open_mux
 from mcpmux.app.listeners import check_listeners
-from mcpmux.app.unmatched import Listed, find_unmatched_names, look_into
+from mcpmux.app.unmatched import Listed, find_unmatched_names, list_names
 from mcpmux.cli import console
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
@@ -155,7 +155,7 @@ async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict
     selection = selection_of([upstream.config])
     error = None
     try:
-        listed[upstream.name] = await look_into(upstream)
+        listed[upstream.name] = await list_names(upstream)
         for kind, texts in listed[upstream.name].texts.items():
             counts[kind] = len(texts)
             if selection is not None:

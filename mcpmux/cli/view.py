@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import click
 
-from mcpmux.app.listing import Seen, for_everybody, look_as
+from mcpmux.app.view_contents import Seen, for_everybody, look_as
 from mcpmux.cli import console
 from mcpmux.cli.client import KINDS, open_visit
 from mcpmux.cli.console import Columns

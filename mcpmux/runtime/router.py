@@ -144,7 +144,7 @@ class Router:
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
         if self._rates.counts_requests:
-            check_rate(self._rates, call, trio.current_time())
+            self.count(call)
         if STATE in call.params and not call.legacy:
             call = self._with_own_state(call)
         if not self.access.is_open:
@@ -155,9 +155,8 @@ class Router:
         return self._exchange(call, notify)
 
     def count(self, call: Call) -> None:
-        """Count a request that `exchange` does not see. Raises Busy."""
-        if self._rates.counts_requests:
-            check_rate(self._rates, call, trio.current_time())
+        """Count a request of a client. Raises Busy."""
+        check_rate(self._rates, call, trio.current_time())
 
     def _exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         only = self.namespace.transparent

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import trio
 
 from mcpmux.app.control import Control
-from mcpmux.app.listing import MuxViews
+from mcpmux.app.view_contents import MuxViews
 from mcpmux.config import AccessRule
 from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction

@@ -7,7 +7,7 @@ import json
 import pytest
 import trio
 
-from mcpmux.app import listing
+from mcpmux.app import view_contents
 from mcpmux.config import AccessRule, Config
 from mcpmux.config.listener import HttpListener, Listeners, TcpListener, UnixListener, WebSocketListener
 from mcpmux.config.views import Selector, View, ViewOverride
@@ -97,8 +97,10 @@ async def test_what_a_client_sees_is_counted_whatever_access_rules_say():
         assert (await get(here, "/api/views"))["has_access_rules"] is True
         counts = (await get(here, "/api/views/counts"))["counts"]
         assert {name: count["tools"] for name, count in counts.items()} == {"coding": 2, "reading": 2}
-        shown = listing.AccessControl(None, listing.shown_by(listing.for_everybody(here.world.mux.config)))
-        seen = await listing.look_as(ANYONE.within("coding"), shown, here.world.mux.upstreams)
+        shown = view_contents.AccessControl(
+            None, view_contents.shown_by(view_contents.for_everybody(here.world.mux.config))
+        )
+        seen = await view_contents.look_as(ANYONE.within("coding"), shown, here.world.mux.upstreams)
         assert [(each.name, each.rule) for each in seen] == [
             ("docs__find", "views.coding.include[0]"),
             ("docs__write", "views.coding.include[0]"),
@@ -114,13 +116,15 @@ async def test_tools_that_are_searched_take_the_tokens_of_two():
     async with listening(servers=servers, views={"all": View(tools="search"), "reading": READING}) as here:
         assert [view["is_searched"] for view in (await get(here, "/api/views"))["views"]] == [True, False]
         (count, _) = (await get(here, "/api/views/counts"))["counts"].values()
-        shown = listing.AccessControl(None, listing.shown_by(listing.for_everybody(here.world.mux.config)))
-        two = listing.look_at_search(ANYONE.within("all"), shown)
+        shown = view_contents.AccessControl(
+            None, view_contents.shown_by(view_contents.for_everybody(here.world.mux.config))
+        )
+        two = view_contents.look_at_search(ANYONE.within("all"), shown)
         assert (count["tools"], count["tokens"]) == (2 + 2 * len(TOOLS), sum(each.tokens for each in two))
 
 
 async def test_an_upstream_that_does_not_answer_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listing, "COUNT_SECONDS", 0.5)
+    monkeypatch.setattr(view_contents, "COUNT_SECONDS", 0.5)
 
     async def never(*_: object) -> dict[str, object]:
         await trio.sleep_forever()
