@@ -352,13 +352,14 @@ class Config(Settings):
         if not self.enabled:
             problems.append(NO_UPSTREAM)
         names = [upstream.name for upstream in self.upstreams]
-        problems += find_misnamed(self.access, self.views, self.listeners, names)
+        problems += find_misnamed(self.access, self.limits.rate, self.views, self.listeners, names)
         if problems:
             raise ConfigError(problems)
 
 
 def find_misnamed(
     access: Sequence[AccessRule | None],
+    rates: Sequence[RateLimit],
     views: Mapping[str, View | None],
     listeners: Listeners,
     names: Sequence[str],
@@ -367,12 +368,14 @@ def find_misnamed(
 
     None stands for what has mistakes of its own.
     """
-    for number, rule in enumerate(access):
-        for name in filter(is_name, rule.upstreams if rule is not None else ()):
-            if name not in names:  # a misspelt name denies nothing
+    named = {f"access[{number}]": rule.upstreams for number, rule in enumerate(access) if rule is not None}
+    named |= {f"limits.rate[{number}]": limit.upstreams for number, limit in enumerate(rates)}
+    for place, upstreams in named.items():
+        for name in filter(is_name, upstreams):
+            if name not in names:  # a misspelt name denies nothing, and limits nothing
                 close = closest(name, names)
                 hint = "" if close is None else f"; did you mean `{close}`?"
-                yield f"access[{number}]: `upstreams`: there is no upstream of one of these names{hint}"
+                yield f"{place}: `upstreams`: there is no upstream of one of these names{hint}"
     yield from find_mistakes(views, names, listeners)
 
 

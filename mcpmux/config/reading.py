@@ -74,7 +74,7 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
         report.add(paths[name], text)
     if is_laid_out:
         told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
-        for text in find_misnamed(told.access, told.views, told.listeners, list(paths)):
+        for text in find_misnamed(told.access, told.limits.rate, told.views, told.listeners, list(paths)):
             report.add((), f"{format_path(path)}.{text}" if path else text)
     report.raise_if_any()
     return Config(upstreams=tuple(upstreams), **attrs.asdict(settings, recurse=False))

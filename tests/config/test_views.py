@@ -137,6 +137,9 @@ def test_all_mistakes_are_told_at_once():
         [views.a]
         include = [{ upstream = "dosc" }, { upstream = "bad" }]
         overrides = [{ upstream = "docs", name = "x", rename = "y" }, { upstream = "docs", name = "y" }]
+        [[limits.rate]]
+        requests = 1
+        upstreams = ["dosc", "d*"]
         [listeners]
         stdio_view = "emty"
         tcp = [{ port = 1, view = "empty" }]
@@ -150,6 +153,7 @@ def test_all_mistakes_are_told_at_once():
         "upstreams.docs",
         "upstreams.docs",
         "access[1]",
+        "limits.rate[0]",
         "views.a.include[0].upstream",
         "views.a.overrides[0].rename",
         "listeners.stdio_view",
