@@ -116,5 +116,5 @@ def test_every_configuration_that_is_shown_is_valid(path: Path, block: str) -> N
     whole: dict[str, Any] = tomllib.loads(block)
     text = block.replace('"5c6a…"', f'"{"5c" * 32}"')
     if "upstreams" not in whole:
-        text += '\n[upstreams.docs]\ncommand = "npx"\n[upstreams.hr]\ncommand = "npx"\n'
+        text += "".join(f'\n[upstreams.{name}]\ncommand = "npx"\n' for name in ("docs", "hr", "search"))
     assert read_config("-", ENVIRON, text.encode).upstreams
