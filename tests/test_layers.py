@@ -22,6 +22,7 @@ ROOMS = (  # lowest first; a room may import itself and those before it
     "transports",
     "auth",
     "runtime",
+    "cluster",
     "traffic",
     "demo",
     "bench",

@@ -13,6 +13,7 @@ from typing import Annotated, TypeAlias
 from attrs import Factory, field, frozen
 
 from mcpmux.config.auth import METHODS, PRINCIPALS, UPSTREAMS, AccessRule, Auth, OAuth
+from mcpmux.config.cluster import Cluster, find_lacking
 from mcpmux.config.expansion import Secret, display_url
 from mcpmux.config.listener import VIEW_NAME, Admin, ClientTls, Listeners
 from mcpmux.config.report import closest
@@ -279,7 +280,7 @@ class Limits:
     session_idle: Seconds = 300.0
     """A session ends after this time without a request or an open stream."""
     rate: tuple[RateLimit, ...] = ()
-    """How many requests may begin in a time. Each process of mcpmux counts for itself."""
+    """How many requests may begin in a time. Workers, and replicas of a cluster, count together."""
 
 
 @frozen(kw_only=True)
@@ -329,6 +330,7 @@ class Settings:
     """Selections of what clients see, by name. Each is served below the path of every listener."""
     redaction: Redaction = field(factory=Redaction)
     tracing: Tracing = field(factory=Tracing)
+    cluster: Cluster = field(factory=Cluster)
 
 
 @frozen(kw_only=True)
@@ -353,6 +355,9 @@ class Config(Settings):
             problems.append(NO_UPSTREAM)
         names = [upstream.name for upstream in self.upstreams]
         problems += find_misnamed(self.access, self.limits.rate, self.views, self.listeners, names)
+        problems += find_lacking(
+            self.cluster, self.merging.cursor_key, has_audit=self.audit.directory is not None
+        )
         if problems:
             raise ConfigError(problems)
 

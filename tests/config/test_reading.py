@@ -211,6 +211,13 @@ def test_own_layout_may_be_json():
                 "listeners.http[2]: expected a table, got a number",
             ],
         ),
+        (
+            DOCS + "[audit]\ndirectory = 'log'\n[cluster]\nurl = 'redis://store'",
+            [
+                "cluster: all replicas need the same `cursor_key` in [merging]; set it to random text",
+                "cluster: `replica` names the audit log of each replica, which it continues; set it, too",
+            ],
+        ),
         (DOCS + "[merging]\ncursor_key = 'short'", ["merging.cursor_key: expected at least 16 characters"]),
         (
             DOCS + "[logging]\nlevel = 'loud'",

@@ -1,0 +1,1 @@
+"""Several replicas of mcpmux that serve the same clients, with a store for what outlives one of them."""

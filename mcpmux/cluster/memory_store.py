@@ -1,0 +1,163 @@
+"""A store in the memory of this process, with the same rules as one elsewhere.
+
+It is never away, and nothing in it waits: its methods are async only by name. What nobody keeps is forgotten
+after its time, so memory is bounded by what is in force.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Generic, TypeVar
+
+from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Roll
+
+V = TypeVar("V")
+
+SWEEP_FROM: Final = 64  # entries; a look at fewer saves nothing
+
+
+class _Expiring(Generic[V]):
+    """Values by name, each until its time. When there are twice as many, those that ended are dropped."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[V, float]] = {}
+        self._sweep_at = SWEEP_FROM
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, name: str, now: float) -> V | None:
+        value, ends = self._entries.get(name, (None, now))
+        return value if ends > now else None
+
+    def put(self, name: str, value: V, ends: float, now: float) -> None:
+        self._entries[name] = value, ends
+        if len(self._entries) >= self._sweep_at:
+            self.sweep(now)
+            self._sweep_at = max(SWEEP_FROM, 2 * len(self._entries))
+
+    def replace(self, name: str, value: V) -> None:
+        """Another value, until the same time."""
+        self._entries[name] = value, self._entries[name][1]
+
+    def discard(self, name: str) -> None:
+        self._entries.pop(name, None)
+
+    def sweep(self, now: float) -> list[str]:
+        """Drop what has ended. Returns the names."""
+        gone = [name for name, (_, ends) in self._entries.items() if ends <= now]
+        for name in gone:
+            del self._entries[name]
+        return gone
+
+    def sorted(self) -> list[tuple[str, V]]:
+        """All that was not dropped, by name."""
+        return [(name, value) for name, (value, _) in sorted(self._entries.items())]
+
+    def left(self, now: float) -> list[tuple[str, V, float]]:
+        """All that is in force, by name, with the time that is left."""
+        entries = sorted(self._entries.items())
+        return [(name, value, ends - now) for name, (value, ends) in entries if ends > now]
+
+
+class MemoryStore:
+    """A `Store`. `clock`: seconds of any clock that never goes back."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.away: str | None = None  # never
+        self.commands = 0  # nothing is sent
+        self.lag: float | None = 0.0
+        self._clock = clock
+        self._members: _Expiring[bytes] = _Expiring()
+        self._ended: _Expiring[bool] = _Expiring()
+        self._sessions: _Expiring[Kept] = _Expiring()
+        self._events: _Expiring[deque[bytes]] = _Expiring()
+        self._full_at: _Expiring[float] = _Expiring()
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self._members)} members, {len(self._sessions)} sessions)"
+
+    async def renew(
+        self, replica: str, card: bytes, seconds: float, *, joining: bool
+    ) -> Sequence[Member] | None:
+        now = self._clock()
+        for gone in self._members.sweep(now):
+            self._ended.put(gone, True, now + ENDED_KEPT, now)
+        if self._members.get(replica, now) is None and (not joining or self._ended.get(replica, now)):
+            self._ended.put(replica, True, now + ENDED_KEPT, now)
+            return None
+        self._members.put(replica, card, now + seconds, now)
+        return [Member(*entry) for entry in self._members.sorted()]
+
+    async def members(self) -> Roll:
+        now = self._clock()
+        return Roll(now, [Lease(*entry) for entry in self._members.left(now)])
+
+    async def leave(self, replica: str) -> None:
+        now = self._clock()
+        self._members.discard(replica)
+        self._ended.put(replica, True, now + ENDED_KEPT, now)
+
+    async def save(self, name: str, session: Kept, seconds: float) -> bool:
+        now = self._clock()
+        before = self._sessions.get(name, now)
+        if before is not None and before.owner != session.owner:
+            return False
+        self._sessions.put(name, session, now + seconds, now)
+        return True
+
+    async def find(self, name: str) -> Kept | None:
+        return self._sessions.get(name, self._clock())
+
+    async def claim(self, name: str, owner: str, before: str) -> bool:
+        session = self._owned(name, before, self._clock())
+        if session is None:
+            return False
+        self._sessions.replace(name, session._replace(owner=owner))
+        return True
+
+    async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
+        now = self._clock()
+        return {name for name in names if self._keep(name, owner, now + seconds, now)}
+
+    def _keep(self, name: str, owner: str, ends: float, now: float) -> bool:
+        session, events = self._owned(name, owner, now), self._events.get(name, now)
+        if session is None:
+            return False
+        self._sessions.put(name, session, ends, now)
+        if events is not None:
+            self._events.put(name, events, ends, now)
+        return True
+
+    async def end(self, name: str, owner: str) -> None:
+        if self._owned(name, owner, self._clock()) is not None:
+            self._sessions.discard(name)
+            self._events.discard(name)
+
+    async def append(self, name: str, events: Sequence[bytes], most: int, seconds: float) -> None:
+        now = self._clock()
+        kept = deque(self._events.get(name, now) or (), maxlen=most)
+        kept.extend(events)
+        self._events.put(name, kept, now + seconds, now)
+
+    async def events(self, name: str) -> Sequence[bytes]:
+        return tuple(self._events.get(name, self._clock()) or ())
+
+    async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
+        now = self._clock()
+        full_at = [self._full_at.get(each.name, now) or now for each in buckets]
+        waits = [full - now - each.room for full, each in zip(full_at, buckets, strict=True)]
+        number = max(range(len(waits)), key=waits.__getitem__, default=None)
+        if number is not None and waits[number] > 0:
+            return number, waits[number]
+        for full, each in zip(full_at, buckets, strict=True):
+            self._full_at.put(each.name, full + each.interval, full + each.interval, now)
+        return None
+
+    async def version(self) -> str:
+        return "memory of this process"
+
+    def _owned(self, name: str, owner: str, now: float) -> Kept | None:
+        session = self._sessions.get(name, now)
+        return session if session is not None and session.owner == owner else None

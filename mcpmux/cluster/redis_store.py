@@ -1,0 +1,486 @@
+"""A store that is a Redis or Valkey: one server, one behind Sentinels, or a Redis Cluster.
+
+Promises: opening waits for nothing, and calls work by themselves once the store is there, or there again.
+Every call returns within the timeout. Whatever goes wrong becomes StoreAway, in a sentence without passwords.
+
+A client of coredis has tasks of its own, and may not outlive what breaks them. So each client runs in a task
+of ours, and as soon as a call had trouble another client is opened. Until it answers, calls use the one
+before; if it does not, they fail at once.
+
+This is the only module that knows coredis.
+
+Keys, after the prefix:
+
+    {PREFIX}:replicas      ids of members, by the millisecond in which their lease ends
+    {PREFIX}:cards         their cards
+    {PREFIX}:ended         ids that may never come back, by when they ended
+    PREFIX:session:{NAME}  owner and facts of a session
+    PREFIX:events:{NAME}   its events
+    {PREFIX.rate}:BUCKET   when the bucket is full, in seconds
+
+What is in braces decides where a Redis Cluster puts a key (its hash tag).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import ssl
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+import trio
+from coredis import Redis, RedisCluster, Sentinel, SentinelConnectionPool
+from coredis.client import Client
+from coredis.connection import TCPLocation
+from coredis.exceptions import (
+    AuthenticationFailureError,
+    AuthenticationRequiredError,
+    BusyLoadingError,
+    NoScriptError,
+    PrimaryNotFoundError,
+    ReadOnlyError,
+    RedisClusterError,
+    ResponseError,
+)
+from coredis.retry import NoRetryPolicy
+
+from mcpmux.cluster.redis_script import APPEND, CLAIM, END, KEEP, LEAVE, MEMBERS, RENEW, SAVE, TAKE, Script
+from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Roll, StoreAway
+from mcpmux.cluster.store_url import StoreUrl, Topology, parse_store_url
+from mcpmux.config import ClientTls, Secret
+from mcpmux.config.cluster import Cluster
+from mcpmux.errors import ConfigError
+from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.tls import client_context, explain_server
+
+T = TypeVar("T")
+
+PAUSE: Final = 0.25  # seconds between attempts to open a client; soon enough, and no load for the store
+CONNECTIONS: Final = 8  # to one server: commands share one, and while it is being opened others are
+CALLS: Final = 1000  # at once; with as many unanswered, one more would not be answered in time either
+FOLLOW_PERIOD: Final = 0.5  # seconds between questions to Sentinels where the primary is
+BATCH: Final = 500  # sessions that are kept in one go: a millisecond of the server
+
+
+class _Opened(NamedTuple):
+    """A client that answered. It ends some time after `retired`."""
+
+    client: Client[bytes]
+    retired: trio.Event
+
+
+OpenClient: TypeAlias = Callable[[], AbstractAsyncContextManager[Client[bytes]]]
+
+
+@asynccontextmanager
+async def open_redis_store(config: Cluster, pause: float = PAUSE) -> AsyncIterator[RedisStore]:
+    """The store of a configuration that has its `url`. `pause`: seconds between attempts to reach it.
+
+    Raises ConfigError for settings that are wrong, such as files of TLS. Leaving it or cancelling it closes
+    all connections.
+    """
+    assert config.url is not None
+    url = parse_store_url(config.url)
+    context = await trio.to_thread.run_sync(_read_tls, config.tls) if url.secure else None
+    logging.getLogger("coredis").setLevel(logging.CRITICAL + 1)  # it logs what it raises, too
+    store = RedisStore(config, url, partial(_open_client, config, url, context))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, pause, name="store")
+        try:
+            yield store
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def _read_tls(tls: ClientTls) -> ssl.SSLContext:
+    try:
+        context = client_context(tls, ())
+    except ConfigError as error:
+        raise ConfigError([f"cluster: {problem}" for problem in error.problems]) from None
+    if (name := tls.server_name) is not None:
+        wrap = context.wrap_bio
+
+        def wrap_as_named(*buffers: Any, **options: Any) -> ssl.SSLObject:
+            return wrap(*buffers, **{**options, "server_hostname": name})
+
+        # coredis has every server prove to be the host that it connects to.
+        context.wrap_bio = wrap_as_named  # type: ignore[method-assign]
+    return context
+
+
+@asynccontextmanager
+async def _open_client(
+    config: Cluster, url: StoreUrl, context: ssl.SSLContext | None
+) -> AsyncIterator[Client[bytes]]:
+    """A client that answered; of a Redis Cluster one node did. Raises whatever coredis does.
+
+    A connection takes only a part of the timeout where others are tried after it. Nothing is repeated: what
+    got no answer may have been done.
+    """
+    locations = [TCPLocation(place.host, place.port) for place in url.places]
+    named = _credentials(url.username, url.password)
+    stored = _credentials(config.username, config.password)
+    options: dict[str, Any] = {
+        "ssl_context": context,
+        "connect_timeout": config.timeout,
+        "stream_timeout": config.timeout,
+        "max_connections": CONNECTIONS,
+        "retry_policy": NoRetryPolicy(),
+    }
+    client: Client[bytes]
+    if url.topology is Topology.SENTINEL:
+        share = config.timeout / (len(locations) + 1)
+        asking = {"ssl_context": context, "connect_timeout": share, "stream_timeout": share, **named}
+        asking |= {"verify_version": False}
+        options |= {"db": url.database, "sentinel_kwargs": asking, **stored}
+        async with (
+            Sentinel(locations, decode_responses=False, **options) as sentinel,
+            sentinel.primary_for(url.service) as client,
+            trio.open_nursery() as nursery,
+        ):
+            client.verify_version = False
+            await client.ping()
+            nursery.start_soon(_follow_primary, cast(SentinelConnectionPool, client.connection_pool))
+            yield client
+            nursery.cancel_scope.cancel()
+    elif url.topology is Topology.CLUSTER:
+        options |= {"startup_nodes": locations, "connect_timeout": config.timeout / 3, **named, **stored}
+        # Without the last one it asks for a setting, which not every user may see.
+        options |= {"max_connections_per_node": True, "skip_full_coverage_check": True}
+        async with RedisCluster(decode_responses=False, verify_version=False, **options) as client:
+            yield client
+    else:
+        options |= {"db": url.database, "verify_version": False, **named, **stored}
+        async with Redis(locations[0].host, locations[0].port, decode_responses=False, **options) as client:
+            await client.ping()
+            yield client
+
+
+async def _follow_primary(pool: SentinelConnectionPool) -> None:
+    """Have the pool leave a server as soon as Sentinels name another one.
+
+    The former primary may serve for seconds before it hears of that, and what is written there is lost. When
+    no Sentinel answers, nothing changes.
+    """
+    while True:
+        await trio.sleep(FOLLOW_PERIOD)
+        with suppress(Exception):
+            await pool.get_primary_location()
+
+
+@asynccontextmanager
+async def _cancellable() -> AsyncIterator[None]:
+    """coredis raises errors in place of Cancelled, and tasks beside it: then only Cancelled is raised."""
+    try:
+        yield
+    except (Exception, BaseExceptionGroup):
+        await trio.lowlevel.checkpoint_if_cancelled()
+        raise
+
+
+def _credentials(username: str | None, password: Secret | None) -> dict[str, Any]:
+    return {
+        **({} if username is None else {"username": username}),
+        **({} if password is None else {"password": password.reveal()}),
+    }
+
+
+class RedisStore:
+    """A `Store`.
+
+    `away`: why it did not do what was asked last, None if it did.
+    """
+
+    def __init__(self, config: Cluster, url: StoreUrl, open_client: OpenClient) -> None:
+        self.commands = 0
+        self.lag: float | None = None
+        self.away: str | None = None
+        self._where = str(url)
+        self._timeout = config.timeout
+        self._patience = config.timeout * (1 if url.topology is Topology.ONE else 4 * len(url.places) + 1)
+        self._prefix = config.prefix
+        self._open_client = open_client
+        self._opened: _Opened | None = None
+        self._tried = trio.Event()  # it is known whether there is a client
+        self._trouble = trio.Event()  # the client is to be replaced
+        self._calls = 0
+        self._member_keys = tuple(f"{{{config.prefix}}}:{name}" for name in ("replicas", "cards", "ended"))
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._where}, away={self.away!r}, {self._calls} calls)"
+
+    async def run(self, pause: float) -> None:
+        """Keep a client open. Raises nothing; when it is cancelled, all connections are closed."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                opened = await self._try_to_open(nursery)
+                if self._opened is not None:
+                    self._opened.retired.set()
+                self._opened, self._trouble = opened, trio.Event()
+                self._tried.set()
+                if opened is None:
+                    await trio.sleep(pause)
+                else:
+                    self.away = None
+                    # The one before takes that long to end, so there are never more than two.
+                    earliest = trio.current_time() + max(pause, self._timeout)
+                    await self._trouble.wait()
+                    await trio.sleep_until(earliest)
+
+    async def _try_to_open(self, nursery: trio.Nursery) -> _Opened | None:
+        try:
+            return await nursery.start(self._run_client)  # type: ignore[no-any-return]
+        except Exception as error:  # coredis raises errors of its own, of anyio and of Python, and groups
+            self._note(error)
+            return None
+
+    async def _run_client(self, task_status: trio.TaskStatus[_Opened]) -> None:
+        """Have a client until it is retired, and then for as long as calls may use it.
+
+        Until it answered, raises whatever coredis does, and TimeoutError.
+        """
+        opened = None
+        try:
+            with trio.move_on_after(self._patience) as patience:
+                async with _cancellable(), self._open_client() as client:
+                    patience.deadline = math.inf
+                    opened = _Opened(client, trio.Event())
+                    task_status.started(opened)
+                    await opened.retired.wait()
+                    await trio.sleep(self._timeout)
+            if patience.cancelled_caught:
+                raise TimeoutError
+        except Exception as error:  # see `_try_to_open`
+            if opened is None:
+                raise
+            self._lose(opened, error)
+
+    def _lose(self, opened: _Opened, error: Exception) -> None:
+        """The tasks of a client broke."""
+        if opened is self._opened:
+            self._opened = None
+            self._note(error)
+            self._trouble.set()
+
+    def _note(self, error: BaseException) -> StoreAway:
+        """What to raise for an error."""
+        self.away = f"the store at {self._where} {_explain(error, self._timeout)}"
+        return StoreAway(self.away)
+
+    async def _ask(self, question: Callable[[Client[bytes]], Awaitable[T]]) -> T:
+        """An answer of the store. Raises StoreAway."""
+        if self._calls >= CALLS:
+            raise StoreAway(f"the store at {self._where} has {CALLS} calls to answer already")
+        self._calls += 1
+        try:
+            with trio.move_on_after(self._timeout):
+                await self._tried.wait()
+                return await self._ask_client(question, self._opened)
+            self._trouble.set()
+            raise self._note(TimeoutError())
+        finally:
+            self._calls -= 1
+
+    async def _ask_client(
+        self, question: Callable[[Client[bytes]], Awaitable[T]], opened: _Opened | None
+    ) -> T:
+        if opened is None:
+            raise StoreAway(self.away)
+        asked = trio.current_time()
+        try:
+            async with _cancellable():
+                answer = await question(opened.client)
+        except Exception as error:  # see `_try_to_open`
+            if opened is self._opened and not _is_refusal(error):
+                self._trouble.set()
+            raise self._note(error) from error
+        self.lag = trio.current_time() - asked
+        if opened is self._opened:
+            self.away = None
+        return answer
+
+    async def _run_script(
+        self,
+        client: Client[bytes],
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+    ) -> Any:
+        self.commands += 1
+        try:
+            return await client.evalsha(script.digest, keys, arguments)
+        except NoScriptError:
+            self.commands += 1
+            return await client.eval(script.source, keys, arguments)
+
+    async def _ask_script(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
+        return await self._ask(lambda client: self._run_script(client, script, keys, arguments))
+
+    async def renew(
+        self, replica: str, card: bytes, seconds: float, *, joining: bool
+    ) -> Sequence[Member] | None:
+        answer = await self._ask_script(
+            RENEW,
+            self._member_keys,
+            replica,
+            card,
+            _milliseconds(seconds),
+            int(joining),
+            _milliseconds(ENDED_KEPT),
+        )
+        if answer is None:
+            return None
+        pairs = zip(answer[::2], answer[1::2], strict=True)
+        return sorted(Member(name.decode(), card) for name, card in pairs)
+
+    async def members(self) -> Roll:
+        now, *found = await self._ask_script(MEMBERS, self._member_keys[:2])
+        triples = zip(found[::3], found[1::3], found[2::3], strict=True)
+        leases = sorted(Lease(name.decode(), card, left / 1000) for name, card, left in triples)
+        return Roll(now / 1000, leases)
+
+    async def leave(self, replica: str) -> None:
+        await self._ask_script(LEAVE, self._member_keys, replica, _milliseconds(ENDED_KEPT))
+
+    async def save(self, name: str, session: Kept, seconds: float) -> bool:
+        return bool(await self._ask_script(SAVE, self._keys(name)[:1], *session, _milliseconds(seconds)))
+
+    async def find(self, name: str) -> Kept | None:
+        return await self._ask(partial(self._find, name))
+
+    async def _find(self, name: str, client: Client[bytes]) -> Kept | None:
+        self.commands += 1
+        owner, facts = await client.hmget(self._keys(name)[0], ["owner", "facts"])
+        return Kept(owner.decode(), facts) if owner is not None and facts is not None else None
+
+    async def claim(self, name: str, owner: str, before: str) -> bool:
+        return bool(await self._ask_script(CLAIM, self._keys(name)[:1], owner, before))
+
+    async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
+        return await self._ask(partial(self._keep, names, owner, seconds))
+
+    async def _keep(
+        self, names: Sequence[str], owner: str, seconds: float, client: Client[bytes]
+    ) -> Collection[str]:
+        arguments = (owner, _milliseconds(seconds))
+        kept: set[str] = set()
+        for start in range(0, len(names), BATCH):
+            batch = names[start : start + BATCH]
+            if isinstance(client, RedisCluster):
+                kept |= await self._keep_apart(client, batch, arguments)
+            else:
+                keys = [key for name in batch for key in self._keys(name)]
+                flags = await self._run_script(client, KEEP, keys, arguments)
+                kept |= {name for name, flag in zip(batch, flags, strict=True) if flag}
+        return kept
+
+    async def _keep_apart(
+        self, client: RedisCluster[bytes], names: Sequence[str], arguments: tuple[str, int]
+    ) -> set[str]:
+        """A command for each, as none may be about several slots; each node gets all of its own in one go."""
+        pool, kept = client.connection_pool, set()
+        nodes = defaultdict(list)
+        for name in names:
+            command = client.evalsha(KEEP.digest, self._keys(name), arguments)
+            nodes[pool.cluster_layout.node_for_request(command)].append((name, command))
+        for node, commands in nodes.items():
+            self.commands += len(commands)
+            async with pool.acquire(node=node) as connection:
+                batch = connection.create_request_batch([command for _, command in commands])
+            for (name, _), answer in zip(commands, await batch, strict=True):
+                if isinstance(answer, ResponseError):  # it has moved, or the script is to be sent
+                    answer = await self._run_script(client, KEEP, self._keys(name), arguments)
+                if isinstance(answer, BaseException):
+                    raise answer
+                if answer == [1]:
+                    kept.add(name)
+        return kept
+
+    async def end(self, name: str, owner: str) -> None:
+        await self._ask_script(END, self._keys(name), owner)
+
+    async def append(self, name: str, events: Sequence[bytes], most: int, seconds: float) -> None:
+        await self._ask_script(APPEND, self._keys(name)[1:], most, _milliseconds(seconds), *events)
+
+    async def events(self, name: str) -> Sequence[bytes]:
+        return await self._ask(partial(self._read_events, name))
+
+    async def _read_events(self, name: str, client: Client[bytes]) -> Sequence[bytes]:
+        self.commands += 1
+        entries = await client.xrange(self._keys(name)[1])
+        return tuple(cast(bytes, entry.field_values[b"event"]) for entry in entries)
+
+    async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
+        if not buckets:
+            return None
+        keys = [f"{{{self._prefix}.rate}}:{each.name}" for each in buckets]
+        times = [repr(seconds) for each in buckets for seconds in (each.interval, each.room)]
+        answer = await self._ask_script(TAKE, keys, *times)
+        return None if answer is None else (answer[0], float(answer[1]))
+
+    async def version(self) -> str:
+        return await self._ask(self._read_version)
+
+    async def _read_version(self, client: Client[bytes]) -> str:
+        self.commands += 1
+        facts = await client.info("server")
+        name = "valkey" if "valkey_version" in facts else "redis"
+        return f"{name} {facts[f'{name}_version']!s}"
+
+    def _keys(self, name: str) -> tuple[str, str]:
+        """Those of a session and of its events."""
+        tag = f"{{{_without_brace(name)}}}"
+        return f"{self._prefix}:session:{tag}", f"{self._prefix}:events:{tag}"
+
+
+def _without_brace(name: str) -> str:
+    """The name, without what would end a hash tag early."""
+    return name.replace("%", "%25").replace("}", "%7D") if "}" in name or "%" in name else name
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what is behind it."""
+    while error is not None:
+        yield error
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a server answered that it will not do this: another connection changes nothing."""
+    cause = next((each for each in _causes(error) if isinstance(each, ResponseError)), None)
+    if cause is None or isinstance(cause, ReadOnlyError | RedisClusterError):
+        return False
+    return "READONLY" not in str(cause)  # so a script of Redis 6 tells it
+
+
+def _explain(error: BaseException, timeout: float) -> str:
+    """Completes "the store at … "."""
+    causes = list(_causes(error))
+    for cause in causes:
+        match cause:
+            case AuthenticationRequiredError():
+                return "wants a password: set `password` in [cluster]"
+            case AuthenticationFailureError():
+                return "refuses the `username` and `password` of [cluster]"
+            case PrimaryNotFoundError():
+                return f"cannot be reached: no Sentinel answers that knows its primary ({cause})"
+            case BusyLoadingError() | ResponseError():
+                return f"refuses: {cause}"
+            case ssl.SSLError():
+                return f"cannot be reached: {explain_server(cause)}"
+            case TimeoutError():
+                return f"does not answer within {timeout:g} s"
+    broken = next((each for each in causes if isinstance(each, OSError)), None)
+    if broken is not None:
+        return f"cannot be reached: {reason_of(broken)}"
+    said = (str(each) for each in causes if not isinstance(each, BaseExceptionGroup))
+    words = next(filter(None, said), "the connection broke")
+    return f"cannot be reached: {words[:1].lower()}{words[1:].rstrip('.')}"
