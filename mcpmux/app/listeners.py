@@ -28,11 +28,11 @@ from mcpmux.config import (
 from mcpmux.config.auth import find_unguarded_listeners
 from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
-from mcpmux.mux.rewrite import mark_of
+from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint, handle_by_owner
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
@@ -45,6 +45,8 @@ from mcpmux.transports.waiting import ReadinessPoller
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
+    from mcpmux.cluster.door import Door as ReplicaDoor
+    from mcpmux.cluster.node import Node
 
 log = structlog.get_logger()
 
@@ -57,7 +59,8 @@ class Serving(msgspec.Struct, frozen=True):
     """What every listener serves. `announce` is called with its URL when it is ready.
 
     `gate` asks clients from the network who they are. `certificates` are those that can be renewed.
-    `stdio_view`: what the client on standard input and output looks through.
+    `stdio_view`: what the client on standard input and output looks through. `marks`: see HttpEndpoint.
+    `node`: of a cluster.
     """
 
     limits: Limits
@@ -68,6 +71,8 @@ class Serving(msgspec.Struct, frozen=True):
     certificates: TlsContexts = msgspec.field(default_factory=TlsContexts)
     poller: ReadinessPoller | None = None
     stdio_view: str = ""
+    marks: Marks = msgspec.field(default_factory=Marks)
+    node: Node | None = None
 
 
 class HandedConnections(msgspec.Struct, frozen=True):
@@ -78,8 +83,6 @@ class HandedConnections(msgspec.Struct, frozen=True):
 
     accepting: HandedListener
     handing: Handing
-    worker: int
-    workers: int
 
 
 async def serve_stdio(serving: Serving) -> None:
@@ -100,11 +103,13 @@ async def serve_listener(
     listener: AnyListener,
     serving: Serving,
     handed: HandedConnections | None = None,
+    number: int = 0,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve clients until we stop. The address of `handed` connections is bound and announced already.
+    """Serve clients of listener `number` until we stop.
 
-    Raises TransportError when the address cannot be listened on, ConfigError for TLS files of no use.
+    The address of `handed` connections is bound and announced already. Raises TransportError when the
+    address cannot be listened on, ConfigError for TLS files of no use.
     """
     tls = await tls_of(listener, serving.certificates)
     async with AsyncExitStack() as stack:
@@ -116,7 +121,7 @@ async def serve_listener(
         sessions = await stack.enter_async_context(trio.open_nursery())
         async with trio.open_nursery() as connections:
             if isinstance(listener, HttpListener):
-                serve = await _prepare_http(listener, serving, tls, handed, sessions)
+                serve = await _prepare_http(listener, serving, tls, handed, number, sessions)
             else:
                 serve = _prepare_streams(listener, serving, tls)
             await connections.start(serve, accepting, name=url)
@@ -135,18 +140,24 @@ async def _prepare_http(
     serving: Serving,
     tls: CurrentContext | None,
     handed: HandedConnections | None,
+    number: int,
     nursery: trio.Nursery,
 ) -> Serve:
     """`nursery` is for the sessions, which may outlive their connections."""
     limits, stopping = serving.limits, serving.stopping
     gate = gate_of(listener, serving.gate)
-    mark = mark_of(handed.worker) if handed is not None else ""
-    endpoint = HttpEndpoint(serving.service, listener, limits, gate, mark, stopping)
+    node, marks = serving.node, serving.marks
+    sessions = node.sessions_of(number) if node is not None else None
+    endpoint = HttpEndpoint(serving.service, listener, limits, gate, stopping, marks, sessions)
     handle: Handler = endpoint.handle
-    if handed is not None:
-        handle = partial(handle_by_owner, handed.worker, handed.workers, handle)
+    door = None
+    if node is not None and sessions is not None:
+        sessions.on_loss = endpoint.lose
+        nursery.start_soon(sessions.run, name="sessions in the store")
+        door = node.door_of(number, endpoint, sessions)
+        handle = door.handle
     await nursery.start(endpoint.run)
-    return partial(
+    serve = partial(
         serve_http,
         handler=handle,
         inline=True,
@@ -157,6 +168,15 @@ async def _prepare_http(
         handing=handed.handing if handed is not None else None,
         poller=serving.poller,
     )
+    return serve if door is None else partial(_serve_replicas_too, serve, door)
+
+
+async def _serve_replicas_too(
+    serve: Serve, door: ReplicaDoor, accepting: Accepting, *, task_status: trio.TaskStatus[None]
+) -> None:
+    """Serve connections, and finish what other replicas have handed over: it comes on none of them."""
+    await serve(accepting, task_status=task_status)
+    await door.drained()
 
 
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:

@@ -22,8 +22,7 @@ from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
 from mcpmux.mux.override import overrides_of
 from mcpmux.mux.policy import policy_of
-from mcpmux.mux.rate import Rates
-from mcpmux.mux.rewrite import Namespace
+from mcpmux.mux.rewrite import Marks, Namespace
 from mcpmux.mux.seal import CursorSeal, StateSeal
 from mcpmux.mux.view import selection_of, selections_of
 from mcpmux.protocol import method as m
@@ -35,6 +34,7 @@ from mcpmux.runtime.calls import Client, Question
 from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
+from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.tasks import Tasks
@@ -73,7 +73,7 @@ class Mux:
         open_channel: OpenChannel | None,
         tap: Tap | None,
         trace: Trace | None,
-        mark: str,
+        marks: Marks | None,
         generations: Generations | None,
         poller: ReadinessPoller | None,
         nursery: trio.Nursery,
@@ -88,7 +88,8 @@ class Mux:
         self._access = AccessControl(policy_of(config.access), shown_by(config))
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
-        self._rates = Rates(config.limits.rate)
+        self.marks = marks or Marks()
+        self.rates = RateCounter(config.limits.rate)
         self._tap = tap
         self._trace = trace
         self._server_info = server_info
@@ -97,7 +98,7 @@ class Mux:
         self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
         self._adopt(config)
         registry.become({name: self.make_shared(name) for name in self._settings})
-        self.tasks = Tasks(self.hub.personal, registry.client, self._access, nursery)
+        self.tasks = Tasks(self.hub.personal, registry.client, self._access, nursery, marks=self.marks)
         seal = CursorSeal(_key_of(config))
         self.merger = Merger(registry, seal, merging, self.tasks.hides, self._access, self.store)
         self.router = Router(
@@ -108,10 +109,11 @@ class Mux:
             self.tasks,
             self._access,
             StateSeal(_key_of(config)),
-            self._rates,
+            self.rates,
+            self.marks,
         )
         self.router.present_itself(server_info, config.identity.instructions)
-        self.service = MuxService(self.router, self.hub, tap, mark)
+        self.service = MuxService(self.router, self.hub, tap)
 
     def _adopt(self, config: Config) -> None:
         self._settings = config.enabled
@@ -152,7 +154,7 @@ class Mux:
             hub.hear,
             watch,
             self.store.generations,
-            self._rates,
+            self.rates,
         )
         self._adjust_memory(upstream)
         if name in self._held:
@@ -214,7 +216,7 @@ class Mux:
         self.router.present_itself(self._server_info, config.identity.instructions)
         self.store.follow(config.caching)
         if config.limits.rate != before.limits.rate:
-            self._rates.become(config.limits.rate)
+            self.rates.become(config.limits.rate)
         for session in self.upstreams.sessions():
             if config.caching != before.caching:
                 self._adjust_memory(session)
@@ -316,13 +318,13 @@ async def open_mux(
     open_channel: OpenChannel | None = None,
     tap: Tap | None = None,
     trace: Trace | None = None,
-    mark: str = "",
+    marks: Marks | None = None,
     generations: Generations | None = None,
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and put the router in front of them.
 
     `open_channel` replaces the real transports. `tap` sees every message on both legs; `trace`, which needs a
-    tap, every call of an upstream. If other processes serve the same clients, `mark` is put in front of the
+    tap, every call of an upstream. If other processes serve the same clients, `marks` are put in front of the
     ids that clients come back with, and `generations` are shared.
 
     Nothing runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
@@ -330,7 +332,7 @@ async def open_mux(
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller()) if available else None
         nursery = await stack.enter_async_context(trio.open_nursery())
-        mux = Mux(config, open_channel, tap, trace, mark, generations, poller, nursery)
+        mux = Mux(config, open_channel, tap, trace, marks, generations, poller, nursery)
         nursery.start_soon(mux.hub.run, name="notification")
         await nursery.start(mux.upstreams.run, name="upstreams")
         yield mux

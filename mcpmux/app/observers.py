@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcpmux.app.view_contents import MuxViews
     from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.ring import LiveRing
-    from mcpmux.traffic.admin.upstreams import Control, Upstreams, UpstreamView
+    from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams, UpstreamView
     from mcpmux.traffic.audit.journal import Audit
     from mcpmux.traffic.capture.capture import CaptureSink
     from mcpmux.traffic.telemetry.metrics import Metrics
@@ -80,6 +80,7 @@ class Observers:
         control: Control,
         stopping: trio.Event,
         announce: Callable[[str], None],
+        replicas: Replicas | None = None,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
@@ -98,6 +99,7 @@ class Observers:
             [metrics_route(read_metrics), *view_routes(views)],
             control,
             certificates,
+            replicas,
             task_status=task_status,
         )
 
@@ -113,8 +115,8 @@ class Observers:
 
         return MuxViews(mux, self.redactor)
 
-    def metrics_of(self, mux: Mux) -> ReadMetrics:
-        """Reads all metrics as they are then."""
+    def metrics_of(self, mux: Mux, replicas: Replicas | None = None) -> ReadMetrics:
+        """Reads all metrics as they are then. `replicas`: of a cluster."""
         from mcpmux.traffic.telemetry import prometheus
 
         metrics = self.metrics
@@ -126,6 +128,8 @@ class Observers:
                 gauges += prometheus.capture_gauges(self.capture)
             if self.audit is not None:
                 gauges += prometheus.audit_gauges(self.audit)
+            if replicas is not None:
+                gauges += prometheus.cluster_gauges(replicas.describe())
             return prometheus.snapshot(metrics, gauges)
 
         return read
@@ -171,7 +175,8 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
         if config.audit.directory is not None:
             from mcpmux.traffic.audit.opening import open_audit
 
-            found.audit = await enter(open_audit(config.audit, run.name, redactor))
+            replica = config.cluster.replica if config.cluster.url is not None else None
+            found.audit = await enter(open_audit(config.audit, run.name, redactor, replica=replica))
             exchange_observers.append(found.audit)
         if exchange_observers or batch_observers:
             from mcpmux.traffic.recorder import Recorder

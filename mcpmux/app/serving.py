@@ -1,4 +1,4 @@
-"""From start to stop. Nesting is the stop order: observers ⊃ upstreams ⊃ clients ⊃ exchanges.
+"""From start to stop. Nesting is the stop order: observers ⊃ cluster ⊃ upstreams ⊃ clients ⊃ exchanges.
 
 The first SIGINT or SIGTERM drains: listeners close, exchanges finish up to a deadline, then upstreams are
 closed. The second cancels. On SIGHUP, and when its file has changed, the configuration is read again.
@@ -11,8 +11,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,9 +24,12 @@ from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers
 from mcpmux.app.unmatched import watch_names
 from mcpmux.config import Config
+from mcpmux.errors import ConfigError
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
+    from mcpmux.cluster.node import Node
+    from mcpmux.cluster.replica import Replica
 
 log = structlog.get_logger()
 
@@ -34,6 +37,7 @@ COLLECTOR_THRESHOLDS = (20_000, 20, 20)  # of the garbage collector: rounds beco
 KEPT_BYTES = 32 * 2**20  # of free memory at the end of the heap: eight messages of 2 MB, in and out
 SEPARATE_BYTES = 16 * 2**20  # blocks from this size on are the system's own, and go back to it at once
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+NO_CLUSTER = "[cluster] needs more: pip install 'mcpmux[cluster]'"
 TERMINAL = "/dev/tty"
 STREAMS = (0, 1, 2)  # standard input, output and error
 DRAIN_SECONDS = 10.0  # for exchanges that run when we are asked to stop; a container runtime waits as long
@@ -62,31 +66,63 @@ async def serve(
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with (
             open_observers(config) as observers,
-            open_mux(config, tap=observers.tap, trace=observers.trace) as mux,
+            open_cluster(config) as replica,
+            open_mux(
+                config,
+                tap=observers.tap,
+                trace=observers.trace,
+                marks=replica.members.marks if replica is not None else None,
+                generations=replica.herald.generations if replica is not None else None,
+            ) as mux,
             trio.open_nursery() as clients,
         ):
             control = Control(mux, file)
-            serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers))
+            serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers), replica)
+            if replica is not None:
+                replica.attach(mux.service, mux.hub, mux.rates)
+                await replica.join()
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping)
-            for listener in config.listeners.bound:
-                await clients.start(serve_listener, listener, serving)
+            for number, listener in enumerate(config.listeners.bound):
+                await clients.start(serve_listener, listener, serving, None, number)
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
             if config.admin.port is not None:
-                shown = observers.view(mux), observers.views_of(mux), observers.metrics_of(mux)
-                more = mux.certificates, control, stopping, announce
+                shown = observers.view(mux), observers.views_of(mux), observers.metrics_of(mux, replica)
+                more = mux.certificates, control, stopping, announce, replica
                 await clients.start(observers.serve_admin, *shown, *more)
             clients.start_soon(watch_names, mux, stopping)
             settle_memory()
             await stopping.wait()
+            if replica is not None:
+                await replica.leave()
             mux.hub.close()
             clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
         signals.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def open_cluster(config: Config) -> AsyncIterator[Replica | None]:
+    """This process among the replicas of its cluster; None when it is alone. Raises ConfigError."""
+    if config.cluster.url is None:
+        yield None
+        return
+    try:
+        from mcpmux.cluster.redis_store import open_redis_store
+        from mcpmux.cluster.replica import open_replica
+    except ImportError as error:
+        raise ConfigError([f"{NO_CLUSTER} ({error})"]) from None
+    async with open_redis_store(config.cluster) as store, open_replica(config, store) as replica:
+        yield replica
+
+
 def prepare_serving(
-    mux: Mux, gate: Gate | None, stopping: trio.Event, announce: Announce, followers: Sequence[Follower]
+    mux: Mux,
+    gate: Gate | None,
+    stopping: trio.Event,
+    announce: Announce,
+    followers: Sequence[Follower],
+    node: Node | None = None,
 ) -> Serving:
     """What listeners serve. `followers` and the gate hear of each new configuration from now on."""
     mux.followers += followers
@@ -94,7 +130,8 @@ def prepare_serving(
         mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
     view = mux.config.listeners.stdio_view or ""
     return Serving(
-        mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller, view
+        *(mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller),
+        *(view, mux.marks, node),
     )
 
 

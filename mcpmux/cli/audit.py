@@ -120,7 +120,9 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
     """
     key, chains = read_key(key_file), chains_in(path)
     if len(chains) > 1 and (head is not None or after is not None):
-        raise Mistake(f"{path}: there is a chain of each worker; name one of them, such as {chains[0]}")
+        raise Mistake(
+            f"{path}: there is a chain of each worker or replica; name one of them, such as {chains[0]}"
+        )
     for each in chains:
         if each != path:
             click.echo(f"{printable(each.name)}: ", nl=False)

@@ -19,6 +19,7 @@ from mcpmux.app import Mux, open_mux
 from mcpmux.app.listeners import check_listeners
 from mcpmux.app.unmatched import Listed, find_unmatched_names, list_names
 from mcpmux.cli import console
+from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
@@ -110,6 +111,9 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
     would not start with CONFIG, because it has mistakes or lets strangers in.
 
+    With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
+    with CONFIG. One more line is about them.
+
     \b
     Examples:
       mcpmux check mcpmux.toml
@@ -121,10 +125,12 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
+    problems = report_cluster(loaded, as_json=as_json)
     check_listeners(loaded)
-    bad = [finding["name"] for finding in findings if "error" in finding]
-    if bad:
-        raise click.ClickException(f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")
+    if bad := [finding["name"] for finding in findings if "error" in finding]:
+        problems.insert(0, f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")
+    if problems:
+        raise click.ClickException("\n  ".join(problems))
 
 
 async def examine_all(config: Config) -> tuple[list[Finding], list[str]]:

@@ -77,12 +77,12 @@ def show_table(
     print_table(table)
 
 
-_ON_THE_WAY = dict.fromkeys(("connecting", "draining", "drained"), "yellow")
-_STATE_STYLES = {"ready": "green", "disabled": "dim", **_ON_THE_WAY}
+_ON_THE_WAY = dict.fromkeys(("connecting", "draining", "drained", "left"), "yellow")
+_STATE_STYLES = {"ready": "green", "inside": "green", "disabled": "dim", **_ON_THE_WAY}
 
 
 def state_cell(state: str, *, is_wrong: bool = False) -> tuple[str, str]:
-    """The state of an upstream in a table, with its colour."""
+    """The state of an upstream or a replica in a table, with its colour."""
     return state, "red" if is_wrong else _STATE_STYLES.get(state, "red")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 from urllib.parse import quote
@@ -11,10 +11,12 @@ import click
 
 from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.console import Columns, show_items, state_cell, tell
-from mcpmux.cli.options import load_config, quiet_option, upstream_json_option
+from mcpmux.cli.options import json_option, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
+from mcpmux.cli.traffic_source import format_ms
 from mcpmux.errors import ConfigError
 from mcpmux.printable import printable
+from mcpmux.traffic.record import second_of
 from mcpmux.transports.http.route import HttpOrigin
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -56,6 +58,32 @@ COLUMNS: Columns = {
 """Of each of `/api/upstreams`. The last column says what is wrong."""
 
 
+REPLICAS: Columns = {
+    "NAME": lambda replica: replica.get("name"),
+    "STATE": lambda replica: state_cell(replica.get("state")),
+    "ID": lambda replica: replica.get("id"),
+    "VERSION": lambda replica: replica.get("version"),
+    "SINCE": lambda replica: _told(replica, "since", lambda seconds: f"{second_of(int(seconds))}Z"),
+    "OTHERS": lambda replica: _told(replica, "others"),
+    "SESSIONS": lambda replica: _told(replica, "sessions"),
+    "TAKEN OVER": lambda replica: _told(replica, "taken_over"),
+    "HANDED OVER": lambda replica: _told(replica, "handed_over"),
+    "HANDED IN": lambda replica: _told(replica, "handed_in"),
+    "COMMANDS": lambda replica: _told(replica, "commands"),
+    "LAG": lambda replica: _told(replica, "lag_ms", format_ms),
+    "WAITING": lambda replica: _told(replica, "events_waiting"),
+    "LEASE": lambda replica: _told(replica, "lease_seconds", "{:.1f} s".format),
+    "DETAILS": lambda replica: replica.get("trouble") or replica.get("url"),
+}
+"""Of each of `/api/replicas`. The last column says what is wrong."""
+
+
+def _told(replica: Mapping[str, Any], key: str, form: Callable[[Any], Any] = lambda value: value) -> Any:
+    """What a replica says of itself; None of one that is silent."""
+    value = replica.get(key) if replica.get("state") != "silent" else None
+    return None if value is None else form(value)
+
+
 Command = Callable[..., None]
 
 
@@ -94,16 +122,26 @@ def ctl() -> None:
     \b
     Examples:
       mcpmux ctl status -c mcpmux.toml
+      mcpmux ctl status --cluster -c mcpmux.toml
       mcpmux ctl restart search -c mcpmux.toml
       mcpmux ctl reload --url 'http://127.0.0.1:8490/?token=…'
     """
 
 
 @ctl.command()
-@upstream_json_option
+@click.option("--cluster", is_flag=True, help="Show the replicas of the cluster, as this one sees them.")
+@json_option(help="Print one JSON object per upstream or replica, one per line.")
 @admin_options
-def status(admin: AdminClient, as_json: bool) -> None:
-    """Show the state of every upstream. The exit code is 0 even if some are down."""
+def status(admin: AdminClient, cluster: bool, as_json: bool) -> None:
+    """Show the state of every upstream, or of every replica. The exit code is 0 even if some are down."""
+    if cluster:
+        replicas = run(admin.ask, "GET", "/api/replicas")["replicas"]
+        if not replicas:
+            raise click.ClickException(
+                f"{admin.origin.url} is alone: there is no [cluster] in its configuration"
+            )
+        show_items(replicas, as_json, REPLICAS, {*REPLICAS} - {"NAME", "STATE", "ID", "VERSION", "SINCE"})
+        return
     upstreams = run(admin.ask, "GET", "/api/upstreams")["upstreams"]
     show_items(upstreams, as_json, COLUMNS, {"RESTARTS", "SESSIONS", "IN FLIGHT"})
     tell_pending(run(admin.ask, "GET", "/api/control")["pending"])

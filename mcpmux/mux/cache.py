@@ -373,15 +373,26 @@ class Generations:
     which only makes what is remembered of them old too early. Slot 0 is for MERGED.
     """
 
-    def __init__(self, counters: memoryview | None = None, process: int = 0, processes: int = 1) -> None:
+    def __init__(
+        self,
+        counters: memoryview | None = None,
+        process: int = 0,
+        processes: int = 1,
+        *,
+        is_told: bool = False,
+    ) -> None:
         """`counters`: ROW_BYTES for each process, all zero at first, in memory that they share.
 
-        Without it, those of one process that shares nothing. `process`: whose row is this one's.
+        Without it, those of one process that shares nothing. `process`: whose row is this one's. `is_told`:
+        processes that share no memory tell each other what they count.
         """
         data = memoryview(bytearray(ROW_BYTES)) if counters is None else counters
         self._counts = data.cast("B").cast("Q")
         self._row = process * 2 * SLOTS
         self.processes = processes
+        self._is_heard = is_told or processes > 1
+        self._elsewhere = [0] * SLOTS  # what other processes have told
+        self._losses = 0  # how often anything may have changed anywhere
 
     def act(self, name: str) -> None:
         """Something was done at an upstream, or is being done: another generation for every process."""
@@ -391,16 +402,35 @@ class Generations:
 
     def hear(self, name: str) -> None:
         """Something has changed, of which this process knows what: another generation for every other one."""
-        if self.processes > 1:
+        if self._is_heard:
             counts, begin = self._counts, self._row + SLOTS
             counts[begin + _slot(name)] += 1
             counts[begin] += 1
+
+    def lose_all(self) -> None:
+        """Other processes may have done anything: another generation of everything, for this one."""
+        self._losses += 1
+
+    def counted(self) -> int:
+        """How often this process has counted so far."""
+        counts, begin = self._counts, self._row
+        return counts[begin] + counts[begin + SLOTS]
+
+    def snapshot(self) -> list[int]:
+        """How often this process has counted in each slot."""
+        counts, begin = self._counts, self._row
+        return [counts[begin + slot] + counts[begin + SLOTS + slot] for slot in range(SLOTS)]
+
+    def count_elsewhere(self, slots: Iterable[int]) -> None:
+        """Another process, which does not share the memory, has counted in these slots."""
+        for slot in slots:
+            self._elsewhere[slot] += 1
 
     def of(self, name: str) -> int:
         """The generation of an upstream, or of MERGED, for this process."""
         counts, slot = self._counts, _slot(name)
         if self.processes == 1:
-            return counts[slot]
+            return counts[slot] + self._elsewhere[slot] + self._losses
         heard = sum(counts[SLOTS + slot :: 2 * SLOTS]) - counts[self._row + SLOTS + slot]
         return sum(counts[slot :: 2 * SLOTS]) + heard
 

@@ -41,6 +41,10 @@ class Ownership(Generic[Note]):
         held[key] = None
         self._things[key] = (owner, note)
 
+    def held_by(self, owner: object) -> list[tuple[Key, Note]]:
+        """What `owner` has, the oldest first: ((upstream, own id), note)."""
+        return [(key, self._things[key][1]) for key in self._of_owner.get(owner, ())]
+
     def find(self, upstream: str, own_id: str) -> tuple[object, Note] | None:
         """(owner, note); None when it is nobody's."""
         return self._things.get((upstream, own_id))

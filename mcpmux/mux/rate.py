@@ -19,7 +19,7 @@ from mcpmux.config.model import RateLimit
 from mcpmux.mux.pattern import Glob, matches, parse_glob
 from mcpmux.protocol.principal import Principal
 
-BUCKETS_KEPT: Final = 10_000  # of one limit: the last ones that were used
+BUCKETS_KEPT: Final = 10_000  # the last ones that were used
 
 
 class Exceeded(NamedTuple):
@@ -30,39 +30,43 @@ class Exceeded(NamedTuple):
     seconds: float
 
 
+class Counted(NamedTuple):
+    """A bucket that an exchange takes a token out of. `key`: what the bucket is for.
+
+    Seconds: `interval` for each token, `room` until a full bucket with one token less is full.
+    """
+
+    setting: str
+    limit: RateLimit
+    key: tuple[str, ...]
+    interval: float
+    room: float
+
+
 class _Buckets:
-    """The buckets of one limit, by what each is for."""
+    """The buckets of one limit."""
 
     def __init__(self, setting: str, limit: RateLimit) -> None:
         self.setting = setting
         self.limit = limit
-        self.interval = limit.per / limit.requests
-        self._room = (limit.burst - 1) * self.interval
-        self._full_at: dict[tuple[str, ...], float] = {}
+        self._interval = limit.per / limit.requests
+        self._room = (limit.burst - 1) * self._interval
         self._principals, self._upstreams, self._methods = (
             tuple(map(parse_glob, globs)) for globs in (limit.principals, limit.upstreams, limit.methods)
         )
 
-    def is_about(self, principal: Principal, upstream: str, method: str) -> bool:
-        return (
+    def find(self, principal: Principal, upstream: str, method: str) -> Counted | None:
+        """The bucket for an exchange, None when the limit is not about it."""
+        is_about = (
             _fits(self._principals, principal.name)
             and _fits(self._upstreams, upstream)
             and _fits(self._methods, method)
         )
-
-    def key_of(self, principal: Principal, upstream: str, method: str) -> tuple[str, ...]:
+        if not is_about:
+            return None
         named = {"principal": principal.name, "upstream": upstream, "method": method}
-        return tuple(named[each] for each in self.limit.each)
-
-    def wait(self, key: tuple[str, ...], now: float) -> float:
-        """Seconds until there is a token, 0 if there is one."""
-        return max(0.0, self._full_at.get(key, now) - now - self._room)
-
-    def take(self, key: tuple[str, ...], now: float) -> None:
-        full_at = max(self._full_at.pop(key, now), now) + self.interval
-        if len(self._full_at) >= BUCKETS_KEPT:
-            del self._full_at[next(iter(self._full_at))]
-        self._full_at[key] = full_at
+        key = tuple(named[each] for each in self.limit.each)
+        return Counted(self.setting, self.limit, key, self._interval, self._room)
 
 
 def _fits(globs: tuple[Glob, ...], text: str) -> bool:
@@ -84,18 +88,31 @@ class Rates:
         self._requests = [each for each in buckets if not each.limit.is_about_upstreams]
         self._exchanges = [each for each in buckets if each.limit.is_about_upstreams]
         self.counts_requests, self.counts_exchanges = bool(self._requests), bool(self._exchanges)
+        self._full: dict[tuple[str, ...], float] = {}
 
-    def begin(self, principal: Principal, method: str, now: float, upstream: str = "") -> Exceeded | None:
-        """A request of a client begins, or an exchange with an upstream, unless a limit is exceeded."""
-        counting = [
-            (each, each.key_of(principal, upstream, method))
-            for each in (self._exchanges if upstream else self._requests)
-            if each.is_about(principal, upstream, method)
-        ]
-        waits = [(each.wait(key, now), each) for each, key in counting]
-        seconds, longest = max(waits, key=lambda found: found[0], default=(0.0, None))
-        if longest is not None and seconds > 0:
-            return Exceeded(longest.setting, longest.limit, seconds)
-        for each, key in counting:
-            each.take(key, now)
+    def counted(self, principal: Principal, method: str, upstream: str = "") -> list[Counted]:
+        """The buckets for a request of a client, or for an exchange with an upstream."""
+        limits = self._exchanges if upstream else self._requests
+        found = [each.find(principal, upstream, method) for each in limits]
+        return [each for each in found if each is not None]
+
+    def take(self, counted: Sequence[Counted], now: float) -> Exceeded | None:
+        """Take a token out of each of these buckets, unless one has none."""
+        waits = [self._full_at(each, now) - now - each.room for each in counted]
+        longest = max(range(len(waits)), key=waits.__getitem__, default=0)
+        if waits and waits[longest] > 0:
+            return Exceeded(counted[longest].setting, counted[longest].limit, waits[longest])
+        for each in counted:
+            self._take(each, now)
         return None
+
+    def _full_at(self, counted: Counted, now: float) -> float:
+        """When a bucket is full, if nobody takes anything."""
+        return max(self._full.get((counted.setting, *counted.key), now), now)
+
+    def _take(self, counted: Counted, now: float) -> None:
+        full_at = self._full_at(counted, now) + counted.interval
+        self._full.pop((counted.setting, *counted.key), None)
+        if len(self._full) >= BUCKETS_KEPT:
+            del self._full[next(iter(self._full))]
+        self._full[counted.setting, *counted.key] = full_at

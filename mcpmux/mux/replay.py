@@ -8,6 +8,7 @@ Rules
     one of its stream with the same data is not kept beside it. Whoever was to hear that one hears this one.
   * `after(id)` gives the events of that very stream behind that one, or raises `Gone` when one of them has
     fallen out, or when the id is none of this session's.
+  * Where processes take over from each other, each is an epoch: its numbers are higher than any of before.
 
 Time is an argument, in seconds of any clock that only goes forward.
 Source: "Resumability and Redelivery", 2025-03-26 to 2025-11-25.
@@ -16,7 +17,7 @@ Source: "Resumability and Redelivery", 2025-03-26 to 2025-11-25.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -53,6 +54,10 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
         return f"{self.stream}-{self.number}"
 
 
+EPOCH: Final = 2**40
+"""Streams, and events of one stream, that one process may number."""
+
+
 class ReplayBuffer:
     def __init__(self, bounds: ReplayBounds) -> None:
         self._bounds = bounds
@@ -68,6 +73,22 @@ class ReplayBuffer:
     def open(self, stream: int) -> None:
         """A stream begins: it can be resumed from its start, before event 1."""
         self._last.setdefault(stream, 0)
+
+    def restore(self, stream: int, number: int, data: bytes, now: float) -> None:
+        """Keep an event of a process of before; in order, and perhaps twice.
+
+        What came before the first of a stream is gone, unless the stream was opened.
+        """
+        if stream not in self._last:
+            self._gone[stream] = number - 1
+        elif number <= self._last[stream]:
+            return
+        self._last[stream] = number - 1
+        self.add(stream, data, now)
+
+    def skip_to(self, stream: int, number: int) -> None:
+        """The next event of a stream comes behind `number`; those between, which it had, say nothing more."""
+        self._last[stream] = max(self._last.get(stream, 0), number)
 
     def add(self, stream: int, data: bytes, now: float) -> Kept:
         number = self._last.get(stream, 0) + 1

@@ -65,12 +65,12 @@ from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 #   * At most one upstream is unprefixed. Alone it is transparent: nothing changes. Beside others, what
 #     would read as somebody's prefix gets the upstream's own name as a prefix.
 #
-# Workers: whatever lives in one worker's memory (a session, a parked call, a task) is given out with that
-# worker's number in front: `2.rest`. A request that names something of another worker is handed over to it
-# before anybody looks at anything else in it.
+# Several processes: whatever lives in the memory of one (a session, a parked call, a task) is given out with
+# its id in front: `2.rest` by worker 2, `k3x9q2.rest` by a replica. A request that names something of another
+# process is handed over to it before anybody looks at anything else in it.
 #
 # Laws: `resolve(expose(x)) == x` for every text x and every upstream; `expose` never maps two things to one;
-# `owner_of(mark + text)` is the mark's number; `own_part(mark, mark + text) == text`.
+# `owner_of(mark + text)` is the mark's id; `own_part(mark + text) == text`.
 #
 # Source: RFC 3986 section 3.1 (`+` is legal in a scheme), RFC 6570 (expressions stay intact).
 
@@ -91,7 +91,8 @@ _HASH_DIGITS: Final = 8
 _SHORTENED: Final = re.compile(r"_[0-9a-f]{8}\Z")
 _UI: Final = "ui://"
 _JOINT: Final = "__"
-_MARK: Final = re.compile(r"([1-9][0-9]{0,3})\.")
+IDS_KEPT: Final = 16  # of one process; what was given out under an older one is not known any more
+_MARK: Final = re.compile(r"([a-z0-9]{1,16})\.")
 
 
 class Space:
@@ -193,29 +194,44 @@ class Namespace:
 
 
 class ForeignMark(McpmuxError):
-    """It was not given out by this worker."""
+    """It was not given out by this process."""
 
 
-def mark_of(worker: int) -> str:
-    """What stands in front of everything that a worker gives out; workers count from 1."""
-    return f"{worker}."
+class Marks:
+    """What stands in front of what this process gives out.
+
+    `current`: its id, with a dot; "" when it is alone. `own`: its ids of late.
+    """
+
+    def __init__(self, process: str = "") -> None:
+        self.current = ""
+        self.own: dict[str, None] = {}
+        if process:
+            self.become(process)
+
+    def become(self, process: str) -> None:
+        """This is its id from now on."""
+        self.current = f"{process}."
+        self.own[process] = None
+        if len(self.own) > IDS_KEPT:
+            del self.own[next(iter(self.own))]
+
+    def own_part(self, text: str) -> str:
+        """What stands behind a mark of our own. Raises ForeignMark."""
+        owner, _, rest = text.partition(".")
+        if owner not in self.own:
+            raise ForeignMark("it was given out by another process, or by none")
+        return rest
 
 
-def owner_of(text: object) -> int | None:
-    """The number of the worker that gave this out; None for what no worker has marked."""
+def owner_of(text: object) -> str | None:
+    """The id of the process that gave this out; None for what none has marked."""
     found = _MARK.match(text) if isinstance(text, str) else None
-    return int(found[1]) if found is not None else None
+    return found[1] if found is not None else None
 
 
-def own_part(mark: str, text: str) -> str:
-    """What stands behind our mark. Raises ForeignMark."""
-    if not text.startswith(mark):
-        raise ForeignMark("it was given out by another worker, or by none")
-    return text[len(mark) :]
-
-
-def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> int | None:
-    """The worker that an HTTP request is for; None when any of them can answer it."""
+def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> str | None:
+    """The process that an HTTP request is for; None when any of them can answer it."""
     session = headers.get(SESSION_HEADER)
     if session is not None:
         return owner_of(session)

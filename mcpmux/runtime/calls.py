@@ -1,15 +1,13 @@
-"""Whether a call may begin, how long it waits for its client's answers, and who is asked outside of calls."""
+"""How long a call waits for its client's answers, and who is asked outside of calls."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.rate import Rates
-from mcpmux.protocol.call import Call, Event
-from mcpmux.protocol.codes import INVALID_PARAMS, Busy
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.codes import INVALID_PARAMS, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -57,16 +55,11 @@ async def unheard(_event: Event) -> None:
     """For an exchange whose notifications nobody waits for."""
 
 
-def check_rate(rates: Rates, call: Call, now: float, upstream: str = "") -> None:
-    """Count a request of a client, or an exchange with an upstream. Raises Busy when it may not begin."""
-    exceeded = rates.begin(call.principal, call.method, now, upstream)
-    if exceeded is None:
-        return
-    limit = exceeded.limit
-    what = f"exchanges with {upstream}" if upstream else "requests"
-    sentence = f"no more than {limit.requests} {what} may begin in {limit.per:g} s"
-    seconds = math.ceil(exceeded.seconds)
-    raise Busy(sentence, exceeded.setting, own=True, upstream=upstream or None, seconds=seconds)
+def lost_with_process(*, done: bool | None) -> RpcError:
+    """-31001: the process of mcpmux has gone that worked on a request. `done`: None when that is unknown."""
+    rest = "; it was not carried out" if done is False else "; it may have been carried out"
+    data = {"state": "lost", "mayHaveBeenCarriedOut": done is not False}
+    return RpcError(UPSTREAM_UNAVAILABLE, f"The replica that worked on this request has gone{rest}", data)
 
 
 def unknown_state() -> RpcError:

@@ -13,6 +13,7 @@ everything at once, changes are kept for the reader as they are without an outle
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -48,7 +49,8 @@ class ClientOutbox:
 
     `client`: what it calls itself in its calls, if it can be asked things; `principal`: who it is.
     `is_granted`: what it hears of was acknowledged once, as in a listen; when less is allowed later, it has
-    to end. `waiting`: the oldest first; `merged`: events in whose place another one was, or is, told.
+    to end. `since`: trio's time at which a listen began. `waiting`: the oldest first; `merged`: events in
+    whose place another one was, or is, told.
     """
 
     kinds: frozenset[str]
@@ -56,6 +58,7 @@ class ClientOutbox:
     _: KW_ONLY
     is_granted: bool = False
     client: object = field(default=None, repr=False)
+    since: float = -math.inf
     waiting: dict[tuple[str, str], Event] = field(default_factory=dict, repr=False)
     merged: int = 0
     _arrival: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)

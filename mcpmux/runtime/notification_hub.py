@@ -18,7 +18,8 @@ Source: `basic/utilities/tasks` and `client/elicitation`, 2025-11-25, for what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from typing import Final
 
@@ -53,6 +54,9 @@ SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, whi
 
 # Updates that wait for their pass; with more, whoever brings one waits for it himself.
 WAITING_LIMIT: Final = 1000
+
+RETURN_SECONDS: Final = 60.0  # for clients to come back that have lost the process that served them
+NOTICE_SECONDS: Final = 10.0  # at least, until it is noticed here that it has gone
 
 PERSONAL: Final = frozenset({m.TASK_STATUS, m.ELICITATION_COMPLETE, m.PROGRESS})
 UNCLAIMED_LIMIT: Final = 64  # statuses of tasks whose making has not been answered yet
@@ -152,7 +156,8 @@ class NotificationHub:
 
         `window`: seconds in which list changes are gathered before they are told. `on_wanted` is called with
         an upstream's name when what is wanted of it has changed, `on_list_change` at once with an upstream's
-        name and the notification's method when it says itself that a list has.
+        name and the notification's method when it says itself that a list has. `settle` is awaited before
+        clients are told: other processes have to forget what they remember.
         """
         self.subscriptions: Subscriptions[ClientOutbox] = Subscriptions()
         self._access = access if access is not None else AccessControl()
@@ -168,7 +173,9 @@ class NotificationHub:
         self._updates: dict[tuple[str, str], None] = {}  # (session's key, own URI) to be told, oldest first
         self._update = trio.Event()
         self._closed = False
+        self._returning_until = -math.inf
         self.on_list_change: Callable[[str, str], None] | None = None
+        self.settle: Callable[[], Awaitable[None]] | None = None
         self.passes_all = False  # whether the clients speak to one server alone, which is passed through
 
     def __repr__(self) -> str:
@@ -193,6 +200,28 @@ class NotificationHub:
         if self._closed:
             outbox.close()
         return outbox
+
+    def greet(self, outbox: ClientOutbox) -> None:
+        """A listen has begun, and its client knows what it will hear of. See `others_lost`."""
+        outbox.since = trio.current_time()
+        if outbox.since < self._returning_until:
+            self._remind_of_all(outbox)
+
+    def others_lost(self, seconds: float = NOTICE_SECONDS) -> None:
+        """Another process has gone, so long ago at most. Its clients listen here by now, or soon.
+
+        As nobody knows who they are, all hear that what they listen to may have changed.
+        """
+        now = trio.current_time()
+        self._returning_until = now + RETURN_SECONDS
+        for outbox in self._listeners:
+            if outbox.since > now - max(seconds, NOTICE_SECONDS):
+                self._remind_of_all(outbox)
+
+    def _remind_of_all(self, outbox: ClientOutbox) -> None:
+        self._remind(outbox)
+        for kind in outbox.kinds & LIST_CHANGES:
+            outbox.put(Event(kind, {}))
 
     def close(self) -> None:
         """We are stopping: every client's outbox comes to its end."""
@@ -383,6 +412,10 @@ class NotificationHub:
             await self._update.wait()
             while self._updates:
                 upstream, uri = next(iter(self._updates))
+                if self.settle is not None:
+                    await self.settle()
+                    if (upstream, uri) not in self._updates:  # it was told meanwhile, or has another key
+                        continue
                 del self._updates[upstream, uri]
                 self._tell(upstream, uri)
                 await trio.lowlevel.checkpoint()  # so that a pass holds up the others for itself alone
@@ -392,6 +425,8 @@ class NotificationHub:
         while True:
             await self._change.wait()
             await trio.sleep(self.window)
+            if self.settle is not None:
+                await self.settle()
             changed, self._changed = self._changed, {}
             self._change = trio.Event()
             for method, upstreams in changed.items():

@@ -18,8 +18,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.policy import NO_RULE, Policy
-from mcpmux.mux.rate import Rates
-from mcpmux.mux.rewrite import NAME_LIMIT, Namespace, Signature, Space
+from mcpmux.mux.rewrite import NAME_LIMIT, ForeignMark, Marks, Namespace, Signature, Space
 from mcpmux.mux.seal import ForeignState, StateSeal
 from mcpmux.mux.spelling import Target
 from mcpmux.protocol import method as m
@@ -55,10 +54,12 @@ from mcpmux.runtime.access_control import (
     no_task,
     one_of,
 )
-from mcpmux.runtime.calls import Client, check_rate, unknown_state
+from mcpmux.runtime.calls import Client, unknown_state
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools, mention
-from mcpmux.runtime.notification_hub import NotificationHub
+from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
+from mcpmux.runtime.rate_counter import RateCounter
+from mcpmux.runtime.session_facts import MadeTask
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.tool_search import ToolSearch
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
@@ -74,11 +75,11 @@ from mcpmux.transports.inline import in_task
 # | modern, offers `elicitation.url` | `input_required` with a URL elicitation for each, by `elicitationId` |
 # | modern, offers it not | -32021, naming `elicitation.url` |
 #
-# A modern client's repeated call says which it accepted. There is no `requestState`: the ids are the keys,
-# and the call is simply sent again. When the server still wants the visit, it may be that the user is not
-# there yet: we wait for `notifications/elicitation/complete` for VISIT_SECONDS, send the call once more,
-# and ask the client again when that was not enough. A refused visit ends the call with an error that says
-# so.
+# A modern client's repeated call says which it accepted. There is no state: the ids are the keys, and the
+# call is simply sent again. Among several processes there is a mark in its place, as the session with the
+# server is in one of them. When the server still wants the visit, it may be that the user is not there yet:
+# we wait for `notifications/elicitation/complete` for VISIT_SECONDS, send the call once more, and ask the
+# client again when that was not enough. A refused visit ends the call with an error that says so.
 #
 # Source: `client/elicitation` of 2025-11-25 (URLElicitationRequiredError) and of 2026-07-28.
 
@@ -90,9 +91,16 @@ STARTUP_SECONDS: Final = 10.0
 
 _ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
 
+_COMING_BACK: Final = ((STATE, unknown_state), (TASK_ID, no_task))
+"""What clients of 2026-07-28 get and come back with, and what they hear if it is nothing of ours."""
+
+NO_STATE: Final = ".no-state"
+"""What is behind the mark of a question for which its server keeps no state."""
+
 _NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
 
 Route = Callable[[Call, Notify], Awaitable[Fields]]
+Settle = Callable[[], Awaitable[None]]
 
 
 class Router:
@@ -107,12 +115,17 @@ class Router:
         tasks: Tasks,
         access: AccessControl,
         state_seal: StateSeal,
-        rates: Rates,
+        rates: RateCounter,
+        marks: Marks,
     ) -> None:
         """`state_seal` binds the states of servers to the principals of their clients.
 
-        `rates` says how many requests of clients may begin.
+        `rates` says how many requests of clients may begin. `marks` stand in front of states and task ids of
+        modern clients, so that they come back to this process. `settle` is awaited before a client hears of
+        what it has done: other processes have to forget what they remember.
         """
+        self._marks = marks
+        self.settle: Settle | None = None
         self._state_seal = state_seal
         self._rates = rates
         self._registry = registry
@@ -144,9 +157,26 @@ class Router:
     def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         """Answer one call. Raises RpcError, at once or when it is awaited."""
         if self._rates.counts_requests:
-            self.count(call)
-        if STATE in call.params and not call.legacy:
-            call = self._with_own_state(call)
+            return self._count_and_exchange(call, notify)
+        if self.settle is None or call.method in m.READ_ONLY:
+            return self._exchange_counted(call, notify)
+        return self._exchange_and_settle(call, notify, self.settle)
+
+    async def _count_and_exchange(self, call: Call, notify: Notify) -> Fields:
+        await self.count(call)
+        if self.settle is None or call.method in m.READ_ONLY:
+            return await self._exchange_counted(call, notify)
+        return await self._exchange_and_settle(call, notify, self.settle)
+
+    async def _exchange_and_settle(self, call: Call, notify: Notify, settle: Settle) -> Fields:
+        try:
+            return await self._exchange_counted(call, notify)
+        finally:
+            await settle()
+
+    def _exchange_counted(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        if not call.legacy and (STATE in call.params or TASK_ID in call.params):
+            call = self._taken_back(call)
         if not self.access.is_open:
             if self.access.rules(call.principal) is not None:
                 self.access.check_spelling(call)
@@ -154,9 +184,9 @@ class Router:
                 return self.search.exchange(call, notify)
         return self._exchange(call, notify)
 
-    def count(self, call: Call) -> None:
+    async def count(self, call: Call) -> None:
         """Count a request of a client. Raises Busy."""
-        check_rate(self._rates, call, trio.current_time())
+        await self._rates.begin(call)
 
     def _exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         only = self.namespace.transparent
@@ -167,26 +197,48 @@ class Router:
             raise no_method(call.method)
         return route(call, notify)
 
-    def _with_own_state(self, call: Call) -> Call:
-        """A modern client's call with its server's own state. Raises RpcError for another principal's."""
-        principal, state = call.principal.key, call.text(STATE)
-        if state is None or not principal:
-            return call
-        try:
-            own = self._state_seal.open(principal, state)
-        except ForeignState:
-            raise unknown_state() from None
-        return call.with_params({**call.params, STATE: raw(own)})
+    def _taken_back(self, call: Call) -> Call:
+        """A modern client's call with the state and the task id as they were before `_given_out`.
 
-    def _with_sealed_state(self, call: Call, result: Fields) -> Fields:
-        """The result of a call in which the server's state is bound to the principal of a modern client.
-
-        A legacy client is asked itself by whoever serves it, and gets no state.
+        Raises RpcError for another principal's, and another process's.
         """
-        principal, state = call.principal.key, text_of(result[STATE])
-        if state is None or not principal or call.legacy:
+        params, principal = call.params.copy(), call.principal.key
+        for key, unknown in _COMING_BACK if self._marks.current else ():
+            text = call.text(key)
+            if text is not None:
+                if text.endswith(NO_STATE):  # its process may have gone: another one can go on as well
+                    del params[key]
+                    continue
+                try:
+                    params[key] = raw(self._marks.own_part(text))
+                except ForeignMark:
+                    raise unknown() from None
+        state = text_of(params[STATE]) if STATE in params else None
+        if state is not None and principal:
+            try:
+                params[STATE] = raw(self._state_seal.open(principal, state))
+            except ForeignState:
+                raise unknown_state() from None
+        return call.with_params(params)
+
+    def _given_out(self, call: Call, result: Fields) -> Fields:
+        """A result that may have a state or a task id, which a modern client comes back with.
+
+        The state is bound to its principal, and both to this process. A legacy client is asked itself by
+        whoever serves it, and gets no state; its session is of this process anyway.
+        """
+        if call.legacy:
             return result
-        return {**result, STATE: raw(self._state_seal.seal(principal, state))}
+        given, principal, mark = result.copy(), call.principal.key, self._marks.current
+        for key, _ in _COMING_BACK:
+            text = text_of(given[key]) if key in given else None
+            if text is not None and key == STATE and principal:
+                text = self._state_seal.seal(principal, text)
+            if text is not None:
+                given[key] = raw(mark + text)
+        if mark and "inputRequests" in given and STATE not in given:
+            given[STATE] = raw(mark + NO_STATE)  # the session with its server is in this process
+        return given
 
     def _signed(self, route: Route) -> Route:
         """A route whose results `_ask` has not signed."""
@@ -227,8 +279,8 @@ class Router:
             return await self._after_error(upstream, call, notify, error)
         if call.legacy and "inputRequests" in result:
             self._note_visits(upstream, call, result)
-        if STATE in result:
-            result = self._with_sealed_state(call, result)
+        if STATE in result or TASK_ID in result or "inputRequests" in result:
+            result = self._given_out(call, result)
         return self.access.sift_result(call, only, upstream.key, result)
 
     def _in_own_words(self, call: Call, only: str) -> Call:
@@ -270,9 +322,10 @@ class Router:
                 raise rewrite.expose_error(final, upstream.space) from None
         if call.legacy and "inputRequests" in result:
             self._note_visits(upstream, call, result)
-        if STATE in result:
-            result = self._with_sealed_state(call, result)
-        return self._signature.put_on(rewrite.expose_result(call.method, result, upstream.space))
+        result = rewrite.expose_result(call.method, result, upstream.space)
+        if STATE in result or TASK_ID in result or "inputRequests" in result:
+            result = self._given_out(call, result)
+        return self._signature.put_on(result)
 
     async def _after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
         """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
@@ -374,7 +427,7 @@ class Router:
         """From now on `outbox`, of the client of `call`, hears of updates of `uri`. Raises RpcError."""
         await in_task()
         if call.method != m.LISTEN:  # which counts as one
-            self.count(call)
+            await self.count(call)
         said_raw = self.namespace.resolve_uri(uri) is None
         owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._registry.tellers(owner, call):
@@ -402,6 +455,35 @@ class Router:
                 self._hub.unsubscribe(outbox, upstream.key, own)
         if not agreed:
             raise upstream.error(UPSTREAM_TIMEOUT, f"did not agree to tell about changes of {own} in time")
+
+    def go_on_listening(
+        self, outbox: ClientOutbox, key: str, own: str, call: Call, *, said_raw: bool
+    ) -> None:
+        """`outbox` listened to a URI of the session `key` in another process, and goes on here.
+
+        It hears of one change, as it may have missed some. What its upstream refuses now is asked for again.
+        """
+        name = upstream_of(key)
+        if name in self._registry:
+            upstream = self._registry[name] if key == name else self._registry.for_call(name, call)
+            self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
+            upstream.subscriber.take_over(frozenset((own,)))
+
+    def go_on_with_task(self, client: Client, made: MadeTask) -> None:
+        """`client`, which was another process's, has made a task. One in a session of its own has gone."""
+        name, upstream = upstream_of(made.key), self._registry.by_key(made.key)
+        if name in self._registry and "#" not in made.key:
+            space = upstream.space if upstream is not None else self._registry[name].space
+            token = Raw(made.token) if made.token is not None else None
+            self.access.tasks.note(made.key, made.task_id, client.principal.key, made.tool)
+            self._hub.personal.own_task(made.key, space, made.task_id, client, token)
+
+    def remind_of_lists(self, outbox: ClientOutbox) -> None:
+        """A client that was another process's may have missed changes of any list."""
+        offered = {name for _, facts in self._registry.facts(legacy=True) for name in facts.capabilities}
+        for capability, change in m.LIST_CHANGES.items():
+            if capability in offered and self.may_hear(outbox.principal, change):
+                outbox.put(Event(change, {}))
 
     async def unsubscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
         """`outbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""

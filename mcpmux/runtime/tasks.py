@@ -33,6 +33,7 @@ import structlog
 import trio
 
 from mcpmux.errors import Overdue, RpcError
+from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event, Notify
@@ -88,6 +89,7 @@ class Tasks:
     _nursery: trio.Nursery  # for waits whose clients are asked something
     _asked: dict[tuple[str, str], Asked] = field(default_factory=dict)
     _parked: dict[str, Wait] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)  # of this process among several
 
     def makes_none(self, upstream: Upstream, call: Call) -> bool:
         """Whether a tool call is no matter of tasks: its server makes none, and none is asked for."""
@@ -172,6 +174,8 @@ class Tasks:
         # Whether it is the client's and its principal's, as far as it is known whose it is.
         is_own = self._access.tasks.may_use(upstream.key, task_id, call.principal.key)
         is_own = is_own and self._personal.tasks.may_use(upstream.key, task_id, call.client)
+        if self.marks.current and call.legacy:  # what is nobody's here may be somebody's in another process
+            is_own = is_own and self._personal.tasks.is_of(upstream.key, task_id, call.client)
         if (call.legacy and modern) or not is_own:
             raise no_task()
         if call.legacy or modern:

@@ -219,7 +219,7 @@ def initialize(connection: HTTPConnection) -> str:
 
 
 def worker_of(session: str) -> str:
-    return session.partition(".")[0]
+    return session.partition("w")[0]
 
 
 def call(connection: HTTPConnection, session: str, tool: str = "counting__count") -> HTTPResponse:
@@ -386,9 +386,10 @@ def test_a_worker_that_is_killed_is_replaced(served: Served) -> None:
     kept = next(session for worker, session in sessions.items() if worker != number)
     for _ in range(4):
         connection = served.connect()
-        assert call(connection, sessions[number]).status == 404
+        assert int(text_of(answer_in(call(connection, sessions[number])))) > 0  # it goes on elsewhere
         assert int(text_of(answer_in(call(served.connect(), kept)))) > 0
-    assert {worker_of(initialize(served.connect())) for _ in range(4)} == {"1", "2"}
+    both = {"1", "2"}
+    wait_until(lambda: {worker_of(initialize(served.connect())) for _ in range(4)} == both, "not served")
     assert served.count("started") == 1
     assert served.mux.stop() == 0, served.mux.stderr
     assert not any(map(is_alive, before))

@@ -11,6 +11,7 @@ import pytest
 
 from mcpmux.config.views import Selector, View, ViewOverride
 from mcpmux.runtime.tap import EXCHANGE
+from tests.cluster.replicas import open_replicas
 from tests.real.browser import Browser, Page, open_page
 from tests.runtime.scripted import CACHE, ScriptedServer
 from tests.traffic.admin_world import Listening, Traffic, listening
@@ -528,3 +529,54 @@ async def test_real_messages_of_a_running_mux_are_shown(browser: Browser):
         bodies = await page.run("[...document.querySelectorAll('.body')].map(body => body.textContent)")
         assert 'name: "docs__find"' in bodies[0]
         assert 'name: "find"' in bodies[1]
+
+
+REPLICA_CARDS = "[...document.querySelectorAll('#view-replicas article')].map(card => card.textContent)"
+
+
+async def test_replicas_are_shown_where_there_is_a_cluster(browser: Browser):
+    servers = {"alpha": ScriptedServer(tools=[]), "beta": ScriptedServer(tools=[])}
+    async with (
+        open_replicas(**servers) as replicas,
+        opened(browser, replicas=replicas["alpha"].node) as (page, _),
+    ):
+        await page.wait("!document.getElementById('tab-replicas').hidden")
+        await page.key("5")
+        await page.wait(f"{REPLICA_CARDS}.length === 2")
+        alpha, beta = await page.run(REPLICA_CARDS)
+        assert alpha.startswith("alphainside") and beta.startswith("betainside")
+        for words in ("Legacy sessions0", "Others1", "Lease0.", replicas["beta"].node.members.replica):
+            assert words in beta
+        replicas["beta"].node.members._url = "http://127.0.0.1:1"
+        silent = "document.querySelector('#view-replicas .card[data-state=silent]')"
+        await page.wait(f"{silent}?.textContent.includes('connection refused')")
+        assert "Legacy sessions" not in await page.run(f"{silent}.textContent")
+        for scheme in ("light", "dark"):
+            await page.prefer(scheme)
+            await settle(page)
+            ground = await page.run(luminance(silent, "backgroundColor"))
+            for place in (".chip", ".target", ".trouble", ".facts dt", ".facts dd"):
+                ink = await page.run(luminance(f"document.querySelector('#view-replicas {place}')", "color"))
+                light, dark = max(ink, ground), min(ink, ground)
+                assert (light + 0.05) / (dark + 0.05) > 4.5, (scheme, place)
+        await page.resize(360, 700)
+        await settle(page)
+        view = "document.getElementById('view-replicas')"
+        assert not await page.run(f"{view}.scrollWidth > {view}.clientWidth")
+        wide = "document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth"
+        assert not await page.run(wide)
+        await page.run("document.getElementById('tab-replicas').focus()")
+        await page.key("ArrowRight")
+        await page.wait("document.activeElement.id === 'tab-exchanges'")
+
+
+async def test_without_a_cluster_no_page_of_replicas_is_offered(browser: Browser):
+    async with opened(browser) as (page, here):
+        await page.wait("document.getElementById('view-exchanges').hidden === false")
+        assert f"{here.url}/api/replicas" in page.requests
+        await page.key("5")
+        await page.run("document.getElementById('tab-latency').focus()")
+        await page.key("ArrowRight")
+        await page.wait("document.activeElement.id === 'tab-exchanges'")
+        assert await page.run("document.getElementById('tab-replicas').hidden")
+        assert await page.run("document.getElementById('view-replicas').hidden")

@@ -68,13 +68,15 @@ class HttpClient:
         self.world = world
         self.port = pool.origin.port
 
-    async def send(self, body: Json | bytes, headers: Json | None = None, method: str = "POST") -> Answer:
+    async def send(
+        self, body: Json | bytes, headers: Json | None = None, method: str = "POST", path: str = "/mcp"
+    ) -> Answer:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         fields |= headers or {}
         wanted = tuple((name, value) for name, value in fields.items() if value is not None)
         with trio.fail_after(60):
-            async with requested(self._pool, method, "/mcp", wanted, data, idempotent=False) as response:
+            async with requested(self._pool, method, path, wanted, data, idempotent=False) as response:
                 content = await response.read()
         if response.headers.get("content-type") == "text/event-stream":
             events = SseDecoder(1 << 20).feed(content)
@@ -105,9 +107,11 @@ class HttpClient:
             SchemaOracle(MODERN).check_from_server(message, method)
         return answer
 
-    async def initialize(self, revision: str = LEGACY) -> Json:
+    async def initialize(
+        self, revision: str = LEGACY, path: str = "/mcp", headers: Json | None = None
+    ) -> Json:
         params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": IMPLEMENTATION}
-        answer = await self.send(request("initialize", params))
+        answer = await self.send(request("initialize", params), headers, path=path)
         SchemaOracle(revision).check_from_server(answer.last, "initialize")
         return {"Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": revision}
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcpmux.mux.rewrite import mark_of, owner_of
+from mcpmux.mux.rewrite import Marks, owner_of
 from tests.runtime.scripted import RpcFailure
 from tests.runtime.task_server import EXTENSION, TaskServer
 from tests.runtime.test_asking import ASKED, LEGACY, MODERN, Curious, client_of
@@ -19,10 +19,10 @@ METHOD = "elicitation/create"
 
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
 async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clock):
-    async with open_world({"x": Curious(up, METHOD, times=2)}, mark=mark_of(2)) as world:
+    async with open_world({"x": Curious(up, METHOD, times=2)}, marks=Marks("2")) as world:
         client = await client_of(world, MODERN)
         asked = await client.request("tools/call", {"name": "x__t"})
-        assert owner_of(asked["requestState"]) == 2
+        assert owner_of(asked["requestState"]) == "2"
         responses = dict.fromkeys(asked["inputRequests"], ASKED[METHOD][1])
         again = {"name": "x__t", "inputResponses": responses}
         for foreign in ("1" + asked["requestState"][1:], asked["requestState"][2:], "2."):
@@ -31,7 +31,7 @@ async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clo
                     await client.request("tools/call", {**again, "requestState": foreign})
                 assert refused.value.error["code"] == -32602
         more = await client.request("tools/call", {**again, "requestState": asked["requestState"]})
-        assert owner_of(more["requestState"]) == 2
+        assert owner_of(more["requestState"]) == "2"
         responses = dict.fromkeys(more["inputRequests"], ASKED[METHOD][1])
         last = {"name": "x__t", "inputResponses": responses, "requestState": more["requestState"]}
         result = await client.request("tools/call", last)
@@ -41,7 +41,7 @@ async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clo
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
 async def test_a_task_is_the_workers(up, autojump_clock):
     server = TaskServer(up)
-    async with open_world({"x": server}, mark=mark_of(3)) as world:
+    async with open_world({"x": server}, marks=Marks("3")) as world:
         client = await client_of(world, MODERN, ABLE)
         task_id = (await client.request("tools/call", {"name": "x__must"}))["taskId"]
         assert task_id == "3.x+t1"
@@ -59,7 +59,7 @@ async def test_a_task_is_the_workers(up, autojump_clock):
 
 
 async def test_a_legacy_client_sees_no_mark(autojump_clock):
-    async with open_world({"x": TaskServer()}, mark=mark_of(3)) as world:
+    async with open_world({"x": TaskServer()}, marks=Marks("3")) as world:
         client = await client_of(world, LEGACY, ABLE)
         made = await client.request("tools/call", {"name": "x__must", "task": {"ttl": 60000}})
         assert made["task"]["taskId"] == "x+t1"

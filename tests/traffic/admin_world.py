@@ -25,7 +25,7 @@ from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.configured_views import view_routes
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
-from mcpmux.traffic.admin.upstreams import UpstreamView
+from mcpmux.traffic.admin.upstreams import Replicas, UpstreamView
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import Run
@@ -140,6 +140,7 @@ async def listening(
     health_interval: float | None = None,
     views: Mapping[str, View] = MappingProxyType({}),
     access: tuple[AccessRule, ...] = (),
+    replicas: Replicas | None = None,
     **settings: Any,
 ) -> AsyncIterator[Listening]:
     """An admin listener on a free port; with `tap` the traffic of its mux is what it shows.
@@ -177,6 +178,7 @@ async def listening(
             view_routes(MuxViews(world.mux, traffic.view.redactor)),
             Control(world.mux, file),
             TlsContexts(),
+            replicas,
         )
         await nursery.start(serve)
         here = Listening(traffic, world, announced[0])

@@ -79,7 +79,7 @@ class ControlChannel:
                         if number in self._questions:
                             self._questions[number].send_nowait(*arguments)
                     elif number:
-                        nursery.start_soon(self._answer, number, handlers, name)
+                        nursery.start_soon(self._answer, number, handlers, name, arguments)
                     else:
                         await _call(handlers, name, arguments)
             self.gone = True
@@ -87,8 +87,8 @@ class ControlChannel:
                 answered.close()
             nursery.cancel_scope.cancel(reason="the other process has gone")
 
-    async def _answer(self, number: int, handlers: Handlers, name: str) -> None:
-        await self._send((number, ANSWER, (await _call(handlers, name, ()),)))
+    async def _answer(self, number: int, handlers: Handlers, name: str, arguments: tuple[Any, ...]) -> None:
+        await self._send((number, ANSWER, (await _call(handlers, name, arguments),)))
 
     def post(self, name: str, *arguments: Any, once: bool = False) -> None:
         """Have `run` send a call after those before it; `once`: unless the same waits. Never waits."""
@@ -106,12 +106,12 @@ class ControlChannel:
             for message in posted:
                 await self._send(message)
 
-    async def ask(self, name: str, seconds: float = ANSWER_SECONDS) -> Any:
+    async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> Any:
         """The answer, None to an unknown name. Raises TransportClosed if there is none in time."""
         number = next(self._numbers)
         answered, answer = trio.open_memory_channel[Any](1)
         self._questions[number] = answered
-        self._post((number, name, ()))
+        self._post((number, name, arguments))
         try:
             with trio.move_on_after(0 if self.gone else seconds), suppress(trio.EndOfChannel):
                 return await answer.receive()

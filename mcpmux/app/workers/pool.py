@@ -31,7 +31,9 @@ import structlog
 import trio
 
 from mcpmux.app.workers.channel import ControlChannel, open_counters
+from mcpmux.app.workers.shared_store import STORE, MemberStore
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
+from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of
@@ -63,6 +65,7 @@ class WorkerProcess:
     process: trio.Process
     control: ControlChannel
     connection_channel: ConnectionChannel
+    store: MemberStore
     ready: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
     leaving: bool = False
@@ -98,7 +101,7 @@ class WorkerProcess:
 
     async def _answers(self, seconds: float) -> bool:
         with suppress(TransportClosed):
-            await self.control.ask("heartbeat", seconds)
+            await self.control.ask("heartbeat", seconds=seconds)
             return True
         return False
 
@@ -131,6 +134,7 @@ class WorkerPool:
     count: int
     _start_for: Callable[[int], tuple[Any, ...]]
     _on_traffic: Callable[[int, TrafficBatch], None]
+    store: MemoryStore = field(default_factory=lambda: MemoryStore(trio.current_time))
 
     def __post_init__(self) -> None:
         self.starts: Counter[int] = Counter()
@@ -182,7 +186,7 @@ class WorkerPool:
             held = trio.current_time() - began if ready else 0.0
             wait = comeback.wait(trio.current_time(), died=True, held=held, chance=random.random())
             reason = str(failure) if failure is not None else "it has ended"
-            what = "worker lost with its sessions" if came_up else "worker has ended before it was ready"
+            what = "worker lost" if came_up else "worker has ended before it was ready"
             log.error(what, worker=number, reason=reason, again=round(wait, 1))
             await trio.sleep(wait)
 
@@ -204,6 +208,7 @@ class WorkerPool:
                 nursery.cancel_scope.cancel(reason="the worker has ended")
         finally:
             await worker.end()
+            await worker.store.end()
         return worker.ready.is_set(), worker.failure
 
     async def _start_worker(self, number: int) -> WorkerProcess:
@@ -224,7 +229,8 @@ class WorkerPool:
             )
             ours.pop_all()
         channel = ControlChannel(control)
-        worker = WorkerProcess(number, process, channel, ConnectionChannel(connection_channel))
+        connections, store = ConnectionChannel(connection_channel), MemberStore(self.store)
+        worker = WorkerProcess(number, process, channel, connections, store)
         channel.post("start", *self._start_for(number))
         if self._stopping:
             channel.post("stop")
@@ -239,6 +245,7 @@ class WorkerPool:
                 "ready": worker.ready.set,
                 "leaving": worker.leave,
                 "failed": worker.fail,
+                STORE: worker.store.answer,
                 "traffic": partial(self._on_traffic, worker.number),
                 # The clients of the others hear of it, too: a server may tell one session alone.
                 "list changed": partial(self.tell, "list changed", but=worker, once=True),

@@ -48,6 +48,7 @@ FULL_SECONDS = 0.1  # until the next accept when there are too many open files
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
+CLUSTER = "--workers: with [cluster] start several replicas instead, each with a `listener` of its own"
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
 
 
@@ -63,6 +64,8 @@ async def serve_workers(
     """As `app.serve`, from `workers` processes. Raises what that raises, and what one of them raises."""
     if config.listeners.stdio:
         raise ConfigError([STDIO])
+    if config.cluster.url is not None:
+        raise ConfigError([CLUSTER])
     if not can_hand():
         raise ConfigError([SYSTEM])
     await trio.to_thread.run_sync(check_listeners, config)

@@ -23,12 +23,12 @@ from mcpmux.app.observers import open_observers
 from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
 from mcpmux.app.unmatched import watch_names
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
+from mcpmux.app.workers.shared_store import make_node
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.rewrite import mark_of
 from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener, Handing, Note
 from mcpmux.transports.wall import leaves_of
 
@@ -100,15 +100,18 @@ class Worker:
             forwarder = TrafficForwarder()
             if config.admin.port is not None:
                 everything.start_soon(forwarder.run, partial(self._control.send, "traffic"), name="traffic")
-            mark = mark_of(self._number)
+            node = make_node(self._number, self._control, config.limits)
             async with (
                 open_observers(config, forwarder) as observers,
-                open_mux(config, None, observers.tap, observers.trace, mark, self._generations) as mux,
+                open_mux(
+                    config, None, observers.tap, observers.trace, node.members.marks, self._generations
+                ) as mux,
                 trio.open_nursery() as clients,
             ):
                 followers = (observers.follow, set_up_logs)
                 # The supervisor has announced its listeners itself.
-                serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers)
+                serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers, node)
+                node.attach(mux.service, mux.hub, mux.rates)
                 for name in drained:
                     mux.drain(name)
                 handlers = self._handlers(mux)
@@ -117,6 +120,7 @@ class Worker:
                     handlers |= {"upstreams": view.read_all, "metrics": metrics}
                     handlers["views"] = observers.views_of(mux).count_views
                 everything.start_soon(self._obey, handlers, folder, everything, name="control")
+                await everything.start(node.run)
                 mux.hub.on_list_change = partial(self._control.post, "list changed", once=True)
                 await self._open_listeners(config, serving, clients)
                 if self._number == 1:  # one tells it for all
@@ -124,6 +128,7 @@ class Worker:
                 await self._control.send("ready")
                 settle_memory()
                 await self._stopping.wait()
+                await node.leave()
                 mux.hub.close()
                 clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
             everything.cancel_scope.cancel(reason="stopped")
@@ -137,8 +142,8 @@ class Worker:
             resuming, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
             doors.append((accepting, resuming))
             handing = Handing(number, arrivals, self._connections.send)
-            handed = HandedConnections(accepting, handing, self._number, self._generations.processes)
-            await clients.start(serve_listener, listener, serving, handed)
+            handed = HandedConnections(accepting, handing)
+            await clients.start(serve_listener, listener, serving, handed, number)
         clients.start_soon(self._distribute, doors, name="connections")
 
     async def _distribute(self, doors: list[Door]) -> None:

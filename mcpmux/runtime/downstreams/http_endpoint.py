@@ -8,8 +8,9 @@ Promises where clients have to say who they are: before its client has been let 
 looked into but Host and Origin; a stream (GET, or a listen) ends when the token that opened it expires or is
 taken back. The protected resource's metadata is for everybody.
 
-With several workers, what belongs to another one (a legacy session, a stream of HTTP+SSE, a parked call, a
-task) is passed on before anything else is looked at, so that its own worker asks who comes and what they may.
+Where several processes serve the same clients, what belongs to another one (a legacy session, a stream of
+HTTP+SSE, a parked call, a task) does not come here: its own process asks who comes and what they may. What
+belongs to none any more is recovered here.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25; "Authorization" of
 2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728; "HTTP with SSE" of 2024-11-05.
@@ -32,7 +33,7 @@ from mcpmux.config import HttpListener, Limits
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.mux.narrowing import NARROWED, BadNarrowing
 from mcpmux.mux.replay import Gone
-from mcpmux.mux.rewrite import owner_of_request
+from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify, target_in
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
@@ -72,9 +73,11 @@ from mcpmux.runtime.downstreams.http_answer import (
     headers_of,
     refuse_with,
     respond,
+    status_of,
 )
 from mcpmux.runtime.downstreams.http_session import HttpSession
-from mcpmux.runtime.downstreams.service import Service
+from mcpmux.runtime.downstreams.service import Service, Session
+from mcpmux.runtime.downstreams.session_records import MovedElsewhere, SessionRecords
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.tap import EXCHANGE, Said, Tap, Watch
 from mcpmux.transports.http.message import HttpRequest
@@ -110,6 +113,17 @@ class SseSession(NamedTuple):
     principal: Principal
 
 
+class Recovery:
+    """Of a session, for all requests in it of one principal. `trouble`: why they are not answered here.
+
+    Until it is over that is that the request which began it was called off.
+    """
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self.trouble: RpcError | MovedElsewhere | None = MovedElsewhere("nobody has gone on with it yet")
+
+
 class HttpEndpoint:
     """All HTTP clients of one listener. `handle` answers a request; `run` has to run. `sessions`: by id."""
 
@@ -119,14 +133,19 @@ class HttpEndpoint:
         listener: HttpListener,
         limits: Limits,
         gate: Gate | None = None,
-        mark: str = "",
         stopping: trio.Event | None = None,
+        marks: Marks | None = None,
+        records: SessionRecords | None = None,
     ) -> None:
         """`gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
 
-        `mark` stands in front of every session id. Once `stopping` is set, streams of HTTP+SSE end.
+        Once `stopping` is set, streams of HTTP+SSE end. `marks` stand in front of every session id, and by
+        `records` sessions outlive this process.
         """
-        self._mark = mark
+        self._marks = marks or Marks()
+        self._records = records
+        # Sessions of others that are about to be this process's, and for whom.
+        self._recovering: dict[tuple[str, str], Recovery] = {}
         self._gate = gate
         self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
@@ -167,8 +186,15 @@ class HttpEndpoint:
                 self._end(session_id, "session of nobody ended" if orphaned else "idle session ended")
 
     def _end(self, session_id: str, event: str, **facts: str) -> None:
+        if self._records is not None:
+            self._records.forget(session_id)
         self.sessions.pop(session_id).close()
         log.info(event, **facts, sessions=len(self.sessions))
+
+    def lose(self, session_id: str) -> None:
+        """A session is another process's from now on."""
+        if (session := self.sessions.pop(session_id, None)) is not None:
+            session.close()
 
     def _is_full(self) -> bool:
         return len(self.sessions) + len(self._streams) >= self._limits.max_sessions
@@ -268,6 +294,11 @@ class HttpEndpoint:
             return refuse_with(reply, 403, refusal)
         if request.path != self._path:
             return self._handle_elsewhere(request, reply)
+        if self._records is not None and self._lacks_session(request):
+            return self._recover(self._records, request, reply)
+        return self._answer(request, reply)
+
+    def _answer(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.method == "POST":
             return self._post(request, reply)
         if request.method == "GET" and SESSION_HEADER in request.headers:
@@ -275,6 +306,48 @@ class HttpEndpoint:
         if request.method == "DELETE":
             return self._delete(request, reply)
         return refuse_with(reply, 405, "Method not allowed", (("Allow", "POST, GET, DELETE"),))
+
+    def _lacks_session(self, request: HttpRequest) -> bool:
+        session_id = request.headers.get(SESSION_HEADER)
+        return session_id is not None and session_id not in self.sessions
+
+    async def _recover(self, records: SessionRecords, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer a request in a session of a process that has gone: go on with it first, if there is one."""
+        await in_task()
+        session_id, principal = request.headers[SESSION_HEADER], request.principal
+        key = session_id, principal.key
+        recovery = self._recovering.get(key)
+        if recovery is None:
+            recovery = self._recovering[key] = Recovery()
+            try:
+                recovered = await records.recover(session_id, principal)
+                recovery.trouble = None
+                if recovered is not None:
+                    self._hold(session_id, recovered.session).go_on(recovered)
+                    revision = recovered.session.revision
+                    log.info("session taken over", revision=revision, sessions=len(self.sessions))
+            except (RpcError, MovedElsewhere) as error:
+                recovery.trouble = error
+            finally:
+                del self._recovering[key]
+                recovery.over.set()
+        else:
+            await recovery.over.wait()
+        trouble = recovery.trouble
+        if isinstance(trouble, RpcError):
+            await reply.send(status_of(trouble), headers_of(trouble), encode_error(None, trouble))
+            return
+        if trouble is not None:
+            raise MovedElsewhere(str(trouble))
+        await self._answer(request, reply)
+
+    def _hold(self, session_id: str, session: Session) -> HttpSession:
+        """Have a session from now on."""
+        keeper = self._records.keeper_of(session_id) if self._records is not None else None
+        in_flight = self._limits.max_in_flight
+        held = HttpSession(session, self._nursery, self._deadlines, in_flight, keeper)
+        self.sessions[session_id] = held
+        return held
 
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> None:
         session = self._find_session(request)
@@ -380,9 +453,17 @@ class HttpEndpoint:
         except RpcError as refusal:
             await _fail(message, reply, refusal)
             return
-        session_id, in_flight = self._mark + secrets.token_urlsafe(SESSION_BYTES), self._limits.max_in_flight
-        opened = HttpSession(session, self._nursery, self._deadlines, in_flight)
-        self.sessions[session_id] = opened
+        session_id = self._marks.current + secrets.token_urlsafe(SESSION_BYTES)
+        if self._records is not None:
+            try:
+                await self._records.begin(session_id, session)
+            except BaseException as error:
+                session.close()
+                if not isinstance(error, RpcError):
+                    raise
+                await _fail(message, reply, error)
+                return
+        opened = self._hold(session_id, session)
         if isinstance(reply.tap, WatchedReply):
             opened.watch = reply.tap.watch
             opened.watch.leg.session = session_id
@@ -461,7 +542,7 @@ class HttpEndpoint:
             error = Busy("too many sessions are open; end one", "limits.max_sessions")
             await reply.send(error.status, headers_of(error), encode_error(None, error))
             return
-        session_id = self._mark + secrets.token_urlsafe(SESSION_BYTES)
+        session_id = self._marks.current + secrets.token_urlsafe(SESSION_BYTES)
         with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
             view, _, narrowing = principal.view.partition(NARROWED)
             query = f"{narrowing}&" if narrowing else ""
@@ -520,18 +601,3 @@ METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"))
 async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:
     """Answer somebody who is not let in, or not for that."""
     await reply.send(turned.status, (*JSON, *turned.fields), encode_error(request_id, turned.as_error()))
-
-
-def handle_by_owner(
-    own: int, workers: int, handler: Handler, request: HttpRequest, reply: HttpReply
-) -> Handling:
-    """Answer an HTTP request by the handler of worker `own` of `workers`, or have its owner answer it."""
-    owner = owner_of_request(request.headers, request.query, request.body)
-    if owner is None or owner == own or owner > workers:
-        return handler(request, reply)
-    reply.pass_on(owner)
-    return _done()
-
-
-async def _done() -> None:
-    """Nothing is left to do here."""

@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.replay import Gone, Kept, ReplayBounds, ReplayBuffer, Said
+from mcpmux.mux.replay import EPOCH, Gone, Kept, ReplayBounds, ReplayBuffer, Said
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, PendingRequest, PendingRequests, encode_notice
 from mcpmux.protocol.codes import IN_FLIGHT, INVALID_REQUEST, Busy
@@ -43,6 +43,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.framing import join_batch
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
+from mcpmux.runtime.calls import lost_with_process
 from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
@@ -52,6 +53,7 @@ from mcpmux.runtime.downstreams.http_answer import (
     respond,
 )
 from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.downstreams.session_records import EventKeeper, Recovered, StreamEvent
 from mcpmux.runtime.duplex_channel import InlineExchange
 from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http.server_connection import HttpReply
@@ -122,16 +124,25 @@ class HttpSession:
     """One legacy client. `last_used` is trio's time of its last request."""
 
     def __init__(
-        self, session: Session, nursery: trio.Nursery, deadlines: DeadlineSweeper, in_flight: int
+        self,
+        session: Session,
+        nursery: trio.Nursery,
+        deadlines: DeadlineSweeper,
+        in_flight: int,
+        keeper: EventKeeper | None = None,
     ) -> None:
-        """`in_flight`: requests of it at a time. `nursery` owns calls that last, `deadlines` their time."""
+        """`in_flight`: requests of it at a time. `nursery` owns calls that last, `deadlines` their time.
+
+        `keeper` keeps events for other processes that may go on with the session.
+        """
         self._in_flight_limit = in_flight
         self.session = session
         self.last_used = trio.current_time()
         self._nursery = nursery
         self._deadlines = deadlines
         self._buffer = ReplayBuffer(ReplayBounds())
-        self._own = OwnStream(self._buffer, session.outbox)
+        self._keeper = keeper
+        self._own = OwnStream(self._buffer, session.outbox, keeper)
         self._in_flight: dict[Id, Callable[[str], None]] = {}  # what cancels each, for a reason
         self._asked = PendingRequests()
         self._calls: dict[int, ResumableCall] = {}  # those that have a stream, by its number
@@ -142,6 +153,34 @@ class HttpSession:
 
     def __repr__(self) -> str:
         return f"<HttpSession {self.session!r} {len(self._in_flight)} in flight, {self._buffer!r}>"
+
+    def go_on(self, recovered: Recovered) -> None:
+        """Continue the streams of the processes of before. What they were asked for and have not answered
+        may have been carried out, which is said in their place.
+        """
+        now, unanswered = trio.current_time(), dict[int, Id]()
+        first = recovered.epoch * EPOCH
+        for event in recovered.events:
+            if event.number == 0 and event.request_id is not None:
+                self._buffer.open(event.stream)
+                unanswered[event.stream] = event.request_id
+            else:
+                self._buffer.restore(event.stream, event.number, event.data, now)
+            if event.is_last:
+                unanswered.pop(event.stream, None)
+                self._buffer.close(event.stream)
+        for stream, request_id in unanswered.items():
+            error = encode_event(encode_error(request_id, lost_with_process(done=None)))
+            self._buffer.skip_to(stream, first)
+            answer = self._buffer.add(stream, error, now)
+            self._buffer.close(stream)
+            self._keep(StreamEvent(stream, answer.number, error, is_last=True))
+        self._buffer.skip_to(OWN_STREAM, first)
+        self._next_stream = first + 1
+
+    def _keep(self, event: StreamEvent) -> None:
+        if self._keeper is not None:
+            self._keeper.keep(event)
 
     @property
     def idle(self) -> bool:
@@ -276,6 +315,7 @@ class HttpSession:
             self._next_stream += 1
             self._buffer.open(call.number)
             self._calls[call.number] = call
+            self._keep(StreamEvent(call.number, 0, request_id=call.request.id))
         return call.number
 
     async def _work(self, call: ResumableCall) -> None:
@@ -288,7 +328,7 @@ class HttpSession:
             if call.number is None:
                 call.only_answer = data
             else:
-                self._put(call, data)
+                self._put(call, data, is_last=True)
         finally:
             self._deadlines.forget(call)
             del self._in_flight[call.request.id]
@@ -297,8 +337,10 @@ class HttpSession:
                 self._buffer.close(call.number)
             call.end()
 
-    def _put(self, call: ResumableCall, data: bytes) -> None:
-        self._buffer.add(self._open(call), encode_event(data), trio.current_time())
+    def _put(self, call: ResumableCall, data: bytes, *, is_last: bool = False) -> None:
+        kept = self._buffer.add(self._open(call), encode_event(data), trio.current_time())
+        if self._keeper is not None:
+            self._keeper.keep(StreamEvent(kept.stream, kept.number, kept.data, is_last))
         call.tell()
 
     async def _start_and_follow(self, call: ResumableCall, reply: HttpReply) -> None:
@@ -312,9 +354,10 @@ class HttpSession:
                 await _send_only(reply, call.only_answer)
                 return
             first, opening = f"{self._open(call)}-0", b""
-            if self.session.revision >= V_2025_11_25:
-                opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
             await in_task()
+            can_resume = self._keeper is None or await self._keeper.kept()
+            if self.session.revision >= V_2025_11_25 and can_resume:
+                opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
             await reply.open(200, STREAM_HEADERS, opening)
             await self._send_after(call, first, reply)
         finally:
@@ -367,10 +410,12 @@ async def _send_only(reply: HttpReply, data: bytes | None) -> None:
 class OwnStream:
     """What one session's own stream says. Its events are kept in `buffer`, and wait in `outbox` before."""
 
-    __slots__ = ("_buffer", "_clock", "_outbox", "_questions", "_reader")
+    __slots__ = ("_buffer", "_clock", "_keeper", "_outbox", "_questions", "_reader")
 
-    def __init__(self, buffer: ReplayBuffer, outbox: ClientOutbox) -> None:
+    def __init__(self, buffer: ReplayBuffer, outbox: ClientOutbox, keeper: EventKeeper | None = None) -> None:
+        """`keeper` is not told what another process says anyway: that everything may have changed."""
         self._buffer = buffer
+        self._keeper = keeper
         self._outbox = outbox
         self._clock = trio.lowlevel.current_clock()
         self._questions: list[bytes] = []
@@ -408,11 +453,16 @@ class OwnStream:
                 said = _say(event)
             return _EVENT % (self._buffer.say_again(said, self._clock.current_time()).number, said[1])
         if event is not _QUESTION:
-            return self._keep(encode_event(encode_notice(event)))
+            data = encode_event(encode_notice(event))
+            kept = self._buffer.add(OWN_STREAM, data, self._clock.current_time())
+            if self._keeper is not None:
+                self._keeper.keep(StreamEvent(OWN_STREAM, kept.number, data))
+            return _EVENT % (kept.number, data)
         questions, self._questions = self._questions, []
-        return b"".join([self._keep(encode_event(data)) for data in questions])
+        return b"".join([self._keep_question(encode_event(data)) for data in questions])
 
-    def _keep(self, data: bytes) -> bytes:
+    def _keep_question(self, data: bytes) -> bytes:
+        # No other process could do anything with the answer.
         return _EVENT % (self._buffer.add(OWN_STREAM, data, self._clock.current_time()).number, data)
 
 

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.rewrite import ForeignMark, own_part
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     LOG_LEVEL,
@@ -52,28 +51,29 @@ from mcpmux.protocol.era import (
 from mcpmux.protocol.handshake import ClientFacts
 from mcpmux.protocol.input_requests import STATE, Wish, error_response, offers, repeated, wishes_in
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Id
+from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
-from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.runtime.access_control import no_task
-from mcpmux.runtime.calls import unknown_state
+from mcpmux.protocol.tasks import TASK
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_answer import HttpNotify
 from mcpmux.runtime.notification_hub import EVERYTHING, SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
+from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
 from mcpmux.runtime.tap import ORIGIN, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
 
 Ask = Callable[[str, Fields], Awaitable[Fields]]
 """Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
 
+OnAgreed = Callable[[], Awaitable[None]]
+"""Called when a session has agreed to something more, before its client hears of it."""
+
 ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
 
 _ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
 """Notifications of clients that mean this session, or a request in it."""
 
-_MARKED: Final = (STATE, TASK_ID)  # what a client comes back with, and only one worker knows
-
+_AGREEING: Final = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE})
 _MODERN_ONLY: Final = frozenset({m.DISCOVER, m.LISTEN, m.TASKS_UPDATE})
 _TASKS: Final = m.ABOUT_TASKS - {m.TOOLS_CALL}
 
@@ -106,12 +106,8 @@ class Service(Protocol):
 class MuxService:
     """What mcpmux offers to clients: modern calls, and legacy sessions."""
 
-    def __init__(self, router: Router, hub: NotificationHub, tap: Tap | None, mark: str) -> None:
-        """`tap` watches what clients do.
-
-        `mark` stands in front of states and task ids, so that they come back to this worker.
-        """
-        self._mark = mark
+    def __init__(self, router: Router, hub: NotificationHub, tap: Tap | None) -> None:
+        """`tap` watches what clients do."""
         self.tap = tap
         self.router = router
         self.hub = hub
@@ -132,24 +128,7 @@ class MuxService:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method} is not in this revision")
 
         wanted = _wanted(call, notify) if LOG_LEVEL in call.meta else notify
-        return self._exchange_marked(call, wanted) if self._mark else self.router.exchange(call, wanted)
-
-    async def _exchange_marked(self, call: Call, notify: Notify) -> Fields:
-        result = await self.router.exchange(self._without_marks(call), notify)
-        marked = {key: text_of(result[key]) for key in _MARKED if key in result}
-        return {**result, **{key: raw(self._mark + text) for key, text in marked.items() if text is not None}}
-
-    def _without_marks(self, call: Call) -> Call:
-        """The call with the state and the task id that were marked. Raises RpcError for another worker's."""
-        params = call.params
-        for key in _MARKED:
-            text = call.text(key)
-            if text is not None:
-                try:
-                    params = {**params, key: raw(own_part(self._mark, text))}
-                except ForeignMark:
-                    raise (unknown_state() if key == STATE else no_task()) from None
-        return call.with_params(params)
+        return self.router.exchange(call, wanted)
 
     def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
         """Somebody in a view, as the query of its URL narrows it; None when there is no such view for it.
@@ -177,6 +156,16 @@ class MuxService:
             call = Call.of(request.method, request.payload, principal=principal)
             result = await watched(self.tap, call, agree)
         return LegacySession(self, *read_client(request), principal), result
+
+    def resume(self, facts: SessionFacts, principal: Principal) -> LegacySession:
+        """Go on with a legacy session of another process that has gone. The caller closes it.
+
+        Its client is told that everything may have changed meanwhile that it listens to.
+        """
+        client = ClientFacts(Raw(facts.info), Raw(facts.capabilities), facts.log_level)
+        session = LegacySession(self, facts.revision, client, principal)
+        session.go_on(facts)
+        return session
 
     async def _agree(self, request: Request, principal: Principal) -> Fields:
         revision, client = read_client(request)
@@ -208,13 +197,19 @@ def _wanted(call: Call, notify: Notify) -> Notify:
 # Sessions of legacy clients
 
 
+async def _keep_nothing() -> None:
+    """Nobody but this process has to know what was agreed."""
+
+
 class LegacySession:
     """One initialized client. `close` must follow. `outbox` holds the changes that it has to be told.
 
-    `ask_unasked`, which the transport sets, asks the client something outside of its calls.
+    `ask_unasked`, which the transport sets, asks the client something outside of its calls. `on_agreed` is
+    called when `facts` say something more.
     """
 
     ask_unasked: Ask
+    on_agreed: OnAgreed
 
     def __init__(self, service: MuxService, revision: str, client: ClientFacts, principal: Principal) -> None:
         self._router = router = service.router
@@ -227,11 +222,39 @@ class LegacySession:
         self.capabilities = client.capabilities
         self._client = client
         self._tap = service.tap
+        self.on_agreed = _keep_nothing
+        self.epoch = 0  # how many processes had it before
         router.join(self)
         hub.personal.join(self, self.outbox)
 
     def __repr__(self) -> str:
         return f"<LegacySession {self.revision} {bytes(self._client.info).decode(errors='replace')[:80]}>"
+
+    def facts(self) -> SessionFacts:
+        """What another process has to know to go on with this session."""
+        client, said_raw = self._client, self._hub.subscriptions.said_raw
+        interests = tuple(
+            Interest(key, uri, (self.outbox, key, uri) in said_raw)
+            for key, uri in self._hub.subscriptions.held_by(self.outbox)
+        )
+        held, tool_of = self._hub.personal.tasks.held_by(self), self._router.access.tool_of
+        made = tuple(
+            MadeTask(key, task_id, tool_of(key, task_id), None if token is None else bytes(token))
+            for (key, task_id), token in held
+        )
+        said = bytes(client.info), bytes(client.capabilities), client.log_level
+        return SessionFacts(self.revision, *said, interests, self.epoch, made)
+
+    def go_on(self, before: SessionFacts) -> None:
+        """The session was another process's."""
+        self.epoch = before.epoch
+        self._greeted.set()
+        call = Call(m.RESOURCES_SUBSCRIBE, {}, self._client.meta, self, None, True, self.principal)
+        for key, uri, said_raw in before.interests:
+            self._router.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
+        for made in before.tasks:
+            self._router.go_on_with_task(self, made)
+        self._router.remind_of_lists(self.outbox)
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
@@ -265,10 +288,11 @@ class LegacySession:
         if request.method == m.PING:
             return {}
         self._greeted.set()
-        if request.method == m.SET_LEVEL:
-            return self._set_level(request)
-        if request.method in (m.RESOURCES_SUBSCRIBE, m.RESOURCES_UNSUBSCRIBE):
-            return await self._subscribe(request)
+        if request.method in _AGREEING:
+            answer = self._set_level if request.method == m.SET_LEVEL else self._subscribe
+            result = await answer(request)
+            await self.on_agreed()
+            return result
         if request.method == m.INITIALIZE:
             raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
         if request.method in _MODERN_ONLY or (request.method in _TASKS and not self.knows_tasks):
@@ -288,6 +312,8 @@ class LegacySession:
                 await in_task()
                 call = repeated(call, result, await self._gather(result, wishes, ask))
                 result = await self._router.exchange(call, wanted)
+            if TASK in call.params:
+                await self.on_agreed()
             return downgrade_content(call.method, downgrade_result(result), self.revision)
         except RpcError as error:
             raise downgrade_error(call.method, error) from None
@@ -334,7 +360,7 @@ class LegacySession:
             raise downgrade_error(request.method, error) from None
         return {}
 
-    def _set_level(self, request: Request) -> Fields:
+    async def _set_level(self, request: Request) -> Fields:
         level = text_of(decode_fields(request.payload).get("level"))
         if level not in LOG_LEVELS:
             raise RpcError(INVALID_PARAMS, f'Invalid params: "level" must be one of {", ".join(LOG_LEVELS)}')
@@ -394,7 +420,7 @@ async def serve_listen(
     Cancelling it leaves no interest behind. Raises RpcError for a malformed filter.
     """
     await in_task()
-    router.count(call)
+    await router.count(call)
     wish = read_filter(call)
     # Without lists of which the client may use nothing; URIs are judged one by one.
     wish = wish._replace(lists={name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])})
@@ -408,6 +434,7 @@ async def serve_listen(
             agreed["resourceSubscriptions"] = honoured
         await notify(Event(m.ACKNOWLEDGED, {"notifications": raw(agreed), META: tag}))
         outlet = notify.outlet(tag) if isinstance(notify, HttpNotify) else None
+        hub.greet(outbox)
         del wish, honoured, agreed  # which this would keep for as long as the client listens
         while (event := await outbox.take(outlet)) is not None:
             await notify(Event(event.method, {**event.params, META: tag}))

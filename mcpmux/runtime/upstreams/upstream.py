@@ -30,7 +30,6 @@ from mcpmux.errors import (
 )
 from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.rate import Rates
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify, upgrade_result
@@ -39,8 +38,9 @@ from mcpmux.protocol.envelope import Notification, raw
 from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.calls import FindClient, Hear, check_rate
+from mcpmux.runtime.calls import FindClient, Hear
 from mcpmux.runtime.channel import Channel
+from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.tap import EXCHANGE, Watch
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeating
@@ -86,7 +86,7 @@ class Upstream(UpstreamStatus):
         on_notification: OnNotification,
         watch: Watch | None,
         generations: Generations,
-        rates: Rates,
+        rates: RateCounter,
     ) -> None:
         super().__init__(config, on_change)
         self._generations = generations
@@ -137,7 +137,7 @@ class Upstream(UpstreamStatus):
             self.check_breaker()
         now = self._clock()
         if self._rates.counts_exchanges:
-            check_rate(self._rates, call, now, self.name)
+            await self._rates.begin(call, self.name)
         if deadline is None or deadline.at > now + seconds:
             deadline = Deadline(seconds, 0.0, self.config.max_request_timeout, now)
 

@@ -8,9 +8,10 @@
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
+| `/api/replicas` | `replicas`: each with its state, this one first; none when mcpmux is alone |
 | `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
 | `/health/live` | 200 |
-| `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says |
+| `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says; `note` while the store is away |
 | `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start |
 | `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
 | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
@@ -34,12 +35,13 @@ from typing import Any
 import msgspec
 import trio
 
+from mcpmux.cluster.state import LEFT
 from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
-from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Upstreams
+from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
 from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, FilterError, Key, parse_filter
 from mcpmux.traffic.record import encode_record
@@ -51,6 +53,7 @@ STATS_ROWS = 20_000  # that are looked at, the newest; enough for a picture
 STATS_AT_ONCE = 1000
 SLOTS = 60
 GONE = "it is not here any more; newer traffic took its place"
+AWAY = "the store of the cluster is away; `mcpmux ctl status --cluster` says why"
 OWN = ""  # upstream of what mcpmux answers a client as a whole
 
 TICK_SECONDS = 0.1  # faster than a person sees
@@ -65,7 +68,7 @@ COMMENT = b":\n\n"
 class Api:
     """Answers the inspector and administrators.
 
-    `ready_when`: see `Admin.ready`. `key`: see `AccessCheck.key`.
+    `ready_when`: see `Admin.ready`. `key`: see `AccessCheck.key`. `replicas`: None when mcpmux is alone.
     """
 
     _view: LiveView
@@ -74,6 +77,7 @@ class Api:
     _stopping: trio.Event
     _ready_when: str
     _key: str
+    _replicas: Replicas | None = None
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -84,6 +88,7 @@ class Api:
             Route("/api/exchanges/{row}/{seq}", self._message),
             Route("/api/traffic/stream", self._stream_traffic),
             Route("/api/upstreams", self._show_upstreams),
+            Route("/api/replicas", self._show_replicas),
             Route("/api/stats", self._stats),
             Route("/upstreams", self._show_upstreams),  # beside /health/…, for scripts
             Route("/health/live", self._live, open=True),
@@ -198,6 +203,11 @@ class Api:
     async def _show_upstreams(self, http: HttpExchange) -> None:
         await http.send({"upstreams": await self._upstreams.read_all()})
 
+    async def _show_replicas(self, http: HttpExchange) -> None:
+        await http.send(
+            {"replicas": await self._replicas.describe_all() if self._replicas is not None else []}
+        )
+
     async def _stats(self, http: HttpExchange) -> None:
         window = whole_number(http.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
         slots = whole_number(http.query, "slots", 1, 500, SLOTS)
@@ -228,8 +238,13 @@ class Api:
 
     async def _ready(self, http: HttpExchange) -> None:
         states = await self._upstreams.read_states()
-        ready = not self._stopping.is_set() and is_ready(self._ready_when, states.values())
-        await http.send({"ready": ready}, 200 if ready else 503)
+        replica = self._replicas.describe() if self._replicas is not None else None
+        has_left = replica is not None and replica.state == LEFT
+        stops = self._stopping.is_set() or has_left
+        ready = not stops and is_ready(self._ready_when, states.values())
+        # A store that is away is so for all replicas: they go on with what needs none, so none is taken out.
+        note = {"note": AWAY} if replica is not None and replica.store_away and not stops else {}
+        await http.send({"ready": ready, **note}, 200 if ready else 503)
 
     # What administrators can do
 

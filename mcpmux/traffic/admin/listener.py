@@ -23,7 +23,7 @@ from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.traffic.admin.api import Api
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, read_query
-from mcpmux.traffic.admin.upstreams import Control, Upstreams
+from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.transports.http.message import Fields, HttpRequest
 from mcpmux.transports.http.server import serve_http
@@ -86,13 +86,15 @@ async def serve_admin(
     more: Sequence[Route],
     control: Control,
     certificates: TlsContexts,
+    replicas: Replicas | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the admin listener until `stopping` is set. Cancelling closes all connections.
 
     `more`: routes besides those of `Api`. `control`: carries out changes. `certificates`: renews that of this
-    listener. `announce` gets the URL; the token is in it when it was made here. Raises TransportError when
-    the address cannot be listened on, ConfigError when the certificate cannot be used.
+    listener. `replicas`: of a cluster. `announce` gets the URL; the token is in it when it was made here.
+    Raises TransportError when the address cannot be listened on, ConfigError when the certificate cannot be
+    used.
     """
     tls = await certificates.open("admin", config.tls) if config.tls is not None else None
     try:
@@ -102,7 +104,7 @@ async def serve_admin(
     port = listeners[0].socket.getsockname()[1]
     token = config.token or Secret(secrets.token_urlsafe(TOKEN_BYTES))
     access = AccessCheck(config, token, port)
-    api = Api(view, upstreams, control, stopping, config.ready, access.key)
+    api = Api(view, upstreams, control, stopping, config.ready, access.key, replicas)
     pages = await trio.to_thread.run_sync(page_routes)
     answer = partial(handle, access, (*api.routes, *more, *pages))
     limits = Limits(max_message_bytes=BODY_BYTES, max_connections=CONNECTIONS)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
+from mcpmux.cluster.state import ReplicaState
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol.envelope import members_of, text_of
@@ -162,6 +163,16 @@ class Upstreams(Protocol):
 
     async def read_states(self) -> Mapping[str, str]:
         """The state of each that is enabled."""
+
+
+class Replicas(Protocol):
+    """Reads how the replicas of a cluster are."""
+
+    def describe(self) -> ReplicaState:
+        """This one."""
+
+    async def describe_all(self) -> Sequence[ReplicaState]:
+        """All of them, this one first. Takes a bounded time."""
 
 
 ACTIONS = ("enable", "disable", "drain", "restart")

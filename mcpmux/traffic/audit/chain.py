@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mcpmux.config.scalars import NAME_PATTERN
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.capture.files import BadLine
@@ -158,7 +159,8 @@ LINE_LIMIT = 2**20  # bytes; many times what the longest record needs
 _AWAY = "; `mcpmux audit verify` says more. To begin a new log move the files of this one away"
 _FILE_NAME = re.compile(r"audit-([0-9]{6,12})\.jsonl")
 CHAIN_FOLDER = "worker-"  # and a number: each worker of several writes a chain of its own
-_CHAIN_FOLDER = re.compile(rf"{CHAIN_FOLDER}[1-9]\d*")
+REPLICA_FOLDER = "replica-"  # and its name: so does each replica of a cluster
+_CHAIN_FOLDER = re.compile(rf"{CHAIN_FOLDER}([1-9]\d*)|{REPLICA_FOLDER}{NAME_PATTERN}")
 
 Opening = Callable[[int | None, bytes], bytes]
 """The body of an `open` record: the number of the file that it begins, None for a run that goes on in one,
@@ -170,14 +172,15 @@ class AuditUnusable(McpmuxError):
 
 
 def chains_in(path: Path) -> list[Path]:
-    """The chains at a path: the folders of several workers in it, or the path itself."""
+    """The chains at a path: the folders of several workers or replicas in it, or the path itself."""
     try:
-        found = [each for each in path.iterdir() if _CHAIN_FOLDER.fullmatch(each.name) and each.is_dir()]
+        named = [(_CHAIN_FOLDER.fullmatch(each.name), each) for each in path.iterdir()]
+        found = {each: int(match[1] or 0) for match, each in named if match is not None and each.is_dir()}
         is_chain = not found or bool(audit_files(path))
     except OSError:  # a file, or what cannot be read: whoever reads it says what is wrong
         return [path]
-    found.sort(key=lambda each: int(each.name.removeprefix(CHAIN_FOLDER)))
-    return [path, *found] if is_chain else found
+    chains = sorted(found, key=lambda each: (found[each], each.name))
+    return [path, *chains] if is_chain else chains
 
 
 def audit_files(directory: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import trio
 
 from mcpmux import __version__
 from mcpmux.config.traffic import Audit as AuditSettings
-from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable
+from mcpmux.traffic.audit.chain import REPLICA_FOLDER, AuditFiles, AuditUnusable
 from mcpmux.traffic.audit.journal import Audit
 from mcpmux.traffic.audit.record import FRAGMENT_LIMIT, RecordMaker
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -46,9 +46,16 @@ async def append_in_thread(files: AuditFiles, bodies: Sequence[bytes]) -> None:
 
 @asynccontextmanager
 async def open_audit(
-    settings: AuditSettings, run: str, redactor: Redactor | None = None, wall: Callable[[], float] = time.time
+    settings: AuditSettings,
+    run: str,
+    redactor: Redactor | None = None,
+    wall: Callable[[], float] = time.time,
+    *,
+    replica: str | None = None,
 ) -> AsyncIterator[Audit]:
     """The audit log in the configured `directory`. `run` names this run in its records.
+
+    `replica`: the name of one of a cluster, which has a folder of its own in that directory.
 
     Belongs around everything whose exchanges it keeps. Leaving writes what waits, for FLUSH_SECONDS at most.
     Raises AuditUnusable when it cannot be opened.
@@ -63,8 +70,11 @@ async def open_audit(
         return records.encode([records.plain("open", version=__version__, fragment=fragment, **facts)])[0]
 
     directory, sync = Path(settings.directory), settings.sync != "never"
-    files = AuditFiles(directory, key, settings.rotate_size, opening, sync)
     try:
+        if replica is not None:
+            await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory /= f"{REPLICA_FOLDER}{replica}"
+        files = AuditFiles(directory, key, settings.rotate_size, opening, sync)
         await trio.to_thread.run_sync(files.open)
     except OSError as error:
         raise AuditUnusable(f"cannot open the audit log in {directory}: {reason_of(error)}") from None

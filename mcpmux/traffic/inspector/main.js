@@ -1,18 +1,19 @@
 // The inspector put together: pages, keys, the live stream.
 
-import { Problem, Stream } from "./api.js";
+import { get, Problem, Stream } from "./api.js";
 import { Detail } from "./detail.js";
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
 import { Latency } from "./latency.js";
 import { List } from "./list.js";
+import { Replicas } from "./replicas.js";
 import { Rows } from "./rows.js";
 import { Upstreams } from "./upstreams.js";
 import { Views } from "./views.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const PAGES = ["exchanges", "upstreams", "views", "latency"];
+const PAGES = ["exchanges", "upstreams", "views", "latency", "replicas"]; // the last one only where there is a cluster
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
 const filter = byId("filter");
@@ -21,7 +22,7 @@ const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
 const detail = new Detail(byId("detail"), closed);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")) };
+const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), replicas: new Replicas(byId("view-replicas")) };
 let stream = null;
 let typed = 0;
 let moved = 0;
@@ -112,6 +113,7 @@ function show(name) {
     const tab = byId(`tab-${each}`);
     tab.setAttribute("aria-selected", String(each === name));
     tab.tabIndex = each === name ? 0 : -1;
+    if (each === name) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
     if (each in others) others[each][each === name && !document.hidden ? "start" : "stop"]();
   }
   list.refresh();
@@ -126,15 +128,17 @@ function showExchanges(text) {
   byId("list").focus();
 }
 
+const there = () => PAGES.filter((name) => !byId(`tab-${name}`).hidden);
 const shown = () => PAGES.find((name) => !byId(`view-${name}`).hidden);
 
-PAGES.forEach((name, place) => {
+PAGES.forEach((name) => {
   const tab = byId(`tab-${name}`);
   tab.addEventListener("click", () => show(name));
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const next = PAGES[(place + step + PAGES.length) % PAGES.length];
+    const pages = there();
+    const next = pages[(pages.indexOf(name) + step + pages.length) % pages.length];
     show(next);
     byId(`tab-${next}`).focus();
   });
@@ -183,8 +187,8 @@ document.addEventListener("keydown", (event) => {
   } else if (event.target === document.body && shown() === "exchanges" && /^(Arrow|Page|Home|End)/.test(event.key)) {
     byId("list").focus({ preventScroll: true });
     list.key(event);
-  } else if (["1", "2", "3", "4"].includes(event.key)) {
-    show(PAGES[Number(event.key) - 1]);
+  } else if (/^[1-9]$/.test(event.key) && there()[event.key - 1]) {
+    show(there()[event.key - 1]);
   }
 });
 
@@ -202,3 +206,4 @@ document.addEventListener("visibilitychange", () => {
 filter.value = new URLSearchParams(location.hash.slice(1)).get("filter") ?? "";
 apply(filter.value);
 show("exchanges");
+get("/api/replicas").then(({ replicas }) => { byId("tab-replicas").hidden = !replicas.length; }, report);

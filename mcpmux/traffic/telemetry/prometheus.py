@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from mcpmux import __version__
+from mcpmux.cluster.state import INSIDE, ReplicaState
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import CacheStore
@@ -161,7 +162,7 @@ def metrics_route(read: Callable[[], Awaitable[list[Family]]]) -> Route:
     return Route("/metrics", handle)
 
 
-# Gauges of the running parts: upstreams, clients, cache, capture, audit log.
+# Gauges of the running parts: upstreams, clients, cache, capture, audit log, cluster.
 
 
 def gauge(name: str, about: str, value: float | Mapping[str, float]) -> Family:
@@ -225,3 +226,23 @@ def capture_gauges(capture: CaptureSink) -> list[Family]:
 
 def audit_gauges(audit: Audit) -> list[Family]:
     return [gauge("audit_held_back", "Exchanges that wait for the disk of the audit log.", audit.held_back)]
+
+
+def cluster_gauges(state: ReplicaState) -> list[Family]:
+    """Of this replica. Those of all replicas together are for whoever collects them."""
+    about: dict[str, tuple[float, str]] = {
+        "replicas": (state.others + 1, "Replicas that this one knows to be there, itself among them."),
+        "inside": (float(state.state == INSIDE), "Whether the lease of this replica holds."),
+        "store_away": (float(state.store_away), "Whether the store did not answer when it was asked last."),
+        "sessions": (state.sessions, "Legacy sessions that are at this replica."),
+        "takeovers_total": (state.taken_over, "Sessions that were taken over from replicas that had gone."),
+        "handed_over_total": (state.handed_over, "Requests of clients that another replica has answered."),
+        "handed_in_total": (state.handed_in, "Requests that another replica has handed to this one."),
+        "store_commands_total": (state.commands, "Commands that were sent to the store."),
+        "events_waiting": (state.events_waiting, "Events of streams that wait for the store."),
+    }
+    found = [gauge(f"cluster_{name}", text, value) for name, (value, text) in about.items()]
+    if state.lag_ms is not None:
+        lag = "Milliseconds that the store took for its last answer."
+        found.append(gauge("cluster_store_lag_milliseconds", lag, state.lag_ms))
+    return found

@@ -12,6 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.app.workers.pool import WorkerPool, WorkerProcess
+from mcpmux.app.workers.shared_store import MemberStore
+from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
 CHANGED = ("notifications/tools/list_changed", "docs")
@@ -32,7 +34,13 @@ class Party:
             ours, theirs = socket.socketpair()
             connection_channel, other = connection_channel_pair()
             self._connection_channels.append(other)
-            worker = WorkerProcess(number, None, ControlChannel(ours), ConnectionChannel(connection_channel))
+            worker = WorkerProcess(
+                number,
+                None,
+                ControlChannel(ours),
+                ConnectionChannel(connection_channel),
+                MemberStore(MemoryStore(trio.current_time)),
+            )
             self.pool._workers[number] = worker
             self.controls[number] = ControlChannel(theirs)
             self._nursery.start_soon(self.pool.listen, worker)

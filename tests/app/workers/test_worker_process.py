@@ -10,6 +10,8 @@ import trio.testing
 
 from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.app.workers.pool import HUNG_SECONDS, SILENT_SECONDS, WorkerPool, WorkerProcess
+from mcpmux.app.workers.shared_store import MemberStore
+from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
@@ -19,8 +21,11 @@ class Pair:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        store = MemoryStore(trio.current_time)
         connection_channel, self._connection_channel = connection_channel_pair()
-        self.worker = WorkerProcess(1, None, ControlChannel(ours), ConnectionChannel(connection_channel))
+        self.worker = WorkerProcess(
+            1, None, ControlChannel(ours), ConnectionChannel(connection_channel), MemberStore(store)
+        )
         self.control = ControlChannel(theirs)
         self.delay = 0.0
         self.asked = 0

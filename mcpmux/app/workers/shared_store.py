@@ -1,0 +1,81 @@
+"""What workers share: a store in the supervisor's memory, and connections that go from one to another.
+
+A worker is a member like a replica of a cluster, with the same rules for sessions, streams and rate limits.
+Its lease ends when its process does, or when it hangs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+from mcpmux.app.workers.channel import ControlChannel
+from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.memory_store import MemoryStore
+from mcpmux.cluster.node import Node
+from mcpmux.cluster.port import HandedRequest, Outcome
+from mcpmux.cluster.seal import OpenSeal
+from mcpmux.cluster.store import Store, StoreAway
+from mcpmux.config import Limits
+from mcpmux.errors import TransportClosed
+from mcpmux.transports.http.server_connection import HttpReply
+
+STORE = "store"  # the name of the question
+METHODS = frozenset(name for name in vars(Store) if not name.startswith("_"))
+STORE_SECONDS = 1.0
+
+
+class SupervisorStore:
+    """In a worker: the store that the supervisor has. Every method of `Store` is asked of it."""
+
+    def __init__(self, control: ControlChannel) -> None:
+        self._control = control
+
+    def __getattr__(self, method: str) -> Any:
+        if method not in METHODS:
+            raise AttributeError(method)
+        return partial(self._ask, method)
+
+    async def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        try:
+            return await self._control.ask(STORE, method, arguments, named, seconds=STORE_SECONDS)
+        except TransportClosed as error:
+            raise StoreAway(f"the supervisor: {error}") from None
+
+
+class MemberStore:
+    """In the supervisor: what one worker asks of the store. `member`: the id of its lease."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._member: str | None = None
+
+    async def answer(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What the store answers to a worker."""
+        if method not in METHODS:
+            return None
+        if method == "renew":
+            self._member = arguments[0]
+        return await getattr(self._store, method)(*arguments, **named)
+
+    async def end(self) -> None:
+        """The worker has ended: the others go on with its sessions."""
+        if self._member is not None:
+            await self._store.leave(self._member)
+
+
+class ConnectionPassing:
+    """Has another worker answer a request by giving it the connection."""
+
+    async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
+        """See Passing. The address of a worker is its number."""
+        reply.pass_on(int(to.card.url))
+        return Outcome.ANSWERED
+
+
+def make_node(number: int, control: ControlChannel, limits: Limits) -> Node:
+    """Worker `number` among the others."""
+    store, seal = cast(Store, SupervisorStore(control)), OpenSeal()
+    members = Membership(store, seal, f"worker {number}", str(number), ids=f"{number}w", is_told_of=False)
+    return Node(store, seal, members, ConnectionPassing(), limits.session_idle)

@@ -1,0 +1,241 @@
+"""In front of an HTTP endpoint: what another replica has is answered by that one.
+
+Who has it is told by the id in front of what a request names. A session may have moved since: the store knows
+where. Nothing is asked of the store for what is here, nor for what is where its id says.
+
+When a replica goes while it works on a request, the request is made again somewhere else if that changes
+nothing; if not, its client is told that it may have been carried out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable
+from typing import Final, Protocol
+
+import trio
+
+from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.membership import RENEWALS, Membership
+from mcpmux.cluster.port import (
+    MISDIRECTED,
+    NOT_HERE,
+    HandedRequest,
+    Outcome,
+)
+from mcpmux.cluster.sessions import StoredSessions, store_away
+from mcpmux.cluster.store import Store, StoreAway
+from mcpmux.errors import RpcError
+from mcpmux.mux.rewrite import owner_of_request
+from mcpmux.protocol import method as m
+from mcpmux.protocol.codes import Busy
+from mcpmux.protocol.envelope import BadMessage, Message, Request, decode_message, encode_error
+from mcpmux.protocol.headers import SESSION_HEADER
+from mcpmux.protocol.principal import ANYONE
+from mcpmux.protocol.raw_json import Id
+from mcpmux.runtime.calls import lost_with_process
+from mcpmux.runtime.downstreams.http_answer import headers_of, status_of
+from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
+from mcpmux.runtime.downstreams.session_records import MovedElsewhere
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.inline import in_task
+from mcpmux.transports.sse import encode_event
+
+MOVED_KEPT: Final = 10_000  # sessions that are not where their ids say
+ATTEMPTS: Final = 8  # with the pauses between them longer than a lease
+PAUSE_SECONDS: Final = 1.0  # at most, until the store was asked again
+
+
+class Passing(Protocol):
+    """How requests get to another process."""
+
+    async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
+        """Have another process answer a request. A reply that was begun is not finished if it is LOST."""
+
+
+class Door:
+    """`handle` answers requests of clients, `deliver` those that other replicas have handed over."""
+
+    def __init__(
+        self,
+        listener: int,
+        endpoint: HttpEndpoint,
+        sessions: StoredSessions,
+        members: Membership,
+        store: Store,
+        passing: Passing,
+    ) -> None:
+        self._listener = listener
+        self._endpoint, self._sessions = endpoint, sessions
+        self._members, self._store, self._passing = members, store, passing
+        self._moved: OrderedDict[str, str] = OrderedDict()  # sessions -> ids of their owners
+        self._delivered = 0  # requests that are answered here for others
+        self._change = trio.lowlevel.ParkingLot()
+        self._streams: set[trio.CancelScope] = set()  # that clients opened, and other replicas write
+
+    def handle(self, request: HttpRequest, reply: HttpReply) -> Awaitable[None]:
+        """Answer an HTTP request here or elsewhere."""
+        members = self._members
+        members.heed()
+        owner = owner_of_request(request.headers, request.query, request.body)
+        if owner is None:
+            return self._endpoint.handle(request, reply)
+        session_id = request.headers.get(SESSION_HEADER)
+        if session_id is None:
+            if owner in members.marks.own:
+                return self._endpoint.handle(request, reply)
+        elif session_id in self._endpoint.sessions and members.is_inside:
+            return self._endpoint.handle(request, reply)
+        return self._find_and_answer(owner, session_id, request, reply)
+
+    async def deliver(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer a request that is for this replica, as another one thinks; say so if it is not."""
+        await in_task()
+        self._delivered += 1
+        try:
+            await self._deliver(request, reply)
+        finally:
+            self._delivered -= 1
+            self._change.unpark_all()
+
+    async def drained(self) -> None:
+        """Wait until nothing is answered here for other replicas. To one that has left nothing more comes."""
+        while self._delivered:
+            await self._change.park()
+
+    def let_go(self) -> None:
+        """We are stopping: streams that stay open end here, so that their clients resume them elsewhere."""
+        for scope in self._streams:
+            scope.cancel(reason="stopping")
+
+    async def _deliver(self, request: HttpRequest, reply: HttpReply) -> None:
+        self._members.heed()
+        session_id = request.headers.get(SESSION_HEADER)
+        try:
+            if session_id in self._endpoint.sessions:
+                await self._require_lease()
+            await self._endpoint.handle(request, reply)
+        except MovedElsewhere:
+            await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
+        except RpcError as error:
+            await self._refuse(request, reply, error)
+
+    async def _require_lease(self) -> None:
+        """Wait until the sessions here are certainly ours. Raises Busy, MovedElsewhere."""
+        if self._members.is_left:
+            raise MovedElsewhere("this replica is about to end")
+        if not await self._members.inside():
+            raise store_away(self._members.trouble)
+
+    async def _find_and_answer(
+        self, owner: str, session_id: str | None, request: HttpRequest, reply: HttpReply
+    ) -> None:
+        await in_task()
+        handed = HandedRequest.of(self._listener, request)
+        try:
+            for _ in range(ATTEMPTS):
+                there = await self._locate(owner, session_id)
+                if there is None:
+                    # The attempt before may have entered a view, which is named by the path.
+                    request.path, request.principal = handed.path, ANYONE
+                    try:
+                        await self._endpoint.handle(request, reply)
+                    except MovedElsewhere:
+                        await self._members.changed(PAUSE_SECONDS)
+                        continue
+                    return
+                outcome = await self._hand_over(there, handed, reply)
+                if outcome is Outcome.ANSWERED:
+                    return
+                if session_id is not None:
+                    self._moved.pop(session_id, None)
+                    owner = ""  # the store knows
+                if outcome is Outcome.LOST and (reply.started or not _is_repeatable(request)):
+                    await self._end_lost(request, reply)
+                    return
+                if outcome is not Outcome.NOT_THERE:
+                    # Not until the store was asked: with many requests that is too often to wait for a lease.
+                    await trio.sleep(self._members.lease / RENEWALS)
+            raise Busy("the replica that has this session cannot be reached", "cluster.lease")
+        except StoreAway as away:
+            await self._refuse(request, reply, store_away(away))
+        except RpcError as error:
+            await self._refuse(request, reply, error)
+
+    async def _hand_over(self, there: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
+        if handed.method != "GET":
+            return await self._passing.hand_over(there, handed, reply)
+        with trio.CancelScope() as scope:
+            self._streams.add(scope)
+            try:
+                return await self._passing.hand_over(there, handed, reply)
+            finally:
+                self._streams.discard(scope)
+        return Outcome.LOST  # as the client sees it
+
+    async def _locate(self, owner: str, session_id: str | None) -> Neighbour | None:
+        """The other replica that has what is named; None if it is to be answered here.
+
+        Raises StoreAway, Busy.
+        """
+        members = self._members
+        if session_id is None:
+            if owner not in members.neighbours:
+                await members.is_gone(owner)  # or it has just come
+            return members.neighbours.get(owner)
+        if session_id in self._endpoint.sessions and not members.is_left:
+            await self._require_lease()
+            return None
+        there = members.neighbours.get(self._moved.get(session_id, owner))
+        if there is not None:
+            return there
+        kept = await self._store.find(self._sessions.name_of(session_id))
+        if kept is None:
+            return None
+        if kept.owner not in members.marks.own and not await members.is_gone(kept.owner):
+            self._moved[session_id] = kept.owner
+            if len(self._moved) > MOVED_KEPT:
+                self._moved.popitem(last=False)
+            return members.neighbours.get(kept.owner)
+        if members.is_left and members.others:
+            return random.choice(members.others)  # whoever gets it first goes on with it
+        return None
+
+    async def _end_lost(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Tell the client of a request that was lost on the way what may have become of it."""
+        if request.method != "POST":  # a stream, of which the client asks for the rest
+            await reply.finish()
+            return
+        error = lost_with_process(done=False if _is_repeatable(request) else None)
+        if reply.started:
+            await reply.finish(encode_event(encode_error(_id_in(request), error)))
+        else:
+            await self._refuse(request, reply, error)
+
+    async def _refuse(self, request: HttpRequest, reply: HttpReply, error: RpcError) -> None:
+        await reply.send(status_of(error), headers_of(error), encode_error(_id_in(request), error))
+
+
+def _message_in(request: HttpRequest) -> Message | None:
+    """The JSON-RPC message in a POST; None for anything else."""
+    if request.method != "POST":
+        return None
+    try:
+        return decode_message(request.body)
+    except BadMessage:  # a batch, too
+        return None
+
+
+def _id_in(request: HttpRequest) -> Id | None:
+    message = _message_in(request)
+    return message.id if isinstance(message, Request) else None
+
+
+def _is_repeatable(request: HttpRequest) -> bool:
+    """Whether a request changes nothing when it is made twice."""
+    message = _message_in(request)
+    if isinstance(message, Request):
+        return message.method in m.READ_ONLY
+    return request.method != "POST" or message is not None

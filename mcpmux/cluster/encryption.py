@@ -1,0 +1,57 @@
+"""Seals what lies in the store, and signs what replicas say to each other, both with the cluster's key.
+
+A reader of the store learns how much there is, and nothing of what it is: names are keyed hashes, values are
+encrypted (AES-256-GCM) with a key of their own kind and name. What is sealed for one principal opens for
+nobody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from mcpmux.cluster.seal import ForeignSeal
+
+NONCE_BYTES = 12
+NAME_DIGITS = 32
+
+
+class ClusterSeal:
+    """`key`: what all replicas have in common."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = hashlib.sha256(b"mcpmux cluster" + key).digest()
+
+    def name(self, kind: str, text: str) -> str:
+        """What something is called in the store."""
+        return self._digest("name", kind, text).hex()[:NAME_DIGITS]
+
+    def seal(self, kind: str, name: str, data: bytes, principal: str = "") -> bytes:
+        """What is to lie in the store under a name. `principal`: the key of whom it is for."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return nonce + self._cipher(kind, name).encrypt(nonce, data, principal.encode())
+
+    def open(self, kind: str, name: str, sealed: bytes, principal: str = "") -> bytes:
+        """What was sealed as that kind, under that name and for that principal. Raises ForeignSeal."""
+        nonce, data = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+        try:
+            return self._cipher(kind, name).decrypt(nonce, data, principal.encode())
+        except (InvalidTag, ValueError):
+            raise ForeignSeal(f"this {kind} was sealed for somebody else, or with another key") from None
+
+    def sign(self, data: bytes) -> str:
+        """The signature of what one replica says to another."""
+        return hmac.new(self._digest("sign", "", ""), data, hashlib.sha256).hexdigest()
+
+    def is_signed(self, data: bytes, signature: str) -> bool:
+        return hmac.compare_digest(self.sign(data), signature)
+
+    def _cipher(self, kind: str, name: str) -> AESGCM:
+        return AESGCM(self._digest("seal", kind, name))
+
+    def _digest(self, purpose: str, kind: str, text: str) -> bytes:
+        return hmac.new(self._key, f"{purpose}\0{kind}\0{text}".encode(), hashlib.sha256).digest()

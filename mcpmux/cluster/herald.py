@@ -1,0 +1,97 @@
+"""Tells the other replicas what has changed here, before anybody here hears of it.
+
+Each replica remembers answers of upstreams. What a client does at one of them ends what all replicas remember
+of that upstream before the client has its answer, and what an upstream announces ends it before clients are
+told. A replica that cannot be told for as long as a lease lasts has none any more, and remembers nothing.
+
+Source: the counters of `mux/cache`, which workers of one machine share in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+import structlog
+import trio
+
+from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.port import News, ReplicaClient
+from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.mux.cache import SLOTS, Generations
+from mcpmux.transports.inline import AT_ONCE, in_task
+
+log = structlog.get_logger()
+
+AGAIN_SECONDS: Final = 0.2  # at most, until a replica is told again
+LISTS_LIMIT: Final = 1000  # changes that wait to be told; upstreams and kinds of lists are few
+
+
+class Herald:
+    """`run` has to run. `generations`: the counters of this replica, and of all others together."""
+
+    def __init__(self, members: Membership, client: ReplicaClient) -> None:
+        self.generations = Generations(is_told=True)
+        self._members, self._client = members, client
+        self._told = 0
+        self._row = self.generations.snapshot()
+        self._lists: dict[tuple[str, str], None] = {}
+        self._wish = trio.Event()
+        self._done = trio.lowlevel.ParkingLot()
+
+    def forget_all(self) -> None:
+        """Nothing that is remembered here may be used any more."""
+        self.generations.lose_all()
+
+    def hear(self, news: News) -> None:
+        """Another replica says what has changed."""
+        self.generations.count_elsewhere([slot for slot in news.slots if 0 <= slot < SLOTS])
+
+    def list_changed(self, upstream: str, method: str) -> None:
+        """Clients of all replicas are to hear of it: a server may tell one session alone."""
+        if len(self._lists) < LISTS_LIMIT:
+            self._lists[upstream, method] = None
+            self._wish.set()
+
+    def settle(self) -> Awaitable[None]:
+        """Wait until no replica uses what it has remembered before something changed here."""
+        counted = self.generations.counted()
+        if self._told == counted:
+            return AT_ONCE
+        if not self._members.others:
+            self._told = counted
+            return AT_ONCE
+        return self._settle(counted)
+
+    async def _settle(self, counted: int) -> None:
+        await in_task()
+        while self._told < counted:
+            self._wish.set()
+            await self._done.park()
+
+    async def run(self) -> None:
+        """Tell what changes until cancelled."""
+        while True:
+            await self._wish.wait()
+            self._wish = trio.Event()
+            counted, row = self.generations.counted(), self.generations.snapshot()
+            slots = [slot for slot in range(SLOTS) if row[slot] != self._row[slot]]
+            lists, self._lists = list(self._lists), {}
+            async with trio.open_nursery() as nursery:
+                for each in self._members.others:
+                    nursery.start_soon(self._tell, each, News(slots, lists))
+            self._told, self._row = counted, row
+            self._done.unpark_all()
+
+    async def _tell(self, neighbour: Neighbour, news: News) -> None:
+        with trio.move_on_after(self._members.lease):
+            while neighbour.replica in self._members.neighbours:
+                try:
+                    await self._client.tell(neighbour, news)
+                except (TransportError, RemoteProtocolError) as error:
+                    log.debug("replica not told of a change", replica=neighbour.card.name, reason=str(error))
+                else:
+                    return
+                await self._members.changed(AGAIN_SECONDS)
+        log.warning("replica not told of a change", replica=neighbour.card.name)

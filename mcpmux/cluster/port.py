@@ -1,0 +1,284 @@
+"""The port at which replicas hand requests to each other, and tell each other what has changed.
+
+Everything is a POST with a letter: what it is about, for which replica, when it was written and a number that
+is used once, signed with the cluster's key. A letter that is not signed, for somebody else, old or read
+before is refused, so that nobody who only sees the network can say anything. The answer to a request that was
+handed over is the answer itself, as it comes; cancelling is closing the connection.
+
+Where the network is not trusted, the port has TLS: what is said is signed, and not hidden.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import msgspec
+import structlog
+
+from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.state import ReplicaState
+from mcpmux.config import ClientTls, Limits
+from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
+from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse, was_unsent
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
+from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.tls import TlsContexts
+
+if TYPE_CHECKING:
+    from mcpmux.cluster.encryption import ClusterSeal
+
+log = structlog.get_logger()
+
+PATH: Final = "/replica"
+SIGNATURE: Final = "mcpmux-signature"
+NOT_HERE: Final = "mcpmux-not-here"  # a field of an answer: the session is another replica's by now
+REFUSED: Final = "mcpmux-refused"  # a field of an answer to a letter that was not heeded
+MISDIRECTED: Final = 421  # RFC 9110 section 15.5.20
+FRESH_SECONDS: Final = 30.0  # that clocks may differ, and a letter may be under way
+NONCES_KEPT: Final = 200_000  # of that time; who gets more forgets some of them too early
+LETTER_BYTES: Final = 2**20  # of a letter besides the body of a request
+OWN_FIELDS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date"})
+"""Of a response, which every server makes itself."""
+
+STREAMS: Final = 100_000  # requests that are with one other replica at a time: connections are the bound
+
+
+class HandedRequest(msgspec.Struct, array_like=True, tag="request", frozen=True):
+    """A client's request. `listener`: the number of that where it came in; the rest as in HttpRequest."""
+
+    listener: int
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+    peer: str
+    holder: str
+
+    @classmethod
+    def of(cls, listener: int, request: HttpRequest) -> HandedRequest:
+        target = request.method, request.path, request.query
+        return cls(listener, *target, request.headers, request.body, request.peer, request.holder)
+
+    def request(self) -> HttpRequest:
+        target = self.method, self.path, self.query
+        return HttpRequest(*target, self.headers, self.body, self.peer, False, True, self.holder)
+
+
+class News(msgspec.Struct, array_like=True, tag="news", frozen=True):
+    """What has changed. `slots`: of generations, see `mux/cache`; `lists`: (upstream, notification) pairs."""
+
+    slots: list[int]
+    lists: list[tuple[str, str]]
+
+
+class StateWanted(msgspec.Struct, array_like=True, tag="state", frozen=True):
+    """How are you?"""
+
+
+class Letter(msgspec.Struct, array_like=True, frozen=True):
+    """`to`: the id of a replica; `at`: seconds since 1970; `nonce`: used once."""
+
+    to: str
+    at: float
+    nonce: str
+    content: HandedRequest | News | StateWanted
+
+
+_decode_letter = msgspec.msgpack.Decoder(Letter).decode
+
+Deliver = Callable[[HandedRequest, HttpReply], Awaitable[None]]
+
+
+class ReplicaPort:
+    """Reads letters. `deliver` answers requests; `hear` takes news, which are heeded when it returns.
+
+    `describe` tells how we are. `handed_in`: requests of others so far.
+    """
+
+    def __init__(
+        self,
+        seal: ClusterSeal,
+        members: Membership,
+        deliver: Deliver,
+        hear: Callable[[News], None],
+        describe: Callable[[], ReplicaState],
+    ) -> None:
+        self._seal, self._members = seal, members
+        self._deliver, self._hear, self._describe = deliver, hear, describe
+        self.handed_in = 0
+        self._read: OrderedDict[str, float] = OrderedDict()
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one POST."""
+        letter = self._letter_in(request)
+        if isinstance(letter, str):
+            log.warning("a letter to this replica is refused", reason=letter, peer=request.peer)
+            await reply.send(403, (("Content-Type", "text/plain"), (REFUSED, "1")), letter.encode())
+        elif isinstance(letter.content, News):
+            self._hear(letter.content)
+            await reply.send(204, ())
+        elif isinstance(letter.content, StateWanted):
+            state = msgspec.json.encode(self._describe())
+            await reply.send(200, (("Content-Type", "application/json"),), state)
+        else:
+            self.handed_in += 1
+            await self._deliver(letter.content, reply)
+
+    def _letter_in(self, request: HttpRequest) -> Letter | str:
+        """The letter in a request, or why it is refused."""
+        if request.method != "POST" or request.path != PATH:
+            return "this port is for replicas of mcpmux"
+        if not self._seal.is_signed(request.body, request.headers.get(SIGNATURE, "")):
+            return "it is not signed with the `cursor_key` of this cluster"
+        try:
+            letter = _decode_letter(request.body)
+        except msgspec.DecodeError:
+            return "it is of another version of mcpmux"
+        now = time.time()
+        if letter.to not in self._members.marks.own:
+            return "it is for another replica"
+        if abs(letter.at - now) > FRESH_SECONDS:
+            return f"it is old: clocks differ by more than {FRESH_SECONDS:g} s"
+        if letter.nonce in self._read:
+            return "it was read before"
+        self._remember(letter.nonce, now)
+        return letter
+
+    def _remember(self, nonce: str, now: float) -> None:
+        read = self._read
+        while read and (len(read) >= NONCES_KEPT or next(iter(read.values())) < now - 2 * FRESH_SECONDS):
+            read.popitem(last=False)
+        read[nonce] = now
+
+
+class Outcome(Enum):
+    """What has become of a request that was handed over."""
+
+    ANSWERED = auto()
+    NOT_THERE = auto()  # that replica does not have what it is about (any more), and has done nothing
+    UNSENT = auto()  # it has not got it
+    LOST = auto()  # it may have done something, and its answer is not complete
+
+
+class ReplicaClient:
+    """Writes letters. `close` it in the end. `handed_over`: requests that others have answered so far."""
+
+    def __init__(
+        self, seal: ClusterSeal, certificates: TlsContexts, peers: ClientTls, limits: Limits
+    ) -> None:
+        """`peers`: how other replicas are verified, and what they are shown."""
+        self._seal, self._certificates, self._peers = seal, certificates, peers
+        self._limits = PoolLimits(
+            head_bytes=limits.max_head_bytes,
+            head_fields=limits.max_header_fields,
+            body_bytes=limits.max_message_bytes + LETTER_BYTES,
+            connections=STREAMS,
+        )
+        self._pools: dict[str, HttpPool] = {}
+        self.handed_over = 0
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+
+    def keep(self, urls: Collection[str]) -> None:
+        """Only these replicas are there now."""
+        for url in self._pools.keys() - urls:
+            self._pools.pop(url).close()
+
+    async def tell(self, to: Neighbour, news: News) -> None:
+        """Returns when another replica has heeded the news. Raises TransportError, RemoteProtocolError."""
+        response = await self._post(to, news)
+        try:
+            if response.status != 204:
+                raise RemoteProtocolError(f"it refuses news: {(await response.read())[:200].decode()}")
+        finally:
+            response.release()
+
+    async def ask_state(self, to: Neighbour) -> ReplicaState:
+        """How another replica is. Raises TransportError, RemoteProtocolError."""
+        response = await self._post(to, StateWanted())
+        try:
+            said = await response.read()
+            if response.status != 200:
+                raise RemoteProtocolError(f"it refuses to tell: {said[:200].decode()}")
+            return msgspec.json.decode(said, type=ReplicaState)
+        except (UnicodeDecodeError, msgspec.DecodeError):
+            raise RemoteProtocolError("it does not answer as a replica does") from None
+        finally:
+            response.release()
+
+    async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
+        """Have another replica answer a request. A reply that was begun is not finished if it is LOST."""
+        try:
+            response = await self._post(to, handed)
+        except (TransportError, RemoteProtocolError) as error:
+            log.info("a request was not handed over", replica=to.card.name, reason=str(error))
+            return Outcome.UNSENT if was_unsent(error) else Outcome.LOST
+        try:
+            if response.status == MISDIRECTED and NOT_HERE in response.headers:
+                await response.read()
+                return Outcome.NOT_THERE
+            if REFUSED in response.headers:  # such as by another replica, which has its address now
+                reason = (await response.read()).decode()
+                log.warning("a request was not handed over", replica=to.card.name, reason=reason)
+                return Outcome.UNSENT
+            self.handed_over += 1
+            await _pass_back(response, reply)
+        except (TransportError, RemoteProtocolError) as error:
+            log.info("an answer was lost", replica=to.card.name, reason=str(error))
+            return Outcome.LOST
+        finally:
+            response.release()
+        return Outcome.ANSWERED
+
+    async def _post(self, to: Neighbour, content: HandedRequest | News | StateWanted) -> HttpResponse:
+        letter = Letter(to.replica, time.time(), secrets.token_hex(8), content)
+        body = msgspec.msgpack.encode(letter)
+        pool = await self._pool_of(to.card.url)
+        signature = ((SIGNATURE, self._seal.sign(body)),)
+        return await pool.send("POST", PATH, (), body, idempotent=False, more=signature)
+
+    async def _pool_of(self, url: str) -> HttpPool:
+        """Raises ConnectFailed."""
+        if url not in self._pools:
+            try:
+                origin = HttpOrigin.from_url(url)
+                tls = await self._certificates.open("cluster.peers", self._peers) if origin.secure else None
+            except ValueError as error:
+                raise ConnectFailed(str(error)) from None
+            route = Route(origin, tls, self._peers.server_name)
+            if url not in self._pools:
+                self._pools[url] = HttpPool(origin, limits=self._limits, route=route)
+        return self._pools[url]
+
+
+async def _pass_back(response: HttpResponse, reply: HttpReply) -> None:
+    """Raises TransportError, RemoteProtocolError: what else is written fails with the client's connection."""
+    fields = tuple((name, value) for name, value in response.headers.items() if name not in OWN_FIELDS)
+    if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
+        body = await response.read()
+        await reply.send(response.status, fields, body)
+        return
+    await reply.open(response.status, fields, await response.receive_some())
+    while part := await response.receive_some():
+        await reply.write(part)
+    await reply.finish()
+
+
+def port_limits(limits: Limits) -> Limits:
+    """Those of the port, which carries what came in at listeners with `limits`."""
+    return attrs.evolve(
+        limits,
+        max_message_bytes=limits.max_message_bytes + LETTER_BYTES + limits.max_head_bytes,
+        max_connections=STREAMS,
+    )

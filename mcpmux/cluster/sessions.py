@@ -1,0 +1,241 @@
+"""Legacy sessions in the store: what they agreed, for whoever goes on with them.
+
+A session is its replica's until that has gone. Then the first replica that gets a request in it claims it;
+only one can, and whoever had it before cannot write there any more. A replica that was outside for a while
+has its own sessions again only by the same claim; those that another one has taken are closed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import structlog
+import trio
+
+from mcpmux.cluster.events import KIND as EVENT
+from mcpmux.cluster.events import EventWriter, StoredEvents
+from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.seal import ForeignSeal, Seal
+from mcpmux.cluster.store import Kept, Store, StoreAway
+from mcpmux.errors import RpcError
+from mcpmux.protocol.codes import Busy
+from mcpmux.protocol.principal import Principal
+from mcpmux.runtime.downstreams.service import LegacySession, MuxService, Session
+from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, StreamEvent
+from mcpmux.runtime.session_facts import SessionFacts
+from mcpmux.transports.inline import in_task
+
+log = structlog.get_logger()
+
+KIND = "session"
+KEPT_LONGER = 2.0  # times `session_idle`: its owner renews it twice in that
+CLAIMS_AT_ONCE = 64
+SETTING = "cluster.url"
+
+
+def store_away(reason: object) -> Busy:
+    """What a client is told whose request needs the store."""
+    return Busy(f"the store of the cluster is away ({reason})", SETTING)
+
+
+class StoredSessions:
+    """The sessions of one listener. Implements SessionRecords; `run` has to run.
+
+    `on_loss` is called with the id of a session that is another replica's now.
+    """
+
+    def __init__(
+        self,
+        listener: int,
+        store: Store,
+        seal: Seal,
+        members: Membership,
+        service: MuxService,
+        seconds: float,
+    ) -> None:
+        """`listener`: its number. `seconds` after which a session ends that nobody uses."""
+        self._listener = listener
+        self._store, self._seal, self._members, self._service = store, seal, members, service
+        self._seconds = seconds
+        self._here: dict[str, Session] = {}
+        self._keepers: dict[str, StoredEvents] = {}
+        self.taken_over = 0  # of replicas that had gone, so far
+        self.events = EventWriter(store, seconds * KEPT_LONGER)
+        self._ended: set[str] = set()  # names that are still in the store; bounded by the sessions there were
+        self._end = trio.Event()
+        self.on_loss: Callable[[str], None] = lambda _session_id: None
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def name_of(self, session_id: str) -> str:
+        """What the session is called in the store."""
+        return self._seal.name(KIND, f"{self._listener} {session_id}")
+
+    async def begin(self, session_id: str, session: Session) -> None:
+        """See SessionRecords."""
+        await self._save(session_id, session)
+        self._have(session_id, session)
+
+    def _have(self, session_id: str, session: Session, events: Sequence[bytes] = ()) -> None:
+        self._here[session_id] = session
+        name, principal = self.name_of(session_id), session.principal.key
+        self._keepers[session_id] = StoredEvents(name, principal, self._seal, self.events, events)
+        if isinstance(session, LegacySession):
+            session.on_agreed = partial(self._save, session_id, session)
+
+    async def _save(self, session_id: str, session: Session) -> None:
+        await in_task()
+        assert isinstance(session, LegacySession)
+        if not await self._is_saved(self.name_of(session_id), session.facts(), session.principal):
+            if not self._members.is_left:  # else what is in hand can still be finished
+                self._lose(session_id)
+            raise Busy("the session goes on at another replica", SETTING)
+
+    async def _is_saved(self, name: str, facts: SessionFacts, principal: Principal) -> bool:
+        """Save what is known of a session. False when it is another replica's. Raises Busy."""
+        sealed = self._seal.seal(KIND, name, msgspec.msgpack.encode(facts), principal.key)
+        members = self._members
+        # One that has left finishes what it has in hand: whoever claims the session later finds this, too.
+        if not await members.inside() and not members.is_left:
+            raise store_away(members.trouble)
+        try:
+            kept = Kept(members.replica, sealed)
+            return await self._store.save(name, kept, self._seconds * KEPT_LONGER)
+        except StoreAway as away:
+            raise store_away(away) from None
+
+    async def recover(self, session_id: str, principal: Principal) -> Recovered | None:
+        """See SessionRecords."""
+        if self._members.is_left:
+            raise MovedElsewhere("this replica is about to end")
+        try:
+            if not await self._members.inside():
+                raise store_away(self._members.trouble)
+            return await self._recover(session_id, principal)
+        except StoreAway as away:
+            raise store_away(away) from None
+
+    async def _recover(self, session_id: str, principal: Principal) -> Recovered | None:
+        name = self.name_of(session_id)
+        kept = await self._store.find(name)
+        if kept is None:
+            return None
+        try:
+            data = self._seal.open(KIND, name, kept.facts, principal.key)
+            facts = msgspec.msgpack.decode(data, type=SessionFacts)
+        except (ForeignSeal, msgspec.DecodeError):
+            return None
+        members = self._members
+        if kept.owner != members.replica and not await members.is_gone(kept.owner):
+            raise MovedElsewhere("another replica has it")
+        if not await self._store.claim(name, members.replica, kept.owner):
+            raise MovedElsewhere("another replica was quicker")
+        self.taken_over += kept.owner not in members.marks.own
+        facts = msgspec.structs.replace(facts, epoch=facts.epoch + 1)
+        events = await self._store.events(name)
+        if not await self._is_saved(name, facts, principal):
+            raise MovedElsewhere("another replica was quicker")
+        session = self._service.resume(facts, principal)
+        self._have(session_id, session, events)
+        return Recovered(session, session.epoch, self._read_events(name, events, principal))
+
+    def _read_events(self, name: str, sealed: Sequence[bytes], principal: Principal) -> list[StreamEvent]:
+        events = []
+        for each in sealed:
+            with suppress(ForeignSeal, msgspec.DecodeError):
+                data = self._seal.open(EVENT, name, each, principal.key)
+                events.append(msgspec.msgpack.decode(data, type=StreamEvent))
+        return events
+
+    def keeper_of(self, session_id: str) -> StoredEvents:
+        """See SessionRecords."""
+        return self._keepers[session_id]
+
+    def forget(self, session_id: str) -> None:
+        """See SessionRecords."""
+        if self._leave_out(session_id):
+            self._ended.add(self.name_of(session_id))
+            self._end.set()
+
+    def _leave_out(self, session_id: str) -> bool:
+        self._keepers.pop(session_id, None)
+        return self._here.pop(session_id, None) is not None
+
+    def _lose(self, session_id: str) -> None:
+        if self._leave_out(session_id):
+            log.info("session of another replica now", sessions=len(self._here))
+            self.on_loss(session_id)
+
+    async def run(self) -> None:
+        """Keep sessions in the store for as long as they are here, and remove those that have ended."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.events.run, name="events to the store")
+            nursery.start_soon(self._keep_all, name="sessions in the store")
+
+    async def _keep_all(self) -> None:
+        keep_at = trio.current_time() + self._seconds / 2
+        while True:
+            with trio.move_on_at(keep_at):
+                await self._end.wait()
+            self._end = trio.Event()
+            try:
+                await self._remove_ended()
+                if trio.current_time() >= keep_at:
+                    await self._keep()
+                    keep_at = trio.current_time() + self._seconds / 2
+            except StoreAway as away:
+                log.debug("sessions are not renewed now", reason=str(away))
+                await self._members.changed(math.inf)
+                self._end.set()
+
+    async def _remove_ended(self) -> None:
+        while self._ended:
+            name = next(iter(self._ended))
+            await self._store.end(name, self._members.replica)
+            self._ended.discard(name)
+
+    async def _keep(self) -> None:
+        names = {self.name_of(session_id): session_id for session_id in self._here}
+        if not names:
+            return
+        kept = await self._store.keep(list(names), self._members.replica, self._seconds * KEPT_LONGER)
+        for name in names.keys() - set(kept):
+            if (session := self._here.get(names[name])) is not None:
+                with suppress(RpcError):  # it is another replica's, or the store is away
+                    await self._save(names[name], session)
+
+    async def regain(self, before: Collection[str]) -> None:
+        """Have the sessions that are here under the id that is in force now; close those that others have.
+
+        `before`: the ids of before. Raises StoreAway: some may not be ours then.
+        """
+        limit, failures = trio.CapacityLimiter(CLAIMS_AT_ONCE), list[StoreAway]()
+        async with trio.open_nursery() as nursery:
+            for session_id in list(self._here):
+                nursery.start_soon(self._regain, session_id, before, limit, failures)
+        if failures:
+            raise failures[0]
+
+    async def _regain(
+        self,
+        session_id: str,
+        before: Collection[str],
+        limit: trio.CapacityLimiter,
+        failures: list[StoreAway],
+    ) -> None:
+        name, own = self.name_of(session_id), self._members.replica
+        async with limit:
+            try:
+                kept = await self._store.find(name) if not failures else None
+                is_ours = kept is not None and kept.owner == own
+                if kept is not None and kept.owner in before:
+                    is_ours = await self._store.claim(name, own, kept.owner)
+            except StoreAway as away:
+                failures.append(away)
+            if not failures and not is_ours:
+                self._lose(session_id)

@@ -1,0 +1,124 @@
+"""A look at a cluster from outside: whether its store answers, who is there, and whether all fit together.
+
+Nothing is changed, and nobody notices. Clocks are compared by that of the store: each replica has told its
+own when it asked for its lease, and the end of the lease tells when that was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final
+
+import msgspec
+
+from mcpmux import __version__
+from mcpmux.cluster.card import Card
+from mcpmux.cluster.encryption import ClusterSeal
+from mcpmux.cluster.port import FRESH_SECONDS
+from mcpmux.cluster.seal import ForeignSeal
+from mcpmux.cluster.store import Roll, Store, StoreAway
+
+HERE: Final = "this machine"
+
+
+class SeenReplica(msgspec.Struct, frozen=True):
+    """A replica that is there. `clock`: seconds that its clock is ahead of that of the store."""
+
+    name: str
+    id: str
+    url: str
+    version: str
+    clock: float | None
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What was found. `store`: what it is, None when it does not answer.
+
+    `problems` keep replicas from working together; what `warnings` tell is all right for a while.
+    """
+
+    store: str | None = None
+    replicas: list[SeenReplica] = []
+    problems: list[str] = []
+    warnings: list[str] = []
+
+    def __str__(self) -> str:
+        """The facts in one line."""
+        if self.store is None:
+            return "the store does not answer"
+        if not self.replicas:
+            return f"{self.store}; no replica is there now"
+        number = len(self.replicas)
+        names = ", ".join(f"{each.name} ({each.url})" for each in self.replicas)
+        return f"{self.store}; {number} {'replica' if number == 1 else 'replicas'}: {names}"
+
+
+async def survey(store: Store, seal: ClusterSeal) -> Survey:
+    """Look at the cluster that has this store and this key."""
+    try:
+        version = await store.version()
+        before = time.time()
+        roll = await store.members()
+        here = (before + time.time()) / 2 - roll.at
+    except StoreAway as away:
+        return Survey(problems=[f"{away}; without it replicas cannot share sessions"])
+    replicas, problems = read_roll(roll, seal)
+    clocks = [(each.name, each.clock) for each in replicas if each.clock is not None]
+    problems += find_clocks_apart([(HERE, here), *clocks])
+    return Survey(version, replicas, problems, find_other_versions(replicas))
+
+
+# Pure.
+
+
+def read_roll(roll: Roll, seal: ClusterSeal) -> tuple[list[SeenReplica], list[str]]:
+    """The replicas that have our key, by name, and what is wrong with the others."""
+    found: list[SeenReplica] = []
+    strangers = unread = 0
+    for lease in roll.leases:
+        try:
+            card = Card.open(seal, lease.replica, lease.card)
+        except ForeignSeal:
+            strangers += 1
+            continue
+        except msgspec.DecodeError:
+            unread += 1
+            continue
+        asked = roll.at + lease.seconds - card.lease  # when the store gave it the lease
+        clock = card.at - asked if card.at else None
+        found.append(SeenReplica(card.name, lease.replica, card.url, card.version, clock))
+    problems = []
+    if strangers:
+        problems.append(
+            f"{strangers} of {len(roll.leases)} replicas have another `cursor_key` than this configuration, "
+            "and do not know the others; set the same one in [merging] for all, or another `prefix` in "
+            "[cluster] for those that are a cluster of their own"
+        )
+    if unread:
+        problems.append(
+            f"{unread} of {len(roll.leases)} replicas are of a version of mcpmux that does not work together "
+            f"with this one, {__version__}; install the same version everywhere"
+        )
+    return sorted(found, key=lambda each: (each.name, each.id)), problems
+
+
+def find_clocks_apart(clocks: Sequence[tuple[str, float]]) -> list[str]:
+    """What is wrong with the clocks: (whose it is, the seconds that it is ahead of some other clock)."""
+    (slow, low), (fast, high) = min(clocks, key=itemgetter(1)), max(clocks, key=itemgetter(1))
+    apart = high - low
+    if apart <= FRESH_SECONDS:
+        return []
+    return [
+        f"the clock of {fast} is {apart:.0f} s ahead of that of {slow}; replicas refuse what they say to "
+        f"each other when clocks differ by more than {FRESH_SECONDS:g} s: set both by NTP"
+    ]
+
+
+def find_other_versions(replicas: Sequence[SeenReplica]) -> list[str]:
+    """What is to be said of replicas that run another version than this one."""
+    others = [f"{each.name} runs {each.version}" for each in replicas if each.version != __version__]
+    if not others:
+        return []
+    return [f"this is mcpmux {__version__}, but {', '.join(others)}; finish the upgrade on all of them"]

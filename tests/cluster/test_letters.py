@@ -1,0 +1,117 @@
+"""What the port of a replica believes: letters that are signed, for it, of now, and read once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trustme
+
+from mcpmux.cluster.card import Card, Neighbour
+from mcpmux.cluster.encryption import ClusterSeal
+from mcpmux.cluster.memory_store import MemoryStore
+from mcpmux.cluster.port import FRESH_SECONDS, PATH, SIGNATURE, Letter, News, ReplicaClient
+from mcpmux.cluster.replica import Replica, open_replica
+from mcpmux.config import ClientTls, Config, Limits, Merging, Secret, ServerTls
+from mcpmux.config.cluster import Cluster, ReplicaListener
+from mcpmux.errors import TransportError
+from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.tls import TlsContexts
+from tests.runtime.world import upstream
+
+KEY = b"key of this cluster"
+PATIENCE = 20.0
+NOTHING = News([], [])
+
+
+@asynccontextmanager
+async def open_alone(**listener: Any) -> AsyncIterator[Replica]:
+    config = Config(
+        upstreams=(upstream("docs"),),
+        merging=Merging(cursor_key=Secret(KEY.decode())),
+        cluster=Cluster(url=Secret("redis://unused"), listener=ReplicaListener(**listener)),
+    )
+    with trio.fail_after(PATIENCE):
+        async with open_replica(config, MemoryStore(trio.current_time)) as replica:
+            yield replica
+
+
+async def post(replica: Replica, letter: Letter, *, body: bytes | None = None, key: bytes = KEY) -> int:
+    """The status that a letter is answered with; `body`: what arrives in its place."""
+    said = msgspec.msgpack.encode(letter)
+    signature = ((SIGNATURE, ClusterSeal(key).sign(said)),)
+    with HttpPool(HttpOrigin.from_url(replica.members._url)) as pool:
+        response = await pool.send(
+            "POST", PATH, (), said if body is None else body, idempotent=False, more=signature
+        )
+        await response.read()
+        response.release()
+        return response.status
+
+
+def letter_to(replica: Replica, *, late: float = 0.0, nonce: str = "once") -> Letter:
+    return Letter(replica.members.replica, time.time() - late, nonce, NOTHING)
+
+
+async def test_a_letter_is_read_once():
+    async with open_alone() as replica:
+        letter = letter_to(replica)
+        assert [await post(replica, letter) for _ in range(3)] == [204, 403, 403]
+        assert await post(replica, letter_to(replica, nonce="another")) == 204
+
+
+@pytest.mark.parametrize(
+    ("late", "status"),
+    [(0, 204), (FRESH_SECONDS - 5, 204), (FRESH_SECONDS + 5, 403), (5 - FRESH_SECONDS, 204), (-3600, 403)],
+)
+async def test_a_letter_is_of_now(late, status):
+    async with open_alone() as replica:
+        assert await post(replica, letter_to(replica, late=late)) == status
+
+
+async def test_nothing_in_a_letter_can_be_changed_on_the_way():
+    async with open_alone() as replica:
+        letter = letter_to(replica)
+        told = News([1], [("docs", "notifications/tools/list_changed")])
+        other = msgspec.structs.replace(letter, content=told)
+        assert await post(replica, letter, body=msgspec.msgpack.encode(other)) == 403
+        assert await post(replica, letter, key=b"key of somebody else") == 403
+        assert await post(replica, msgspec.structs.replace(letter, to="somebody")) == 403
+        assert await post(replica, letter) == 204
+
+
+async def test_nonsense_is_refused_and_the_port_goes_on():
+    async with open_alone() as replica:
+        letter = letter_to(replica)
+        for body in (b"", b"{}", b"\xc1" * 100, msgspec.msgpack.encode(["x"] * 4)):
+            assert await post(replica, letter, body=body) == 403
+        assert await post(replica, letter) == 204
+
+
+async def test_a_port_with_an_authority_wants_a_certificate_of_others(tmp_path: Path):
+    authority = trustme.CA()
+    ca, one = tmp_path / "ca.pem", tmp_path / "one.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(one))
+    tls = ServerTls(certificate=str(one), client_ca=str(ca))
+    async with open_alone(tls=tls) as replica:
+        there = Neighbour(replica.members.replica, Card("a", replica.members._url))
+        assert there.card.url.startswith("https://")
+        shown = ClientTls(ca=str(ca), certificate=str(one))
+        for peers, is_heard in ((shown, True), (ClientTls(ca=str(ca)), False), (ClientTls(), False)):
+            client = ReplicaClient(ClusterSeal(KEY), TlsContexts(), peers, Limits())
+            try:
+                await client.tell(there, NOTHING)
+            except TransportError:
+                assert not is_heard, peers
+            else:
+                assert is_heard, peers
+            finally:
+                client.close()

@@ -1,0 +1,114 @@
+"""The replicas of a cluster over the admin listener."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mcpmux.cluster.state import ReplicaState
+from mcpmux.traffic.telemetry import prometheus
+from mcpmux.traffic.telemetry.prometheus import cluster_gauges, render
+from tests.cluster.replicas import LEASE, open_replicas
+from tests.runtime.scripted import Json, ScriptedServer
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_http_endpoint import request
+from tests.traffic.admin_world import Listening, listening
+from tests.traffic.test_admin import ask, get
+from tests.traffic.test_prometheus import parse
+
+
+def server() -> ScriptedServer:
+    return ScriptedServer(tools=[])
+
+
+def subscribable() -> Subscribable:
+    return Subscribable("2025-11-25")
+
+
+async def test_all_replicas_are_told_this_one_first():
+    async with (
+        open_replicas(a=server(), b=server()) as replicas,
+        listening(replicas=replicas["b"].node) as here,
+    ):
+        b, a = (await get(here, "/api/replicas"))["replicas"]
+        assert [(each["name"], each["state"], each["others"]) for each in (b, a)] == [
+            ("b", "inside", 1),
+            ("a", "inside", 1),
+        ]
+        assert a["id"] == replicas["a"].node.members.replica
+        replicas["a"].node.members._url = "http://127.0.0.1:1"
+        await replicas["a"].node.members.renew()
+        await replicas["b"].node.members.renew()
+        _, a = (await get(here, "/api/replicas"))["replicas"]
+        assert (a["name"], a["state"]) == ("a", "silent")
+        assert "connection refused" in a["trouble"]
+        assert (await ask(here, "/api/replicas"))[0] == 401
+
+
+async def test_a_replica_is_ready_without_its_store_but_not_when_it_has_left():
+    async with (
+        open_replicas(a=server(), b=server()) as replicas,
+        listening(replicas=replicas["a"].node, ready="listening") as here,
+    ):
+        a = replicas["a"]
+        assert await ready(here) == (200, {"ready": True})
+        a.line.is_cut = True
+        while a.node.members.is_inside:
+            await a.node.members.changed(LEASE)
+        status, body = await ready(here)
+        assert (status, body["ready"]) == (200, True)
+        assert body["note"].startswith("the store of the cluster is away;")
+        a.line.is_cut = False
+        while not await a.node.members.inside():
+            pass
+        assert await ready(here) == (200, {"ready": True})
+        await a.node.leave()
+        assert await ready(here) == (503, {"ready": False})
+
+
+async def ready(here: Listening) -> tuple[int, Json]:
+    status, _, body = await ask(here, "/health/ready")
+    return status, json.loads(body)
+
+
+async def test_metrics_say_how_this_replica_is():
+    async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
+        a, b = replicas["a"], replicas["b"]
+        session = await a.client.initialize()
+        await b.client.send(request("ping"), session)
+        found = parse(render(cluster_gauges(a.node.describe())))
+        assert {name: value[()] for name, value in found.items()} == {
+            "mcpmux_cluster_replicas": 2,
+            "mcpmux_cluster_inside": 1,
+            "mcpmux_cluster_store_away": 0,
+            "mcpmux_cluster_sessions": 1,
+            "mcpmux_cluster_takeovers_total": 0,
+            "mcpmux_cluster_handed_over_total": 0,
+            "mcpmux_cluster_handed_in_total": 1,
+            "mcpmux_cluster_store_commands_total": a.line.commands,
+            "mcpmux_cluster_events_waiting": 0,
+            "mcpmux_cluster_store_lag_milliseconds": a.node.describe().lag_ms,
+        }
+        await a.kill()
+        await b.client.send(request("ping"), session)
+        b.line.is_cut = True
+        while b.node.members.is_inside:
+            await b.node.members.changed(LEASE)
+        found = parse(render(cluster_gauges(b.node.describe())))
+        assert found["mcpmux_cluster_replicas"][()] == 1
+        assert found["mcpmux_cluster_inside"][()] == 0
+        assert found["mcpmux_cluster_store_away"][()] == 1
+        assert found["mcpmux_cluster_handed_over_total"][()] == 1
+        assert found["mcpmux_cluster_takeovers_total"][()] == 1
+
+
+async def test_every_metric_of_a_cluster_is_documented():
+    document = Path(prometheus.__file__).parents[1].joinpath("README.md").read_text()
+    state = ReplicaState(name="a", id="a", url="http://a", version="1", state="inside", lag_ms=1.0)
+    names = [family.name.removeprefix("mcpmux_cluster") for family in cluster_gauges(state)]
+    assert [name for name in names if f"{name}`" not in document] == []
+
+
+async def test_without_a_cluster_there_are_none():
+    async with listening() as here:
+        assert await get(here, "/api/replicas") == {"replicas": []}
