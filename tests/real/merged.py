@@ -70,7 +70,7 @@ def part_of(document: Json, upstream: str) -> Json:
 
 def exposed_params(method: str, params: Json, upstream: str) -> Json:
     """The parameters of a request to one upstream, as clients of all of them say it."""
-    if method == "resources/read":
+    if "uri" in params:
         return {**params, "uri": f"{upstream}+{params['uri']}"}
     if method == "completion/complete":
         return {**params, "ref": _exposed_ref(params["ref"], upstream)}

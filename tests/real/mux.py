@@ -36,8 +36,8 @@ def write_config(
 class Mux(Running):
     """A running `mcpmux serve`."""
 
-    def __init__(self, config: Path, *options: str) -> None:
-        super().__init__("serve", str(config), *options, "--log-level", "error")
+    def __init__(self, config: Path, *options: str, env: dict[str, str] | None = None) -> None:
+        super().__init__("serve", str(config), *options, "--log-level", "error", env=env)
 
     @property
     def pid(self) -> int:
@@ -48,8 +48,8 @@ class Mux(Running):
 class HttpMux(Mux):
     """A running `mcpmux serve --http`, ready at `url`."""
 
-    def __init__(self, config: Path) -> None:
-        super().__init__(config, "--http", "127.0.0.1:0")
+    def __init__(self, config: Path, *, port: int = 0, env: dict[str, str] | None = None) -> None:
+        super().__init__(config, "--http", f"127.0.0.1:{port}", env=env)
         self.url = self.line().strip()
 
 

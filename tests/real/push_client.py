@@ -4,7 +4,8 @@
 
 `mode` is for the SDK 2.x only, as in `sdk_client.py`. A session of the 2025 revisions subscribes to each URI,
 a client of 2026-07-28 opens one listen. The first document is `{"agreed": [URI, …]}`; then each notification
-as `{"method": …, "uri": …}`, until the program is ended.
+as `{"method": …, "uri": …}`, until the program is ended. A URI on a line of standard input is read at once:
+`{"read": URI, "text": …}`.
 """
 
 from __future__ import annotations
@@ -45,11 +46,23 @@ async def subscribe(session, uris):
     for uri in uris:
         await session.subscribe_resource(uri)
     say(agreed=uris)
+    await obey(session)
     await anyio.sleep_forever()
 
 
+async def obey(session):
+    async for line in anyio.wrap_file(sys.stdin):
+        uri = line.strip()
+        result = await session.read_resource(uri)
+        say(read=uri, text=result.contents[0].text)
+
+
 async def listen(client, uris):
-    async with client.listen(resource_subscriptions=uris, resources_list_changed=True) as events:
+    async with (
+        anyio.create_task_group() as reading,
+        client.listen(resource_subscriptions=uris, resources_list_changed=True) as events,
+    ):
+        reading.start_soon(obey, client)
         say(agreed=list(events.honored.resource_subscriptions or ()))
         async for event in events:
             if isinstance(event, ResourceUpdated):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from http.client import HTTPConnection, HTTPResponse
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ MODERN = "2026-07-28"
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 NAMES_ITSELF = "2025-06-18"  # since then HTTP requests say their revision in a header
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NO_FIELDS: Mapping[str, str] = {}
 CLIENT = {"name": "raw", "version": "1"}
 MODERN_META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -102,13 +103,14 @@ class StdioClient(RawClient):
 
 
 class HttpClient(RawClient):
-    """One connection for each request."""
+    """One connection for each request. `session`: its id; `last_event_id`: of what was heard last."""
 
     def __init__(self, url: str, revision: str) -> None:
         super().__init__(revision)
         parts = urlsplit(url)
         self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path
-        self._session: str | None = None
+        self.session: str | None = None
+        self.last_event_id: str | None = None
 
     def tell(self, notification: Json) -> None:
         with closing(self._connect()) as connection:
@@ -117,36 +119,39 @@ class HttpClient(RawClient):
     def exchange(self, request: Json) -> Iterator[Json]:
         with closing(self._connect()) as connection:
             response = self._send(connection, "POST", request)
-            self._session = response.headers.get("Mcp-Session-Id", self._session)
+            self.session = response.headers.get("Mcp-Session-Id", self.session)
             if response.headers.get_content_type() == "text/event-stream":
-                yield from _events(response)
+                yield from self._events(response)
             else:
                 yield json.loads(response.read())
 
-    def heard(self) -> Iterator[Json]:
+    def heard(self, after: str | None = None) -> Iterator[Json]:
+        """Messages on the stream of the session, or on any of its streams behind an event of it."""
         connection = self._connect()
-        response = self._send(connection, "GET", None)
+        response = self._send(connection, "GET", None, {} if after is None else {"Last-Event-ID": after})
         assert response.status == 200, response.read()
         return self._hear(connection, response)
 
     def _hear(self, connection: HTTPConnection, response: HTTPResponse) -> Iterator[Json]:
         with closing(connection):
-            yield from _events(response)
+            yield from self._events(response)
 
     def _connect(self) -> HTTPConnection:
         return HTTPConnection(self._host, self._port, timeout=START_SECONDS)
 
-    def _send(self, connection: HTTPConnection, verb: str, message: Json | None) -> HTTPResponse:
+    def _send(
+        self, connection: HTTPConnection, verb: str, message: Json | None, more: Mapping[str, str] = NO_FIELDS
+    ) -> HTTPResponse:
         body = None if message is None else json.dumps(message)
-        connection.request(verb, self._path, body, self._headers(message))
+        connection.request(verb, self._path, body, {**self._headers(message), **more})
         return connection.getresponse()
 
     def _headers(self, message: Json | None) -> dict[str, str]:
         headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         if message is None:
             headers["Accept"] = "text/event-stream"
-        if self._session is not None:
-            headers["Mcp-Session-Id"] = self._session
+        if self.session is not None:
+            headers["Mcp-Session-Id"] = self.session
         if self.revision >= NAMES_ITSELF and not (message and message.get("method") == "initialize"):
             headers["MCP-Protocol-Version"] = self.revision
         if self.modern and message is not None:
@@ -156,14 +161,15 @@ class HttpClient(RawClient):
                 headers["Mcp-Name"] = message["params"][named_by]
         return headers
 
-
-def _events(response: HTTPResponse) -> Iterator[Json]:
-    """The messages in an event stream. Events without data only carry an id."""
-    data = b""
-    while line := response.readline():
-        field, _, value = line.rstrip(b"\r\n").partition(b":")
-        if field == b"data":
-            data += value.removeprefix(b" ")
-        elif not field and not value and data:
-            yield json.loads(data)
-            data = b""
+    def _events(self, response: HTTPResponse) -> Iterator[Json]:
+        """The messages in an event stream. Events without data only carry an id."""
+        data = b""
+        while line := response.readline():
+            field, _, value = line.rstrip(b"\r\n").partition(b":")
+            if field == b"data":
+                data += value.removeprefix(b" ")
+            elif field == b"id":
+                self.last_event_id = value.decode().strip()
+            elif not field and not value and data:
+                yield json.loads(data)
+                data = b""

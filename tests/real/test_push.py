@@ -5,13 +5,10 @@ Every client subscribes to one resource of every server, before anything happens
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -20,19 +17,15 @@ from typing import NamedTuple, Self
 
 import pytest
 
+from tests.real.listener import LIST_CHANGED, UPDATED, Listener
 from tests.real.mux import START_SECONDS, HttpMux, Json, descendants, stdio, write_config
 from tests.real.parts import npm_env
 from tests.real.raw_client import MODERN, HttpClient
-from tests.real.sdk import CLIENTS, Client
+from tests.real.sdk import CLIENTS
 
 pytestmark = pytest.mark.real
 
-PROGRAM = Path(__file__).parent / "push_client.py"
-UPDATED = "notifications/resources/updated"
-LIST_CHANGED = "notifications/resources/list_changed"
 POLL_SECONDS = 0.05
-HEARD_LIMIT = 10_000  # messages of one client; a test hears a few
-HEAR_SECONDS = 90.0  # for an update to arrive, a restart of its server included
 
 
 class Watched(NamedTuple):
@@ -53,59 +46,6 @@ SERVERS = {
     "modern": TEXT,
     "modern-web": TEXT,
 }
-
-
-class Listener:
-    """A real client in a process of its own that has subscribed to everything."""
-
-    def __init__(self, client: Client, url: str) -> None:
-        self._uris = [f"{name}+{watched.uri}" for name, watched in SERVERS.items()]
-        target = json.dumps({"url": url, "mode": client.mode, "uris": self._uris})
-        self._process = subprocess.Popen(
-            [client.python, str(PROGRAM), target], stdout=subprocess.PIPE, text=True
-        )
-        self._said: queue.Queue[Json | None] = queue.Queue(HEARD_LIMIT)
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def expect_subscribed(self) -> None:
-        """Wait until it has been told that all its subscriptions are agreed."""
-        deadline = time.monotonic() + START_SECONDS
-        while "agreed" not in (said := self._next(deadline)):
-            pass  # the servers have just appeared, which it hears
-        assert said["agreed"] == self._uris
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self._said.put(json.loads(line))
-        self._said.put(None)
-
-    def _next(self, deadline: float) -> Json:
-        try:
-            said = self._said.get(timeout=max(0, deadline - time.monotonic()))
-        except queue.Empty:
-            raise AssertionError("nothing was heard in time") from None
-        assert said is not None, "the client has ended"
-        return said
-
-    def forget(self) -> None:
-        """What was heard until now does not count."""
-        while not self._said.empty():
-            self._said.get()
-
-    def hear(self, method: str, uri: str | None = None) -> None:
-        """Wait for a notification."""
-        deadline = time.monotonic() + HEAR_SECONDS
-        while self._next(deadline) != {"method": method, "uri": uri}:
-            pass
 
 
 class WebServer:
@@ -214,8 +154,9 @@ def stage(
             "modern-web": {"url": webs["modern-web"].url},
         }
         mux = stack.enter_context(HttpMux(write_config(directory, upstreams)))
+        uris = [f"{name}+{watched.uri}" for name, watched in SERVERS.items()]
         listeners = {
-            name: stack.enter_context(Listener(client.found(request), mux.url))
+            name: stack.enter_context(Listener(client.found(request), mux.url, uris))
             for name, client in CLIENTS.items()
         }
         for listener in listeners.values():

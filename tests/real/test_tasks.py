@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import task_shapes
+from tests.real.cluster import run_cluster
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.raw_client import MODERN, HttpClient
 from tests.real.web_server import find_free_port, run_web_server
@@ -26,16 +27,24 @@ ELICITATION: Json = {"elicitation": {"form": {}, "url": {}}}
 CHOICE: Json = {"action": "accept", "content": {"interpretation": "snake"}}
 
 
-@pytest.fixture(scope="module")
-def url(everything_command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """mcpmux in front of server-everything, on stdio and on HTTP."""
+@pytest.fixture(scope="module", params=["alone", pytest.param("replicas", marks=pytest.mark.slow)])
+def url(
+    request: pytest.FixtureRequest, everything_command: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """mcpmux in front of server-everything, on stdio and on HTTP: one process, or two behind a balancer."""
     port = find_free_port()
     command = [everything_command[0], "streamableHttp"]
     with run_web_server(command, f"listening on port {port}", {"PORT": str(port)}):
         web: Json = {"url": f"http://127.0.0.1:{port}/mcp"}
         upstreams = {"every": stdio(everything_command), "web": web}
-        with HttpMux(write_config(tmp_path_factory.mktemp("tasks"), upstreams)) as mux:
-            yield mux.url
+        directory = tmp_path_factory.mktemp("tasks")
+        if request.param == "replicas":
+            with run_cluster(directory, upstreams) as cluster:
+                yield cluster.url
+                assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
+        else:
+            with HttpMux(write_config(directory, upstreams)) as mux:
+                yield mux.url
 
 
 class Modern(HttpClient):
@@ -109,9 +118,9 @@ def test_a_modern_client_visits_what_a_legacy_server_demands(url: str):
     arguments = {"url": "https://example.com/b", "errorPath": True}
     demanded = client.call(VISIT, arguments)
     [(key, wish)] = demanded["inputRequests"].items()
-    assert "requestState" not in demanded
     assert wish["params"]["url"] == "https://modelcontextprotocol.io"
-    asked = client.call(VISIT, arguments, inputResponses={key: {"action": "accept"}})
+    again = {name: demanded[name] for name in ("requestState",) if name in demanded}  # which replicas give it
+    asked = client.call(VISIT, arguments, inputResponses={key: {"action": "accept"}}, **again)
     [(key, wish)] = asked["inputRequests"].items()  # this time the server asks in the middle of the call
     assert wish["params"]["url"] == "https://example.com/b"
     assert "elicitationId" not in wish["params"]

@@ -1,7 +1,8 @@
 """The official suite's server scenarios, all of them, with mcpmux in front of a server that passes them.
 
 Through mcpmux every check holds that holds with the server alone: behind it as the only upstream, with two
-more beside it, and in a view that has all of it and nothing of them. Where client and server have no revision
+more beside it, in a view that has all of it and nothing of them, and behind replicas of which each request
+meets the next one. Where client and server have no revision
 in common, all scenarios hold whose tools such a server can have.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import demo_command
+from tests.real.cluster import run_cluster
 from tests.real.mux import START_SECONDS, HttpMux, Json, stdio, write_config
 from tests.real.parts import npm_env, pip_env
 from tests.real.server_conformance.suite import Report, run_suite
@@ -34,7 +36,7 @@ SPOKEN = {"sdk1": LEGACY, "sdk2": (*LEGACY, MODERN), "typescript": (*LEGACY, MOD
 
 BESIDE = ("notes", "clock")  # one of each era
 
-ONLY, BESIDE_OTHERS, IN_A_VIEW = "only", "beside-others", "in-a-view"
+ONLY, BESIDE_OTHERS, IN_A_VIEW, BEHIND_REPLICAS = "only", "beside-others", "in-a-view", "behind-replicas"
 ALWAYS = {
     ("sdk1", "2025-03-26", ONLY),
     ("sdk1", "2025-11-25", ONLY),
@@ -46,6 +48,8 @@ ALWAYS = {
     ("sdk2", MODERN, IN_A_VIEW),
     ("typescript", "2025-11-25", IN_A_VIEW),
     ("sdk1", "2025-06-18", IN_A_VIEW),
+    ("sdk1", "2025-11-25", BEHIND_REPLICAS),
+    ("sdk2", MODERN, BEHIND_REPLICAS),
 }
 """(server, revision, place) of what is not slow: every server, revision, place, and way between the eras."""
 
@@ -110,6 +114,11 @@ def through_mux(everything, tmp_path) -> Callable[[str, str, str], Report]:
     def find(name: str, revision: str, place: str) -> Report:
         upstream = {"url": everything(name), "prefix": "", "list_timeout": START_SECONDS}
         upstreams: dict[str, Json] = {"everything": upstream}
+        if place == BEHIND_REPLICAS:
+            with run_cluster(tmp_path, upstreams) as cluster:
+                report = run_suite(cluster.url, revision, tmp_path / "through")
+                assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
+                return report
         if place != ONLY:
             upstreams |= {other: stdio(shlex.split(demo_command(other))) for other in BESIDE}
         views: Json = {"whole": {"include": [{"upstream": "everything"}]}}
@@ -124,7 +133,7 @@ def runs(wanted: Iterable[tuple[str, str]]) -> list[object]:
     """Each server and revision in every place."""
     return [
         pytest.param(*run, marks=() if run in ALWAYS else pytest.mark.slow, id="-".join((place, *pair)))
-        for place in (ONLY, BESIDE_OTHERS, IN_A_VIEW)
+        for place in (ONLY, BESIDE_OTHERS, IN_A_VIEW, BEHIND_REPLICAS)
         for pair in wanted
         for run in [(*pair, place)]
     ]

@@ -1,0 +1,397 @@
+"""Replicas of mcpmux for real clients: each request of a session meets another one, and some are stopped.
+
+The clients know one URL, that of a haproxy which gives each request to the next replica. What the replicas
+share is a real Redis. The servers are everybody's: they listen on HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPException
+
+import pytest
+
+from tests.real.cluster import Cluster, run_cluster
+from tests.real.listener import LIST_CHANGED, UPDATED, Listener
+from tests.real.merged import exposed_params, own_answer, part_of
+from tests.real.mux import START_SECONDS, Json
+from tests.real.raw_client import LEGACY, MODERN, HttpClient
+from tests.real.sdk import CLIENTS
+from tests.real.sights import Asking
+from tests.real.test_clients import asking_of, assert_same
+from tests.real.walker import WALKERS, see
+from tests.real.web_server import find_free_port, run_web_server
+
+pytestmark = pytest.mark.real
+
+TEXT = "modern+memo://text"
+ALWAYS = ("typescript-1.32.2",)
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+INVALID_PARAMS = -32602
+TURN_PAGES_THEMSELVES = ("typescript2.mjs",)  # their SDK gives whole lists
+PAGE_SIZE = 3  # every list has several pages
+WORKING = 4  # clients that are busy while a replica stops
+ENOUGH = 20  # exchanges of each of them after that
+SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "sampled"}, "model": "m"}
+OFFERED: Json = {"sampling": {}, "elicitation": {"form": {}}}
+
+
+@pytest.fixture(scope="module")
+def upstreams(everything_command: list[str], sdk2_command: list[str]) -> Iterator[dict[str, Json]]:
+    """Two servers, one of each era, that all replicas reach."""
+    port = find_free_port()
+    everything = [everything_command[0], "streamableHttp"]
+    modern = [*sdk2_command[:-1], "http", "0"]
+    with (
+        run_web_server(everything, f"listening on port {port}", {"PORT": str(port)}),
+        run_web_server(modern, "listening on", {}) as listening,
+    ):
+        patience = {"connect_timeout": START_SECONDS, "list_timeout": START_SECONDS}
+        yield {
+            "everything": {"url": f"http://127.0.0.1:{port}/mcp", "session": "per-client", **patience},
+            "modern": {"url": listening.split()[-1], **patience},
+        }
+
+
+@pytest.fixture(scope="module")
+def cluster(upstreams: dict[str, Json], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two replicas that nobody stops."""
+    with run_cluster(tmp_path_factory.mktemp("cluster"), upstreams, page_size=PAGE_SIZE) as cluster:
+        yield cluster
+
+
+@contextmanager
+def sessions_spread(cluster: Cluster) -> Iterator[None]:
+    """What happens meanwhile opens sessions, and each of them meets every replica."""
+    before = cluster.balancer.sessions()
+    yield
+    opened = {key: met for key, met in cluster.balancer.sessions().items() if key not in before}
+    assert opened
+    for session, met in opened.items():
+        assert met == set(cluster.replicas), session
+
+
+# Walks
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow)
+        for name, walker in WALKERS.items()
+        if walker.http
+    ],
+)
+def test_a_client_sees_through_replicas_what_it_sees_directly(
+    cluster: Cluster, everything_command: list[str], sdk2_command: list[str], name: str
+) -> None:
+    walker = WALKERS[name]
+    asking = {server: asking_of(walker, server) for server in ("everything", "modern")}
+    commands = {"everything": everything_command, "modern": sdk2_command}
+    direct = see(
+        walker,
+        {
+            server: {"command": command, "read": True, "asking": asking[server]}
+            for server, command in commands.items()
+        },
+    )
+    exposed = [
+        (method, exposed_params(method, params, server))
+        for server, asked in asking.items()
+        for method, params in asked
+    ]
+    with ExitStack() as spread:
+        if not walker.modern:
+            spread.enter_context(sessions_spread(cluster))
+        before = len(cluster.balancer.served())
+        merged = see(walker, {"all": {"url": cluster.url, "read": True, "asking": exposed}})["all"]
+        assert {each.replica for each in cluster.balancer.served(before)} == set(cluster.replicas)
+    assert merged["revision"] == walker.revision
+    assert all(pages > 1 for pages in merged["pages"].values()) or walker.program in TURN_PAGES_THEMSELVES
+    answers = iter(merged["answers"])
+    for server, asked in asking.items():
+        seen = part_of(merged, server)
+        seen["answers"] = [own_answer(method, next(answers)) for method, _ in asked]
+        assert_same(seen, direct[server], walker, server)
+
+
+# What changes
+
+
+def touch(url: str, times: int = 1) -> None:
+    """Have the modern server say that its text was updated, by requests that each meet another replica."""
+    client = HttpClient(url, MODERN)
+    for _ in range(times):
+        call = {"name": "modern__touch", "arguments": {"uri": "memo://text"}}
+        assert "touched" in str(client.ask("tools/call", call)[-1]["result"])
+
+
+@pytest.mark.parametrize("name", ["sdk1", "sdk2", pytest.param("sdk2-legacy", marks=pytest.mark.slow)])
+def test_an_update_arrives_whichever_replica_has_caused_it(
+    request: pytest.FixtureRequest, cluster: Cluster, name: str
+) -> None:
+    with Listener(CLIENTS[name].found(request), cluster.url, [TEXT]) as listener:
+        listener.expect_subscribed()
+        for _ in cluster.replicas:
+            listener.forget()
+            touch(cluster.url)
+            listener.hear(UPDATED, TEXT)
+        listener.forget()
+        HttpClient(cluster.url, MODERN).ask("tools/call", {"name": "modern__announce", "arguments": {}})
+        listener.hear(LIST_CHANGED)
+
+
+# Streams that break
+
+
+def open_session(url: str, revision: str = LEGACY[-1]) -> HttpClient:
+    """A client that can be asked to sample and to elicit."""
+    client = HttpClient(url, revision)
+    hello = {
+        "protocolVersion": revision,
+        "capabilities": OFFERED,
+        "clientInfo": {"name": "c", "version": "1"},
+    }
+    assert "result" in client.ask("initialize", hello)[-1]
+    client.tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    return client
+
+
+def long_call(seconds: float, steps: int) -> Json:
+    return {
+        "name": "everything__trigger-long-running-operation",
+        "arguments": {"duration": seconds, "steps": steps},
+        "_meta": {"progressToken": "steps"},
+    }
+
+
+def steps_in(messages: list[Json]) -> list[int]:
+    """The progress that was told."""
+    told = [each["params"] for each in messages if each.get("method") == "notifications/progress"]
+    assert {params["progressToken"] for params in told} <= {"steps"}
+    return [params["progress"] for params in told]
+
+
+def test_the_broken_stream_of_a_call_is_resumed_at_another_replica(cluster: Cluster) -> None:
+    client = open_session(cluster.url)
+    with closing(client.start("tools/call", long_call(1, 5))) as stream:
+        heard = [next(stream)]
+    for message in client.heard(client.last_event_id):
+        heard.append(message)
+        if "method" not in message:
+            break
+    assert steps_in(heard) == [1, 2, 3, 4, 5]
+    assert "completed" in str(heard[-1]["result"])
+    called, resumed = cluster.balancer.expect(3, session=client.session)[1:]
+    assert (called.verb, resumed.verb) == ("POST", "GET")
+    assert called.replica != resumed.replica
+
+
+def test_what_a_client_has_missed_on_its_own_stream_is_told_at_another_replica(cluster: Cluster) -> None:
+    client = open_session(cluster.url)
+    assert client.ask("resources/subscribe", {"uri": TEXT})[-1]["result"] == {}
+    updated = {"jsonrpc": "2.0", "method": UPDATED, "params": {"uri": TEXT}}
+    with closing(client.heard()) as stream:
+        touch(cluster.url)
+        assert next(stream) == updated
+    for _ in cluster.replicas:
+        touch(cluster.url, 2)
+        with closing(client.heard(client.last_event_id)) as stream:
+            assert next(stream) == updated
+    _, *others = cluster.balancer.expect(3 + len(cluster.replicas), session=client.session)
+    resumed = [each.replica for each in others if each.verb == "GET"][1:]
+    assert set(resumed) == set(cluster.replicas)
+
+
+# Questions
+
+
+def test_a_session_is_asked_at_one_replica_and_answers_at_another(cluster: Cluster) -> None:
+    client = open_session(cluster.url)
+    for name, arguments, answer in (
+        ("trigger-sampling-request", {"prompt": "x", "maxTokens": 5}, SAMPLED),
+        ("trigger-elicitation-request", {}, {"action": "decline"}),
+    ):
+        answered = False
+        with closing(
+            client.start("tools/call", {"name": f"everything__{name}", "arguments": arguments})
+        ) as stream:
+            for message in stream:
+                if "method" in message and "id" in message:
+                    client.tell({"jsonrpc": "2.0", "id": message["id"], "result": answer})
+                    answered = True
+                elif "method" not in message:
+                    assert not message["result"].get("isError"), message
+        assert answered
+    served = cluster.balancer.expect(5, session=client.session)
+    assert {each.replica for each in served} == set(cluster.replicas)
+
+
+def sampling_call() -> Json:
+    """A tool call of a modern client that can be asked to sample."""
+    return {
+        "name": "everything__trigger-sampling-request",
+        "arguments": {"prompt": "x", "maxTokens": 5},
+        "_meta": {"io.modelcontextprotocol/clientCapabilities": OFFERED},
+    }
+
+
+def test_a_parked_call_is_answered_at_another_replica(cluster: Cluster) -> None:
+    client = HttpClient(cluster.url, MODERN)
+    call = sampling_call()
+    for _ in cluster.replicas:
+        asked = client.ask("tools/call", call)[-1]["result"]
+        assert asked["resultType"] == "input_required"
+        [key] = asked["inputRequests"]
+        again = {"inputResponses": {key: SAMPLED}, "requestState": asked["requestState"]}
+        done = client.ask("tools/call", {**call, **again})[-1]["result"]
+        assert done["resultType"] == "complete"
+        assert "sampled" in str(done["content"])
+    served = cluster.balancer.expect(2 * len(cluster.replicas), about=call["name"])
+    for first, second in zip(served[::2], served[1::2], strict=True):
+        assert first.replica != second.replica
+
+
+# Replicas that stop
+
+
+@pytest.fixture(scope="module")
+def replicas(upstreams: dict[str, Json], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with run_cluster(tmp_path_factory.mktemp("three"), upstreams, replicas=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three(replicas: Cluster) -> Cluster:
+    """Replicas that the tests stop, all of them running."""
+    replicas.start_missing()
+    return replicas
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("sdk1", signal.SIGKILL),
+        pytest.param("sdk2-legacy", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("sdk1", signal.SIGTERM, marks=pytest.mark.slow),
+        ("sdk2-legacy", signal.SIGTERM),
+    ],
+)
+def test_the_session_of_an_sdk_goes_on_when_its_replica_ends(
+    request: pytest.FixtureRequest, three: Cluster, name: str, number: int
+) -> None:
+    # Once: the SDKs give up a stream of which the connection has broken twice, however far apart.
+    before, answered = three.balancer.sessions(), len(three.balancer.served())
+    with Listener(CLIENTS[name].found(request), three.url, [TEXT]) as listener:
+        listener.expect_subscribed()
+        [session] = three.balancer.sessions().keys() - before.keys()
+        three.stop(three.balancer.owner_of(session), number)
+        assert listener.read(TEXT) == "héllo"
+        listener.forget()
+        touch(three.url)
+        listener.hear(UPDATED, TEXT)
+        assert three.balancer.sessions().keys() - before.keys() == {session}
+        assert {each.status for each in three.balancer.served(answered)} <= {200, 202}
+
+
+def test_a_listen_at_a_killed_replica_ends_and_is_opened_again(three: Cluster) -> None:
+    client = HttpClient(three.url, MODERN)
+    wanted: Json = {"notifications": {"resourceSubscriptions": [TEXT]}}
+    listening = client.start("subscriptions/listen", wanted)
+    assert next(listening)["method"] == ACKNOWLEDGED
+    [first] = three.balancer.expect(1, about="subscriptions/listen")
+    three.stop(first.replica, signal.SIGKILL)
+    with suppress(HTTPException, ConnectionError):
+        for message in listening:  # until it ends; that it has just connected to a server may be told
+            assert message["method"] == UPDATED
+    with closing(client.start("subscriptions/listen", wanted)) as listening:
+        assert next(listening)["method"] == ACKNOWLEDGED
+        touch(three.url)
+        assert next(listening)["method"] == UPDATED
+
+
+def test_a_parked_call_of_a_killed_replica_is_refused_and_can_be_made_anew(three: Cluster) -> None:
+    client, call = HttpClient(three.url, MODERN), sampling_call()
+    asked = client.ask("tools/call", call)[-1]["result"]
+    [first] = three.balancer.expect(1, about=call["name"])
+    three.stop(first.replica, signal.SIGKILL)
+    [key] = asked["inputRequests"]
+    again = {"inputResponses": {key: SAMPLED}, "requestState": asked["requestState"]}
+    refused = client.ask("tools/call", {**call, **again})[-1]
+    assert refused["error"]["code"] == INVALID_PARAMS, refused
+    assert client.ask("tools/call", call)[-1]["result"]["resultType"] == "input_required"
+
+
+class Worker:
+    """A client of one session that is always busy: it reads, calls, lists and subscribes in turn."""
+
+    def __init__(self, url: str, revision: str) -> None:
+        self.client = open_session(url, revision)
+        self.done = 0
+        self.troubles: list[str] = []
+
+    def work(self, stopped: threading.Event) -> None:
+        """Work until ENOUGH was done in a row after the replica had stopped."""
+        since = 0
+        requests: list[Asking] = [
+            ("resources/read", {"uri": TEXT}),
+            ("tools/call", {"name": "modern__echo", "arguments": {"text": "here"}}),
+            ("resources/list", {}),
+            ("resources/subscribe", {"uri": TEXT}),
+            ("tools/call", {"name": "modern__count", "arguments": {}, "_meta": {"progressToken": "n"}}),
+        ]
+        while since < ENOUGH:
+            method, params = requests[self.done % len(requests)]
+            after = stopped.is_set()
+            try:
+                answer = self.client.ask(method, params)[-1]
+            except (OSError, HTTPException, AssertionError, json.JSONDecodeError) as error:
+                answer = {"error": repr(error)}
+            self.done += 1
+            if "result" in answer:
+                since += after
+            else:
+                self.troubles.append(f"{method}: {answer}")
+                assert len(self.troubles) < ENOUGH, self.troubles
+
+
+@contextmanager
+def working(cluster: Cluster) -> Iterator[list[Worker]]:
+    """Clients that are busy meanwhile, and for a while after."""
+    workers = [Worker(cluster.url, LEGACY[number % 2 - 2]) for number in range(WORKING)]
+    stopped = threading.Event()
+    with ThreadPoolExecutor(WORKING) as pool:
+        futures = [pool.submit(worker.work, stopped) for worker in workers]
+        try:
+            yield workers
+        finally:
+            stopped.set()
+        for future in futures:
+            future.result()
+
+
+@pytest.mark.slow
+def test_busy_sessions_lose_nothing_but_what_a_killed_replica_had_in_hand(three: Cluster) -> None:
+    before = len(three.balancer.served())
+    with working(three) as workers:
+        assert three.stop("a", signal.SIGKILL) == -signal.SIGKILL
+    served = three.balancer.served(before)
+    assert 404 not in {each.status for each in served}
+    for worker in workers:
+        # One request at most was under way, and may be lost on its way to or from the replica.
+        assert len(worker.troubles) <= 1, worker.troubles
+
+
+def test_no_request_fails_when_replicas_are_restarted_one_after_the_other(three: Cluster) -> None:
+    before = len(three.balancer.served())
+    with working(three) as workers:
+        for name in list(three.replicas):
+            assert three.stop(name, signal.SIGTERM) == 0
+            three.start(name)
+    assert [worker.troubles for worker in workers] == [[]] * WORKING
+    assert {each.status for each in three.balancer.served(before)} <= {200, 202}
