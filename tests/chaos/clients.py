@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -56,7 +56,7 @@ class HttpClient(LoadClient):
     def __init__(self, port: int, revision: str, nursery: trio.Nursery) -> None:
         super().__init__()
         self._port, self._revision, self._nursery = port, revision, nursery
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         self._session: str | None = None
 
     def __repr__(self) -> str:
@@ -127,9 +127,9 @@ class HttpClient(LoadClient):
                 self._take(heard)
 
     @asynccontextmanager
-    async def _sent(self, verb: str, message: Json | None) -> AsyncIterator[_Connection]:
+    async def _sent(self, verb: str, message: Json | None) -> AsyncIterator[Connection]:
         """A connection on which a request was sent and the head of its answer has come."""
-        connection = self._idle.pop() if self._idle else await _connect(self._port)
+        connection = self._idle.pop() if self._idle else await connect(self._port)
         try:
             await connection.send(verb, self._headers(message), message)
             yield connection
@@ -160,11 +160,11 @@ class HttpClient(LoadClient):
         return headers
 
 
-async def _connect(port: int) -> _Connection:
-    return _Connection(await trio.open_tcp_stream("127.0.0.1", port))
+async def connect(port: int) -> Connection:
+    return Connection(await trio.open_tcp_stream("127.0.0.1", port))
 
 
-class _Connection:
+class Connection:
     """One connection to mcpmux: one exchange at a time. `status` and `headers` are of the last answer."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -173,10 +173,12 @@ class _Connection:
         self.headers: dict[str, str] = {}
         self._http = h11.Connection(h11.CLIENT)
 
-    async def send(self, verb: str, headers: dict[str, str], message: Json | None) -> None:
+    async def send(
+        self, verb: str, headers: dict[str, str], message: Json | None, target: str = "/mcp"
+    ) -> None:
         body = b"" if message is None else json.dumps(message).encode()
         fields = [*headers.items(), ("Content-Length", str(len(body)))]
-        request = h11.Request(method=verb, target="/mcp", headers=fields)
+        request = h11.Request(method=verb, target=target, headers=fields)
         events = (request, h11.Data(data=body), h11.EndOfMessage())
         await self.stream.send_all(b"".join(self._http.send(event) or b"" for event in events))
         head = await self._next()
@@ -184,19 +186,31 @@ class _Connection:
         self.status = head.status_code
         self.headers = {key.decode(): value.decode() for key, value in head.headers}
 
-    async def messages(self) -> AsyncIterator[Json]:
+    async def messages(self) -> AsyncGenerator[Json]:
         """What the answer says, as it comes."""
+        async with aclosing(self.events()) as events:
+            async for _, message in events:
+                if message is not None:
+                    yield message
+
+    async def events(self) -> AsyncGenerator[tuple[str | None, Json | None]]:
+        """As `messages`, each with the id of its event; some events have nothing but an id."""
         is_stream = self.headers.get("content-type", "").startswith("text/event-stream")
         data = b""
         while not isinstance(event := await self._next(), h11.EndOfMessage):
             data += event.data
             while is_stream and b"\n\n" in data:
                 text, _, data = data.partition(b"\n\n")
-                lines = [line[5:] for line in text.split(b"\n") if line.startswith(b"data:")]
-                if any(line.strip() for line in lines):
-                    yield json.loads(b"".join(lines))
+                lines = text.split(b"\n")
+                said = [line[5:] for line in lines if line.startswith(b"data:")]
+                event_id = next(
+                    (line[3:].strip().decode() for line in lines if line.startswith(b"id:")), None
+                )
+                message = json.loads(b"".join(said)) if any(line.strip() for line in said) else None
+                if event_id is not None or message is not None:
+                    yield event_id, message
         if not is_stream and data:
-            yield json.loads(data)
+            yield None, json.loads(data)
 
     def is_reusable(self) -> bool:
         """Whether another exchange may follow; makes ready for it."""
