@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,14 +45,16 @@ T = TypeVar("T")
 CONNECTIONS = 16
 WARM_UP_ROUNDS = 10  # everything that is done once is done, and what can be remembered is
 ROUNDS = 40  # that count
+SETTLE_SECONDS = 12  # in which a replica remembers nothing, as others may not know it yet: a lease
 CAPTURE = '[capture]\nlevel = "full"\ndirectory = "{folder}/capture"\ncompress = false\n'
 
 
 class Scenario(NamedTuple):
     """An exchange whose cost is counted. `settings` are put before the upstreams' in the configuration.
 
-    `upstream`: options of the upstreams; `stdio`: there is one, which mcpmux starts. `started`: a client has
-    started mcpmux, and asks over its standard input. `below`: is put behind the path of its URL.
+    With `{store}` in them there is a Redis. `upstream`: options of the upstreams; `stdio`: there is one,
+    which mcpmux starts. `started`: a client has started mcpmux, and asks over its standard input. `below` is
+    put behind the path of its URL.
     """
 
     name: str
@@ -73,6 +78,16 @@ VIEW = {"settings": '[views.most]\nexclude = [{{ kind = "prompts", name = "*hidd
 VIEW_READ = MODERN_READ._replace(name="read 1 KB, modern, in a view", **VIEW)
 LEGACY_VIEW_READ = LEGACY_READ._replace(name="read 1 KB, legacy, in a view", **VIEW)
 VIEW_CALL = TOOL_CALL._replace(name="call a tool, in a view", **VIEW)
+CLUSTER = """[merging]
+cursor_key = "benchmark of a cluster"
+[cluster]
+url = "redis://127.0.0.1:{store}"
+timeout = "5s"
+lease = "10s"
+"""
+CLUSTER_READ = MODERN_READ._replace(name="read 1 KB, modern, in a cluster", settings=CLUSTER)
+LEGACY_CLUSTER_READ = LEGACY_READ._replace(name="read 1 KB, legacy, in a cluster", settings=CLUSTER)
+CLUSTER_CALL = TOOL_CALL._replace(name="call a tool, in a cluster", settings=CLUSTER)
 STDIO_READ = Scenario("read 1 KB, stdio upstream", stdio=True)
 STDIO_CLIENT_READ = Scenario("read 1 KB, stdio client, stdio upstream", stdio=True, started=True)
 SCENARIOS = (
@@ -88,6 +103,9 @@ SCENARIOS = (
     VIEW_READ,
     LEGACY_VIEW_READ,
     VIEW_CALL,
+    CLUSTER_READ,
+    LEGACY_CLUSTER_READ,
+    CLUSTER_CALL,
     STDIO_READ,
     STDIO_CLIENT_READ,
 )
@@ -231,6 +249,8 @@ def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
     @contextmanager
     def prepare(mux: Child) -> Iterator[Callable[[], None]]:
         (url,) = mux.lines(1, READY_SECONDS)
+        if scenario.settings == CLUSTER:
+            time.sleep(SETTLE_SECONDS)
         subjects = exposed_subjects(scenario.load, 1 if scenario.stdio else UPSTREAMS)
         with asking_in_rounds(url + scenario.below, scenario.load, subjects, connections, rounds) as work:
             yield work
@@ -242,8 +262,9 @@ def _asker(scenario: Scenario, connections: int, rounds: int) -> Prepare:
 def _configured(scenario: Scenario) -> Iterator[str]:
     """mcpmux's configuration for a scenario, whose upstreams run meanwhile."""
     core = _cores()[-1]
-    with TemporaryDirectory() as folder:
-        settings = scenario.settings.format(folder=folder)
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        store = stack.enter_context(open_store(folder)) if "{store}" in scenario.settings else 0
+        settings = scenario.settings.format(folder=folder, store=store)
         if scenario.stdio:
             command = [sys.executable, "-m", "benchmarks.upstream", "--stdio", f"--core={core}"]
             yield settings + stdio_config(command)
@@ -251,6 +272,20 @@ def _configured(scenario: Scenario) -> Iterator[str]:
         arguments = ["benchmarks.upstream", *["--port=0"] * UPSTREAMS, "--era", scenario.load.era]
         with Child([*arguments, *scenario.upstream], core) as upstream:
             yield settings + http_config(upstream.lines(UPSTREAMS))
+
+
+@contextmanager
+def open_store(folder: str) -> Iterator[int]:
+    """The port of a Redis that keeps nothing on disk. Raises FileNotFoundError when it is not installed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield port
+        finally:
+            process.terminate()
 
 
 def _cores() -> list[int]:

@@ -17,6 +17,7 @@ from benchmarks import (
     pipes,
     proxies,
     rates,
+    replicas,
     security,
     stdio,
     watching,
@@ -71,6 +72,8 @@ SCENARIOS = {
     "large-memory": Scenario(footprint.large, quick=False),
     "fanout": Scenario(fanout.rows, quick=False),
     "workers": Scenario(workers.two_workers, quick=False),
+    "cluster": Scenario(replicas.beside_one_alone, quick=False),
+    "replicas": Scenario(replicas.two_beside_one, quick=False),
 }
 
 

@@ -70,9 +70,9 @@ def two_workers(bench: Bench) -> list[Row]:
 def _run(bench: Bench, workers: int) -> tuple[float, float]:
     """(Exchanges a second when its cores are full, CPU seconds of all processes for one exchange)."""
     cores = sorted({bench.mux_core, bench.load_core})[:workers]
-    with _Spread(["benchmarks.upstream", *["--port=0"] * UPSTREAMS], cores) as upstream:
+    with Spread(["benchmarks.upstream", *["--port=0"] * UPSTREAMS], cores) as upstream:
         urls = upstream.lines(UPSTREAMS)
-        with _Spread(mux_command(f"--workers={workers}"), cores, http_config(urls)) as mux:
+        with Spread(mux_command(f"--workers={workers}"), cores, http_config(urls)) as mux:
             (url,) = mux.lines(1)
             processes = _workers_of(mux.pid) if workers > 1 else []
             weights = [_halves_weight(each) for each in processes]
@@ -89,11 +89,11 @@ def _load(bench: Bench, url: str, cores: Sequence[int]) -> Tally:
     effort = bench.effort
     subjects = [f"--subject={subject}" for subject in exposed_subjects(READ, UPSTREAMS)]
     times = [f"--seconds={effort.seconds}", f"--warm-up={effort.warm_up}"]
-    with _Spread(["benchmarks.load", "--awake", *times, *subjects, "--", url], cores) as child:
+    with Spread(["benchmarks.load", "--awake", *times, *subjects, "--", url], cores) as child:
         return msgspec.json.decode(child.output(effort.seconds + GRACE_SECONDS), type=Tally)
 
 
-class _Spread(Child):
+class Spread(Child):
     """A child that may use several cores, as may everything that it starts."""
 
     def __init__(self, arguments: Sequence[str], cores: Sequence[int], stdin: str = "") -> None:

@@ -1,0 +1,105 @@
+"""Rows: a replica of a cluster beside an mcpmux that is alone, and two replicas beside one.
+
+As in `workers.py`, what is compared is what a core gets done, by the CPU time of each process of mcpmux: load
+generator, upstreams and the Redis need cores, too. A replica remembers nothing in its first lease, so the
+load begins after that; reads here are answered by upstreams anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from benchmarks.bench import GRACE_SECONDS, UPSTREAMS, Bench, mux_command
+from benchmarks.goal import Goal, at_least, spread_of
+from benchmarks.instructions import open_store
+from benchmarks.load import Tally
+from benchmarks.naming import READ, Load, exposed_subjects, http_config
+from benchmarks.process import cpu_seconds_of
+from benchmarks.report import Row, shares, spread
+from benchmarks.upstream import LEGACY
+from benchmarks.workers import Spread
+
+LEASE_SECONDS = 3.0
+CLUSTER = """[merging]
+cursor_key = "benchmark of a cluster"
+[cluster]
+url = "redis://127.0.0.1:{port}"
+"""
+READS = {
+    "modern": (READ, at_least(0.97)),
+    "legacy": (READ._replace(era=LEGACY), at_least(0.9)),
+}
+TWO = at_least(1.7)
+
+
+def beside_one_alone(bench: Bench) -> list[Row]:
+    """Small resources at one replica: what a core does in a second, beside one without a cluster."""
+    rows = []
+    for era, (load, goal) in READS.items():
+        measure = f"read 1 KB, 64 connections, {era}: a replica of a cluster (through), mcpmux alone (direct)"
+        rows.append(_compare(bench, measure, goal, (load, 0), (load, 1)))
+    return rows
+
+
+def two_beside_one(bench: Bench) -> list[Row]:
+    """Small resources at two replicas on two cores, beside one."""
+    measure = "read 1 KB, 64 connections, modern: two replicas, two cores (through), one replica (direct)"
+    return [_compare(bench, measure, TWO, (READ, 1), (READ, 2))]
+
+
+def _compare(
+    bench: Bench, measure: str, goal: Goal, direct: tuple[Load, int], through: tuple[Load, int]
+) -> Row:
+    bench.note(measure)
+    before, after = [], []
+    for _ in range(bench.effort.runs):
+        before.append(_run(bench, *direct))
+        after.append(_run(bench, *through))
+    ratios = shares(before, after)
+    row = Row(
+        measure,
+        f"{median(before):,.0f} /s of a core",
+        f"{median(after):,.0f} /s of its cores",
+        spread(ratios, "", 2),
+        "",
+        ratio=spread_of(ratios),
+        bound=goal.least,
+    )
+    return row.judged(goal, ratios)
+
+
+def _run(bench: Bench, load: Load, replicas: int) -> float:
+    """Exchanges a second when the cores of so many replicas are full; 0: of mcpmux without a cluster."""
+    cores = sorted({bench.mux_core, bench.load_core})
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        arguments = ["benchmarks.upstream", *["--port=0"] * UPSTREAMS, "--era", load.era]
+        upstream = stack.enter_context(Spread(arguments, cores))
+        config = http_config(upstream.lines(UPSTREAMS))
+        if replicas:
+            config = CLUSTER.format(port=stack.enter_context(open_store(folder))) + config
+        muxes = [
+            stack.enter_context(Spread(mux_command(), [cores[number % len(cores)]], config))
+            for number in range(max(1, replicas))
+        ]
+        urls = [url for mux in muxes for url in mux.lines(1)]
+        if replicas:
+            time.sleep(LEASE_SECONDS + 1)
+        before = [cpu_seconds_of(mux.pid) for mux in muxes]
+        tally = _load(bench, load, urls, cores)
+        used = [cpu_seconds_of(mux.pid) - first for mux, first in zip(muxes, before, strict=True)]
+    return tally.all_exchanges / max(used)
+
+
+def _load(bench: Bench, load: Load, urls: Sequence[str], cores: Sequence[int]) -> Tally:
+    effort = bench.effort
+    subjects = [f"--subject={subject}" for subject in exposed_subjects(load, UPSTREAMS)]
+    times = [f"--seconds={effort.seconds}", f"--warm-up={effort.warm_up}", "--era", load.era]
+    with Spread(["benchmarks.load", "--awake", *times, *subjects, "--", *urls], cores) as child:
+        return msgspec.json.decode(child.output(effort.seconds + GRACE_SECONDS), type=Tally)
