@@ -28,6 +28,7 @@ LEASE = "1s"  # short, so that a replica that was killed is soon known to have g
 BALANCER = """\
 global
   log stdout format raw local0
+  stats socket ipv4@127.0.0.1:{admin} level admin
 defaults
   mode http
   log global
@@ -88,11 +89,12 @@ class Balancer:
     """A running haproxy in front of replicas, by name and port. `url` is for clients."""
 
     def __init__(self, replicas: dict[str, int], directory: Path) -> None:
-        self._port = find_free_port()
+        self._port, self._admin = find_free_port(), find_free_port()
         self.url = f"http://127.0.0.1:{self._port}/mcp"
         servers = [f"  server {name} 127.0.0.1:{port} check inter 100" for name, port in replicas.items()]
         config = directory / "haproxy.cfg"
-        config.write_text(BALANCER.format(port=self._port, servers="\n".join(servers), said=SAID))
+        ports = {"port": self._port, "admin": self._admin}
+        config.write_text(BALANCER.format(**ports, servers="\n".join(servers), said=SAID))
         self._command = [program("haproxy"), "-db", "-f", str(config)]
         self._lines: list[str] = []
         self._more = threading.Condition()
@@ -130,6 +132,30 @@ class Balancer:
                 with self._more:
                     self._lines.append(line)
                     self._more.notify_all()
+
+    def drain(self, replica: str) -> None:
+        """Send a replica nothing new, and wait until it has answered what it got."""
+        self._tell(f"set server replicas/{replica} state drain")
+        deadline = time.monotonic() + START_SECONDS
+        while self._open_at(replica):
+            assert time.monotonic() < deadline, f"{replica} does not answer everything"
+            time.sleep(POLL_SECONDS)
+
+    def resume(self, replica: str) -> None:
+        """Send a replica requests again."""
+        self._tell(f"set server replicas/{replica} state ready")
+
+    def _open_at(self, replica: str) -> int:
+        """Requests that a replica is answering."""
+        names, *rows = (line.split(",") for line in self._tell("show stat").splitlines() if line)
+        [row] = [row for row in rows if row[:2] == ["replicas", replica]]
+        return int(row[names.index("scur")])
+
+    def _tell(self, command: str) -> str:
+        with socket.create_connection(("127.0.0.1", self._admin), START_SECONDS) as admin:
+            admin.sendall(command.encode() + b"\n")
+            with admin.makefile() as answer:
+                return answer.read()
 
     def served(self, since: int = 0) -> list[Served]:
         """The requests that were answered so far, without as many of the first ones."""

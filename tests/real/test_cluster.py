@@ -391,7 +391,9 @@ def test_no_request_fails_when_replicas_are_restarted_one_after_the_other(three:
     before = len(three.balancer.served())
     with working(three) as workers:
         for name in list(three.replicas):
+            three.balancer.drain(name)
             assert three.stop(name, signal.SIGTERM) == 0
             three.start(name)
+            three.balancer.resume(name)
     assert [worker.troubles for worker in workers] == [[]] * WORKING
     assert {each.status for each in three.balancer.served(before)} <= {200, 202}
