@@ -53,8 +53,8 @@ class Cluster:
     prefix: Annotated[str, KEY_PREFIX] = "mcpmux"
     """What all keys there begin with. Replicas with the same prefix are one cluster."""
     replica: Annotated[str, REPLICA_NAME] | None = None
-    """The name of this replica in logs and in `mcpmux ctl status`. Default: one that is made up. With an
-    audit log it has to be set, as the log goes on under that name at the next start.
+    """The name of this replica in logs and in `mcpmux ctl status --cluster`. Default: one that is made up.
+    With an audit log it has to be set, as the log goes on under that name at the next start.
     """
     timeout: Seconds = 1.0
     """Time for an answer of the store. A request that needs one and gets none is refused as busy."""
