@@ -170,9 +170,12 @@ class Router:
 
     async def _exchange_and_settle(self, call: Call, notify: Notify, settle: Settle) -> Fields:
         try:
-            return await self._exchange_counted(call, notify)
-        finally:
+            result = await self._exchange_counted(call, notify)
+        except BaseException as error:
             await settle()
+            raise error  # by its name: compiled code knows no other behind an await
+        await settle()
+        return result
 
     def _exchange_counted(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):

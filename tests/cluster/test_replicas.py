@@ -14,7 +14,15 @@ from mcpmux.config.auth import Auth, StaticToken
 from mcpmux.config.model import RateLimit
 from mcpmux.runtime import notification_hub
 from tests.cluster.replicas import LEASE, open_replicas
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedServer
+from tests.runtime.scripted import (
+    CAPABILITIES,
+    CLIENT_INFO,
+    MODERN,
+    VERSION,
+    Json,
+    RpcFailure,
+    ScriptedServer,
+)
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.task_server import TaskServer
 from tests.runtime.test_http_endpoint import HttpClient, request
@@ -474,3 +482,17 @@ async def test_a_task_is_for_the_session_that_made_it_at_any_replica():
         await replicas["a"].kill()
         assert "result" in (await replicas["b"].client.send(about, sessions[0])).last
         assert "error" in (await replicas["b"].client.send(about, sessions[2])).last
+
+
+async def test_the_error_of_a_call_stays_what_it_is():
+    async def fail(_server: Any, _params: Json, _message: Json) -> Json:
+        raise RpcFailure(-32021, "elicitation is missing", {"requiredCapabilities": {"elicitation": {}}})
+
+    def failing() -> ScriptedServer:
+        tools = [{"name": "fail", "inputSchema": {"type": "object"}}]
+        return ScriptedServer(MODERN, tools=tools, handlers={"tools/call": fail})
+
+    async with open_replicas(a=failing(), b=failing()) as replicas:
+        for name in "ab":
+            answer = await replicas[name].client.modern("tools/call", {"name": "docs__fail"})
+            assert answer.last["error"]["code"] == -32021
