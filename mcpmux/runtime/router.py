@@ -209,7 +209,7 @@ class Router:
         for key, unknown in _COMING_BACK if self._marks.current else ():
             text = call.text(key)
             if text is not None:
-                if text.endswith(NO_STATE):  # its process may have gone: another one can go on as well
+                if key == STATE and text.endswith(NO_STATE):  # any process can go on, if its own has gone
                     del params[key]
                     continue
                 try:
