@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import pytest
@@ -411,6 +412,7 @@ async def modern_list(replica: Any) -> Any:
 async def test_a_listen_that_moves_hears_of_what_it_may_have_missed(comes):
     async with open_replicas(a=subscribable(MODERN), b=subscribable(MODERN)) as replicas:
         other = replicas["b"]
+        other.mux.hub._returning_until = -math.inf  # it is not new any more
         async with other.client.stream("POST", *listen(1)) as elsewhere:
             assert (await elsewhere.next())[1]["method"].endswith("acknowledged")
             await replicas["a"].kill()
@@ -444,11 +446,18 @@ async def test_a_listen_that_moves_hears_of_it_however_late_a_loss_is_noticed(mo
         }
 
 
-async def test_a_listen_that_moves_to_a_replica_which_has_just_started_hears_of_what_it_may_have_missed():
+@pytest.mark.parametrize("stays", ["a replica that knows", "nobody who knows"])
+async def test_a_listen_that_moves_to_a_replica_which_has_just_started_hears_of_what_it_may_have_missed(
+    stays,
+):
     async with open_replicas(a=subscribable(MODERN), b=subscribable(MODERN)) as replicas:
         await replicas["a"].kill()
-        while replicas["b"].node.members.others:
-            await replicas["b"].node.members.changed(LEASE)
+        if stays == "a replica that knows":
+            while replicas["b"].node.members.others:
+                await replicas["b"].node.members.changed(LEASE)
+        else:
+            await replicas["b"].kill()
+            replicas.store.__init__(trio.current_time)  # type: ignore[misc]
         fresh = await replicas.start("c", subscribable(MODERN))
         async with fresh.client.stream("POST", *listen(1)) as stream:
             said = [(await stream.next())[1]["method"] for _ in range(3)]
