@@ -234,7 +234,7 @@ class Mux:
     def _change_upstreams(self, config: Config, plan: Plan) -> None:
         registry, before, old = self.upstreams, dict(self.upstreams), self._settings
         self._adopt(config)
-        self.router.namespace = self._namespace
+        self.router.resolver.namespace = self._namespace
         renamed = [
             name for name, each in self._settings.items() if name in old and old[name].prefix != each.prefix
         ]

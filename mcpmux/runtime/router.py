@@ -8,9 +8,8 @@ upstream's items; what is left out is told. Refuses to know transports, sessions
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -18,28 +17,13 @@ from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.policy import NO_RULE, Policy
-from mcpmux.mux.rewrite import NAME_LIMIT, ForeignMark, Marks, Namespace, Signature, Space
-from mcpmux.mux.seal import ForeignState, StateSeal
-from mcpmux.mux.spelling import Target
+from mcpmux.mux.rewrite import NAME_LIMIT, Marks, Namespace, Signature
+from mcpmux.mux.seal import StateSeal
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event, Notify
-from mcpmux.protocol.codes import (
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    MISSING_CLIENT_CAPABILITY,
-    UPSTREAM_TIMEOUT,
-    URL_ELICITATION_REQUIRED,
-)
-from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw, text_of
-from mcpmux.protocol.input_requests import (
-    STATE,
-    accepted_visits,
-    elicitation_ids,
-    offers,
-    url_questions,
-    visits_in,
-)
-from mcpmux.protocol.method import ELICIT
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
+from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
+from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import SUPPORTED
@@ -52,50 +36,27 @@ from mcpmux.runtime.access_control import (
     no_method,
     no_resource,
     no_task,
-    one_of,
 )
-from mcpmux.runtime.calls import Client, unknown_state
+from mcpmux.runtime.calls import Client
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools, mention
+from mcpmux.runtime.merger import Merger, learn_tools, mention
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.rate_counter import RateCounter
+from mcpmux.runtime.resolver import Resolver
+from mcpmux.runtime.round_trips import RoundTrips
 from mcpmux.runtime.session_facts import MadeTask
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.tool_search import ToolSearch
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import REMEMBERED
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.runtime.url_visits import UrlVisits
 from mcpmux.transports.inline import in_task
-
-# URLs that a legacy server wants its user to visit before it does what was asked.
-#
-# | client | what it gets |
-# | --- | --- |
-# | legacy | the error -32042 as it is; `notifications/elicitation/complete` when the server sends it |
-# | modern, offers `elicitation.url` | `input_required` with a URL elicitation for each, by `elicitationId` |
-# | modern, offers it not | -32021, naming `elicitation.url` |
-#
-# A modern client's repeated call says which it accepted. There is no state: the ids are the keys, and the
-# call is simply sent again. Among several processes there is a mark in its place, as the session with the
-# server is in one of them. When the server still wants the visit, it may be that the user is not there yet:
-# we wait for `notifications/elicitation/complete` for VISIT_SECONDS, send the call once more, and ask the
-# client again when that was not enough. A refused visit ends the call with an error that says so.
-#
-# Source: `client/elicitation` of 2025-11-25 (URLElicitationRequiredError) and of 2026-07-28.
-
-VISIT_SECONDS = 30.0  # for a user who has just accepted; a longer visit is asked about again
 
 # How long a client's first question waits for upstreams that are still starting.
 STARTUP_SECONDS: Final = 10.0
 
-
 _ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
-
-_COMING_BACK: Final = ((STATE, unknown_state), (TASK_ID, no_task))
-"""What clients of 2026-07-28 get and come back with, and what they hear if it is nothing of ours."""
-
-NO_STATE: Final = ".no-state"
-"""What is behind the mark of a question for which its server keeps no state."""
 
 _NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
 
@@ -124,18 +85,16 @@ class Router:
         modern clients, so that they come back to this process. `settle` is awaited before a client hears of
         what it has done: other processes have to forget what they remember.
         """
-        self._marks = marks
         self.settle: Settle | None = None
-        self._state_seal = state_seal
         self._rates = rates
         self._registry = registry
         self.access = access
-        self.namespace = namespace  # replaced as a whole when the set of upstreams changes
+        self.resolver = Resolver(registry, namespace, access, merger)
         self._merger = merger
         self._hub = hub
         self._tasks = tasks
-        self._catalog = Catalog(registry)
-        self._personal = hub.personal
+        self._visits = UrlVisits(hub.personal)
+        self._round_trips = RoundTrips(state_seal, marks)
         self.search = ToolSearch(
             access, self._exchange, merger.page, lambda result: self._signature.put_on(result)
         )
@@ -179,7 +138,7 @@ class Router:
 
     def _exchange_counted(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         if not call.legacy and (STATE in call.params or TASK_ID in call.params):
-            call = self._taken_back(call)
+            call = self._round_trips.taken_back(call)
         if not self.access.is_open:
             if self.access.rules(call.principal) is not None:
                 self.access.check_spelling(call)
@@ -192,56 +151,13 @@ class Router:
         await self._rates.begin(call)
 
     def _exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
-        only = self.namespace.transparent
+        only = self.resolver.namespace.transparent
         if only is not None and call.method != m.DISCOVER:
             return self._pass_on(only, call, notify)
         route = self._routes.get(call.method)
         if route is None:
             raise no_method(call.method)
         return route(call, notify)
-
-    def _taken_back(self, call: Call) -> Call:
-        """A modern client's call with the state and the task id as they were before `_given_out`.
-
-        Raises RpcError for another principal's, and another process's.
-        """
-        params, principal = call.params.copy(), call.principal.key
-        for key, unknown in _COMING_BACK if self._marks.current else ():
-            text = call.text(key)
-            if text is not None:
-                if key == STATE and text.endswith(NO_STATE):  # any process can go on, if its own has gone
-                    del params[key]
-                    continue
-                try:
-                    params[key] = raw(self._marks.own_part(text))
-                except ForeignMark:
-                    raise unknown() from None
-        state = text_of(params[STATE]) if STATE in params else None
-        if state is not None and principal:
-            try:
-                params[STATE] = raw(self._state_seal.open(principal, state))
-            except ForeignState:
-                raise unknown_state() from None
-        return call.with_params(params)
-
-    def _given_out(self, call: Call, result: Fields) -> Fields:
-        """A result that may have a state or a task id, which a modern client comes back with.
-
-        The state is bound to its principal, and both to this process. A legacy client is asked itself by
-        whoever serves it, and gets no state; its session is of this process anyway.
-        """
-        if call.legacy:
-            return result
-        given, principal, mark = result.copy(), call.principal.key, self._marks.current
-        for key, _ in _COMING_BACK:
-            text = text_of(given[key]) if key in given else None
-            if text is not None and key == STATE and principal:
-                text = self._state_seal.seal(principal, text)
-            if text is not None:
-                given[key] = raw(mark + text)
-        if mark and "inputRequests" in given and STATE not in given:
-            given[STATE] = raw(mark + NO_STATE)  # the session with its server is in this process
-        return given
 
     def _signed(self, route: Route) -> Route:
         """A route whose results `_ask` has not signed."""
@@ -279,11 +195,11 @@ class Router:
             else:
                 result = await upstream.exchange(call, notify)
         except RpcError as error:
-            return await self._after_error(upstream, call, notify, error)
+            return await self._visits.after_error(upstream, call, notify, error)
         if call.legacy and "inputRequests" in result:
-            self._note_visits(upstream, call, result)
+            self._visits.note(upstream, call, result)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
-            result = self._given_out(call, result)
+            result = self._round_trips.given_out(call, result)
         return self.access.sift_result(call, only, upstream.key, result)
 
     def _in_own_words(self, call: Call, only: str) -> Call:
@@ -320,49 +236,15 @@ class Router:
                 result = await upstream.exchange(call, expose)
         except RpcError as error:
             try:
-                result = await self._after_error(upstream, call, expose, error)
+                result = await self._visits.after_error(upstream, call, expose, error)
             except RpcError as final:
                 raise rewrite.expose_error(final, upstream.space) from None
         if call.legacy and "inputRequests" in result:
-            self._note_visits(upstream, call, result)
+            self._visits.note(upstream, call, result)
         result = rewrite.expose_result(call.method, result, upstream.space)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
-            result = self._given_out(call, result)
+            result = self._round_trips.given_out(call, result)
         return self._signature.put_on(result)
-
-    async def _after_error(self, upstream: Upstream, call: Call, notify: Notify, error: RpcError) -> Fields:
-        """What follows an upstream's `error`, which is raised unless it wants a URL visited."""
-        if error.code != URL_ELICITATION_REQUIRED:
-            raise error
-        visits = visits_in(error)
-        if call.legacy:
-            for elicitation_id in visits:
-                self._personal.own_elicitation(upstream.key, elicitation_id, call.client)
-            raise error
-        await in_task()
-        if accepted := accepted_visits(call):
-            with trio.move_on_after(VISIT_SECONDS) as patience:
-                await self._personal.completed(upstream.key, accepted)
-            if not patience.cancelled_caught:
-                try:
-                    return await upstream.exchange(call, notify)
-                except RpcError as again:
-                    if again.code != URL_ELICITATION_REQUIRED:
-                        raise
-                    visits = visits_in(again)
-        if not visits:
-            raise RpcError(
-                INTERNAL_ERROR, f"the upstream wants a URL visited and names none: {error.message}"
-            )
-        if not all(offers(call.meta.get(CLIENT_CAPABILITIES), ELICIT, visit) for visit in visits.values()):
-            needed: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"url": {}}}}
-            missing = "Missing required client capability: elicitation.url"
-            raise RpcError(MISSING_CLIENT_CAPABILITY, missing, needed)
-        return url_questions(visits)
-
-    def _note_visits(self, upstream: Upstream, call: Call, result: Fields) -> None:
-        for elicitation_id in elicitation_ids(result):
-            self._personal.own_elicitation(upstream.key, elicitation_id, call.client)
 
     async def introduce(
         self, *, legacy: bool = False, principal: Principal = ANYONE
@@ -378,7 +260,7 @@ class Router:
         capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
         if self.access.is_searched(principal):
             capabilities.setdefault("tools", {"listChanged": True})
-        if self.namespace.transparent is not None:
+        if self.resolver.namespace.transparent is not None:
             return capabilities, self.instructions or (facts[0][1].instructions if facts else None)
         return capabilities, merge_instructions(self.instructions, facts)
 
@@ -389,7 +271,7 @@ class Router:
     def adopt(self, policy: Policy | None, shown: Shown) -> None:
         """These access rules and views are in force from now on; see `AccessControl.adopt`."""
         changed = self.access.adopt(policy, shown)
-        self._catalog.forget()
+        self.resolver.forget()
         self._merger.forget()
         self._hub.rules_changed(self._registry, changed)
 
@@ -416,7 +298,7 @@ class Router:
 
     def pass_on(self, method: str, params: Fields, client: object, principal: Principal = ANYONE) -> None:
         """A legacy client says what mcpmux does not know: it is for the only server, if there is but one."""
-        only = self.namespace.transparent
+        only = self.resolver.namespace.transparent
         if only is not None and self.access.may(principal, only, method, None):
             call = Call(method, params, {}, client, None, True)
             self._registry.for_call(only, call).tell_nowait(method, params)
@@ -431,8 +313,8 @@ class Router:
         await in_task()
         if call.method != m.LISTEN:  # which counts as one
             await self.count(call)
-        said_raw = self.namespace.resolve_uri(uri) is None
-        owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
+        said_raw = self.resolver.namespace.resolve_uri(uri) is None
+        owner, own, _ = await self.resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for upstream in self._registry.tellers(owner, call):
             try:
                 await upstream.expect("resources", "subscribe")
@@ -490,7 +372,7 @@ class Router:
 
     async def unsubscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
         """`outbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
-        owner, own, _ = await self._resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
+        owner, own, _ = await self.resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
         for key in self._registry.keys_of(owner, call):
             self._hub.unsubscribe(outbox, key, own)
 
@@ -509,10 +391,10 @@ class Router:
 
     def _read(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         uri = call.text("uri") or call.required("uri")
-        found = self.namespace.resolve_uri(uri) if self.access.policy is None else None
+        found = self.resolver.namespace.resolve_uri(uri) if self.access.policy is None else None
         if found is None:
             return self._find_and_read(uri, call, notify)
-        owner, own = found  # as `_resolve_uri` has it
+        owner, own = found  # as `Resolver.resolve_uri` has it
         if not self.access.is_open:
             rule = self.access.refused_by(call.principal, owner, m.RESOURCES_READ, own)
             if rule is not None:
@@ -529,14 +411,14 @@ class Router:
         return upstream.memory.read(call, own, partial(self._ask, upstream, call), notify, upstream)
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
-        owner, own, missing = await self._resolve_uri(uri, call, m.RESOURCES_READ)
+        owner, own, missing = await self.resolver.resolve_uri(uri, call, m.RESOURCES_READ)
         result = mention(await self._read_from(owner, own, call, notify), self._registry, missing)
         return self.access.confined(result)
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         name = call.text("name") or call.required("name")
-        found = self.namespace.resolve_name(name) if self.access.policy is None else None
-        if found is None or (len(name) == NAME_LIMIT and self.namespace.is_shortened(name)):
+        found = self.resolver.namespace.resolve_name(name) if self.access.policy is None else None
+        if found is None or (len(name) == NAME_LIMIT and self.resolver.namespace.is_shortened(name)):
             return self._find_and_use(name, call, notify)
         owner, own = found
         if not self.access.is_open:
@@ -556,7 +438,8 @@ class Router:
         params = call.params.copy()
         params["name"] = Raw(encode(own))
         if call.method == m.TOOLS_CALL and "arguments" in params:
-            params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, self.namespace)
+            namespace = self.resolver.namespace
+            params["arguments"] = rewrite.resolve_arguments(params["arguments"], owner, namespace)
         if call.method == m.TOOLS_CALL and not self.access.is_open:
             filled = self.access.filled_in(call.principal, owner, own, params.get("arguments", EMPTY_OBJECT))
             if filled is not None:
@@ -564,15 +447,15 @@ class Router:
         return self._routed(call, owner, params, notify)
 
     async def _find_and_use(self, name: str, call: Call, notify: Notify) -> Fields:
-        owner, own, missing = await self._resolve_name(name, call, call.method)
+        owner, own, missing = await self.resolver.resolve_name(name, call, call.method)
         return mention(await self._use_from(owner, own, call, notify), self._registry, missing)
 
     async def _complete(self, call: Call, notify: Notify) -> Fields:
         ref, key, named = self.access.read_ref(call)
         if key == "uri":
-            owner, own, _ = await self._resolve_uri(named, call, m.COMPLETE)
+            owner, own, _ = await self.resolver.resolve_uri(named, call, m.COMPLETE)
         else:
-            owner, own, _ = await self._resolve_name(named, call, m.COMPLETE)
+            owner, own, _ = await self.resolver.resolve_name(named, call, m.COMPLETE)
         ref[key] = raw(own)
         return await self._routed(call, owner, {**call.params, "ref": raw(ref)}, notify)
 
@@ -580,7 +463,7 @@ class Router:
         return self._ask(self._registry.for_call(owner, call), call.with_params(params), notify)
 
     async def _about_task(self, call: Call, notify: Notify) -> Fields:
-        namespace = self.namespace
+        namespace = self.resolver.namespace
         found = namespace.resolve_task(call.required(TASK_ID))
         if found is None:
             raise no_task()
@@ -598,90 +481,3 @@ class Router:
 
         params = {**rewrite.resolve_answers(call.params, resolve), TASK_ID: raw(own)}
         return await self._routed(call, owner, params, notify)
-
-    async def _resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
-        """(upstream, its own URI, who might own it, too, and could not be asked) of a URI or a template."""
-        namespace, access = self.namespace, self.access
-        found = namespace.resolve_uri(uri)
-        own = uri if found is None else found[1]
-        target = Target(own, is_template=True) if use == m.COMPLETE else own
-        if found is not None:
-            access.check(call.principal, found[0], use, target, no_resource(uri))
-            return (*found, {})
-        # Who may not have it from an upstream does not even make that upstream be asked.
-        asked = access.candidates(call.principal, self._registry, use, target)
-        owners = await self._catalog.owners_of(uri, call, asked)
-        owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
-        return owner, uri, owners.missing
-
-    def _sole(
-        self, owners: Owners, wanted: str, refusal: RpcError, expose: Callable[[Space, str], str]
-    ) -> str:
-        """The only owner of what names nobody. Raises RpcError if there is none, or several."""
-        candidates, missing, all_meant = owners
-        if missing and len(candidates) < 2 and (not candidates or self._merger.merging.strict):
-            raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
-        if len(candidates) == 1:
-            return candidates[0]
-        if not candidates:
-            raise refusal if all_meant else as_refused(refusal, NO_RULE)
-        spaces = self.namespace.spaces
-        raise one_of(refusal, wanted, [expose(spaces[name], wanted) for name in candidates])
-
-    async def _resolve_name(self, name: str, call: Call, use: str) -> tuple[str, str, Reasons]:
-        """As `_resolve_uri`, of the name of a tool, or of a prompt."""
-        namespace, access = self.namespace, self.access
-        kind, listed = ("tool", m.TOOLS_LIST) if use == m.TOOLS_CALL else ("prompt", m.PROMPTS_LIST)
-        missing = no_item(kind, name)
-        found = namespace.resolve_name(name)
-        if found is None:
-            if use == m.TOOLS_CALL:
-                await self._learn_all(call)
-            owns = {each: access.own_name(call, each, name) for each in self._registry}
-            asked = [
-                each
-                for each, own in owns.items()
-                if own is not None and each in access.candidates(call.principal, [each], use, own)
-            ]
-            find = partial(access.own_name, call)
-            owners = await self._catalog.owners_of(name, call, asked, listed, find)
-            owner = self._sole(owners, name, missing, Space.expose_name)
-            return owner, owns[owner] or name, owners.missing
-        if not access.may_use(call.principal, found[0], use):
-            raise as_refused(missing, NO_RULE)
-        if namespace.is_shortened(name):
-            match = partial(self._match_name, name, found[0], call)
-            own = await self._catalog.find_name(listed, found[0], name, call, match)
-        else:
-            own = access.own_name(call, *found)
-        if own is None:
-            raise missing
-        found = found[0], own
-        if use == m.TOOLS_CALL:
-            await learn_tools(access, self._registry.for_call(found[0], call), call)
-        access.check(call.principal, found[0], use, found[1], missing)
-        return (*found, {})
-
-    def _match_name(self, name: str, owner: str, call: Call, candidates: list[str]) -> str | None:
-        """The upstream's own name among `candidates` that is exposed as `name`."""
-        shown = [self.access.shown_name(call, owner, own) for own in candidates]
-        found = self.namespace.match_name(name, owner, shown)
-        return None if found is None else self.access.own_name(call, owner, found)
-
-    async def _learn_all(self, call: Call) -> None:
-        """Learn what the tools of all upstreams are, if the view of a call goes by that."""
-        names = [
-            name
-            for name in self._registry
-            if self.access.has_to_learn(call.principal, name, trio.current_time)
-        ]
-
-        async def learn(name: str) -> None:
-            with suppress(RpcError):  # it owns nothing then, as far as can be known
-                await learn_tools(self.access, self._registry.for_call(name, call), call)
-
-        if names:
-            await in_task()
-            async with trio.open_nursery() as nursery:
-                for name in names:
-                    nursery.start_soon(learn, name)

@@ -700,7 +700,7 @@ async def test_a_shortened_name_is_found_without_walking_the_list_again_and_anew
         for _ in range(3):
             await client.request("tools/call", {"name": tool["name"]})
         assert docs.asked == {"tools/list": 2, "tools/call": 3}  # by the client, and for the first call
-        space = world.mux.router.namespace.spaces["docs"]
+        space = world.mux.router.resolver.namespace.spaces["docs"]
         docs.lists["tools/list"][1].append({"name": names[1], "inputSchema": {"type": "object"}})
         await client.request("tools/call", {"name": space.expose_name(names[1])})
         with pytest.raises(RpcFailure, match="Unknown tool"):

@@ -1,0 +1,126 @@
+"""Which upstream a client means by a URI or a name.
+
+Promises: a name with a prefix is its upstream's, whatever the others have; one without is the only upstream's
+that has it, and with several the refusal names them all; nobody learns of what it may not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.mux.policy import NO_RULE
+from mcpmux.mux.rewrite import Namespace, Space
+from mcpmux.mux.spelling import Target
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.runtime.access_control import AccessControl, as_refused, no_item, no_resource, one_of
+from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.transports.inline import in_task
+
+
+class Resolver:
+    """`namespace` is replaced as a whole when the set of upstreams changes."""
+
+    def __init__(
+        self, registry: UpstreamRegistry, namespace: Namespace, access: AccessControl, merger: Merger
+    ) -> None:
+        self.namespace = namespace
+        self._registry, self._access, self._merger = registry, access, merger
+        self._catalog = Catalog(registry)
+
+    def forget(self) -> None:
+        """Other names may be shown than before."""
+        self._catalog.forget()
+
+    async def resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
+        """(upstream, its own URI, who might own it, too, and could not be asked) of a URI or a template."""
+        namespace, access = self.namespace, self._access
+        found = namespace.resolve_uri(uri)
+        own = uri if found is None else found[1]
+        target = Target(own, is_template=True) if use == m.COMPLETE else own
+        if found is not None:
+            access.check(call.principal, found[0], use, target, no_resource(uri))
+            return (*found, {})
+        # Who may not have it from an upstream does not even make that upstream be asked.
+        asked = access.candidates(call.principal, self._registry, use, target)
+        owners = await self._catalog.owners_of(uri, call, asked)
+        owner = self._sole(owners, uri, no_resource(uri), Space.expose_uri)
+        return owner, uri, owners.missing
+
+    def _sole(
+        self, owners: Owners, wanted: str, refusal: RpcError, expose: Callable[[Space, str], str]
+    ) -> str:
+        """The only owner of what names nobody. Raises RpcError if there is none, or several."""
+        candidates, missing, all_meant = owners
+        if missing and len(candidates) < 2 and (not candidates or self._merger.merging.strict):
+            raise incomplete(f"It is not known who owns {wanted}", self._registry, missing, **refusal.data)
+        if len(candidates) == 1:
+            return candidates[0]
+        if not candidates:
+            raise refusal if all_meant else as_refused(refusal, NO_RULE)
+        spaces = self.namespace.spaces
+        raise one_of(refusal, wanted, [expose(spaces[name], wanted) for name in candidates])
+
+    async def resolve_name(self, name: str, call: Call, use: str) -> tuple[str, str, Reasons]:
+        """As `resolve_uri`, of the name of a tool, or of a prompt."""
+        namespace, access = self.namespace, self._access
+        kind, listed = ("tool", m.TOOLS_LIST) if use == m.TOOLS_CALL else ("prompt", m.PROMPTS_LIST)
+        missing = no_item(kind, name)
+        found = namespace.resolve_name(name)
+        if found is None:
+            if use == m.TOOLS_CALL:
+                await self._learn_all(call)
+            owns = {each: access.own_name(call, each, name) for each in self._registry}
+            asked = [
+                each
+                for each, own in owns.items()
+                if own is not None and each in access.candidates(call.principal, [each], use, own)
+            ]
+            find = partial(access.own_name, call)
+            owners = await self._catalog.owners_of(name, call, asked, listed, find)
+            owner = self._sole(owners, name, missing, Space.expose_name)
+            return owner, owns[owner] or name, owners.missing
+        if not access.may_use(call.principal, found[0], use):
+            raise as_refused(missing, NO_RULE)
+        if namespace.is_shortened(name):
+            match = partial(self._match_name, name, found[0], call)
+            own = await self._catalog.find_name(listed, found[0], name, call, match)
+        else:
+            own = access.own_name(call, *found)
+        if own is None:
+            raise missing
+        found = found[0], own
+        if use == m.TOOLS_CALL:
+            await learn_tools(access, self._registry.for_call(found[0], call), call)
+        access.check(call.principal, found[0], use, found[1], missing)
+        return (*found, {})
+
+    def _match_name(self, name: str, owner: str, call: Call, candidates: list[str]) -> str | None:
+        """The upstream's own name among `candidates` that is exposed as `name`."""
+        shown = [self._access.shown_name(call, owner, own) for own in candidates]
+        found = self.namespace.match_name(name, owner, shown)
+        return None if found is None else self._access.own_name(call, owner, found)
+
+    async def _learn_all(self, call: Call) -> None:
+        """Learn what the tools of all upstreams are, if the view of a call goes by that."""
+        names = [
+            name
+            for name in self._registry
+            if self._access.has_to_learn(call.principal, name, trio.current_time)
+        ]
+
+        async def learn(name: str) -> None:
+            with suppress(RpcError):  # it owns nothing then, as far as can be known
+                await learn_tools(self._access, self._registry.for_call(name, call), call)
+
+        if names:
+            await in_task()
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(learn, name)
