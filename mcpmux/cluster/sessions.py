@@ -8,6 +8,7 @@ has its own sessions again only by the same claim; those that another one has ta
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,6 +35,7 @@ log = structlog.get_logger()
 KIND = "session"
 KEPT_LONGER = 2.0  # times `session_idle`: its owner renews it twice in that
 CLAIMS_AT_ONCE = 64
+EPOCHS_SKIPPED = 4096  # at most, by one who takes a session over
 SETTING = "cluster.url"
 
 
@@ -136,7 +138,9 @@ class StoredSessions:
         if not await self._store.claim(name, members.replica, kept.owner):
             raise MovedElsewhere("another replica was quicker")
         self.taken_over += kept.owner not in members.marks.own
-        facts = msgspec.structs.replace(facts, epoch=facts.epoch + 1)
+        # At random: a store that has lost the last takeover must not have its numbers be used again.
+        epoch = facts.epoch + 1 + secrets.randbelow(EPOCHS_SKIPPED)
+        facts = msgspec.structs.replace(facts, epoch=epoch)
         events = await self._store.events(name)
         if not await self._is_saved(name, facts, principal):
             raise MovedElsewhere("another replica was quicker")

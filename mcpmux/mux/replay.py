@@ -28,6 +28,14 @@ class Gone(McpmuxError):
     """The events behind that id are not kept (any more)."""
 
 
+class Ahead(Gone):
+    """The client has heard more of a stream than is known of it: event `number` of `stream`."""
+
+    def __init__(self, stream: int, number: int) -> None:
+        super().__init__(f"event {stream}-{number} was never sent in this session")
+        self.stream, self.number = stream, number
+
+
 Said = tuple[int, bytes]
 """A stream, and the data of an event that says the same whenever it comes."""
 
@@ -54,7 +62,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
         return f"{self.stream}-{self.number}"
 
 
-EPOCH: Final = 2**40
+EPOCH: Final = 2**32
 """Streams, and events of one stream, that one process may number."""
 
 
@@ -132,11 +140,11 @@ class ReplayBuffer:
                 self._forget(event.stream)
 
     def after(self, event_id: str, now: float) -> tuple[int, list[Kept]]:
-        """(stream, its events behind `event_id`, oldest first). Raises Gone."""
+        """(stream, its events behind `event_id`, oldest first). Raises Gone, Ahead."""
         self.trim(now)
         stream, number = _parse(event_id)
         if number > self._last.get(stream, -1):
-            raise Gone(f"event {event_id} was never sent in this session")
+            raise Ahead(stream, number)
         if number < self._gone.get(stream, 0):
             raise Gone(f"the events after {event_id} are not kept any more: read again what you need")
         kept = self._kept.values()

@@ -219,7 +219,7 @@ class NotificationHub:
                 self._remind_of_all(outbox)
 
     def _remind_of_all(self, outbox: ClientOutbox) -> None:
-        self._remind(outbox)
+        self.remind(outbox)
         for kind in outbox.kinds & LIST_CHANGES:
             outbox.put(Event(kind, {}))
 
@@ -374,7 +374,7 @@ class NotificationHub:
             for upstream, uri in lost:
                 self.unsubscribe(outbox, upstream, uri)
             if lost and outbox.drop(m.RESOURCE_UPDATED):
-                self._remind(outbox)
+                self.remind(outbox)
             # Whether there is a kind of list that it wants to hear of and has nothing of any more.
             kinds = outbox.kinds & LIST_CHANGES
             is_deaf = any(not self._access.may_hear(outbox.principal, kind, names) for kind in kinds)
@@ -384,7 +384,7 @@ class NotificationHub:
                 outbox.put(Event(kind, {}))
         self._note_change()
 
-    def _remind(self, outbox: ClientOutbox) -> None:
+    def remind(self, outbox: ClientOutbox) -> None:
         """Something that a client still listens to may have changed, nobody knows any more what it was."""
         for upstream, uri in self.subscriptions.held_by(outbox):
             if (space := self._space_of(upstream)) is not None:

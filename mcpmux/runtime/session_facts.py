@@ -30,7 +30,7 @@ class MadeTask(NamedTuple):
 class SessionFacts(msgspec.Struct, array_like=True, frozen=True):
     """What a session agreed. `info`, `capabilities`: what the client said of itself, as JSON.
 
-    `epoch`: how many processes had it before.
+    `epoch`: rises with each process that goes on with it.
     """
 
     revision: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.cluster.sessions import EPOCHS_SKIPPED
 from mcpmux.config import Caching
 from mcpmux.config.auth import Auth, StaticToken
 from mcpmux.config.model import RateLimit
+from mcpmux.mux.replay import EPOCH
 from mcpmux.runtime import notification_hub
 from tests.cluster.replicas import LEASE, open_replicas
 from tests.runtime.scripted import (
@@ -110,6 +113,29 @@ async def test_a_session_goes_on_elsewhere_when_its_replica_has_gone():
             later = [await stream.next() for _ in range(3)]
             assert all(number(each) > number((event_id, None)) for each in later)
         assert (await listed(replicas["c"].client, session)).status == 200
+
+
+async def test_a_stream_goes_on_when_the_store_has_lost_who_had_its_session_last():
+    async with open_replicas(a=subscribable(), b=subscribable(), c=subscribable()) as replicas:
+        session = await replicas["a"].client.initialize()
+        await replicas["a"].client.send(request("resources/subscribe", {"uri": "docs+memo:1"}), session)
+        kept = copy.deepcopy(replicas.store._sessions)
+        await replicas["a"].kill()
+        async with replicas["b"].client.stream("GET", None, session) as stream:
+            said = [await stream.next() for _ in range(3)]
+            await replicas["b"].server.update("memo:1")
+            last = await stream.next()
+        replicas.store._sessions = kept  # those of the replica that has become the primary
+        await replicas["b"].kill()
+        while (answer := await listed(replicas["c"].client, session)).status != 200:
+            assert answer.status == 503
+        # Event ids are made at random: here that they are lower than those which the client has heard.
+        heard = f"0-{number(last) + 2 * EPOCH * EPOCHS_SKIPPED}"
+        headers = {**session, "Last-Event-ID": heard}
+        async with replicas["c"].client.stream("GET", None, headers) as stream:
+            again = [await stream.next() for _ in range(3)]
+        assert {each["method"] for _, each in again} == {each["method"] for _, each in said}
+        assert all(number(each) > number((heard, None)) for each in again)
 
 
 async def test_the_end_of_a_lease_is_waited_for_however_often_the_store_is_asked_meanwhile():

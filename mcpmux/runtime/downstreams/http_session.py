@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.replay import EPOCH, Gone, Kept, ReplayBounds, ReplayBuffer, Said
+from mcpmux.mux.replay import EPOCH, Ahead, Gone, Kept, ReplayBounds, ReplayBuffer, Said
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, PendingRequest, PendingRequests, encode_notice
 from mcpmux.protocol.codes import IN_FLIGHT, INVALID_REQUEST, Busy
@@ -52,7 +52,7 @@ from mcpmux.runtime.downstreams.http_answer import (
     failure,
     respond,
 )
-from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.downstreams.service import LegacySession, Session
 from mcpmux.runtime.downstreams.session_records import EventKeeper, Recovered, StreamEvent
 from mcpmux.runtime.duplex_channel import InlineExchange
 from mcpmux.runtime.tap import Watch
@@ -147,6 +147,7 @@ class HttpSession:
         self._asked = PendingRequests()
         self._calls: dict[int, ResumableCall] = {}  # those that have a stream, by its number
         self._next_stream = OWN_STREAM + 1
+        self._recovered: LegacySession | None = None
         self._readers = 0
         session.ask_unasked = partial(self._ask, self._own.ask)
         self.watch: Watch | None = None
@@ -158,6 +159,7 @@ class HttpSession:
         """Continue the streams of the processes of before. What they were asked for and have not answered
         may have been carried out, which is said in their place.
         """
+        self._recovered = recovered.session
         now, unanswered = trio.current_time(), dict[int, Id]()
         first = recovered.epoch * EPOCH
         for event in recovered.events:
@@ -385,7 +387,7 @@ class HttpSession:
         number = OWN_STREAM
         missed: list[Kept] = []
         if last_event_id is not None:
-            number, missed = self._buffer.after(last_event_id, trio.current_time())
+            number, missed = self._missed_after(last_event_id)
         self._readers += 1
         try:
             data = b"".join(with_id(event.data, event.event_id) for event in missed)
@@ -397,6 +399,18 @@ class HttpSession:
                 await self._send_after(self._calls[number], last or "", reply)
         finally:
             self._readers -= 1
+
+    def _missed_after(self, event_id: str) -> tuple[int, list[Kept]]:
+        """(stream, its events behind that one). Raises Gone."""
+        try:
+            return self._buffer.after(event_id, trio.current_time())
+        except Ahead as ahead:
+            if ahead.stream != OWN_STREAM or self._recovered is None:
+                raise
+            # A store that has failed over may have lost that some other process went on with the session.
+            self._buffer.skip_to(OWN_STREAM, ahead.number)
+            self._recovered.catch_up()
+            return OWN_STREAM, []
 
 
 async def _send_only(reply: HttpReply, data: bytes | None) -> None:

@@ -223,7 +223,7 @@ class LegacySession:
         self._client = client
         self._tap = service.tap
         self.on_agreed = _keep_nothing
-        self.epoch = 0  # how many processes had it before
+        self.epoch = 0  # rises with each process that goes on with it
         router.join(self)
         hub.personal.join(self, self.outbox)
 
@@ -254,6 +254,11 @@ class LegacySession:
             self._router.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
         for made in before.tasks:
             self._router.go_on_with_task(self, made)
+        self._router.remind_of_lists(self.outbox)
+
+    def catch_up(self) -> None:
+        """The client may have missed that something has changed."""
+        self._hub.remind(self.outbox)
         self._router.remind_of_lists(self.outbox)
 
     async def ask(self, method: str, params: Fields) -> Fields:

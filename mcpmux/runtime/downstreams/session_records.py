@@ -10,7 +10,7 @@ import msgspec
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Id
-from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.downstreams.service import LegacySession, Session
 
 
 class MovedElsewhere(McpmuxError):
@@ -41,9 +41,9 @@ class EventKeeper(Protocol):
 
 
 class Recovered(NamedTuple):
-    """A session of another process. `epoch`: how many processes had it before; `events`: of theirs."""
+    """A session of another process. `epoch`: more than any before; `events`: of the processes before."""
 
-    session: Session
+    session: LegacySession
     epoch: int
     events: Sequence[StreamEvent]
 
