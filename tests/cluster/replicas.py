@@ -142,6 +142,7 @@ class Replicas:
                 opened = app.open_mux(config, world.open_channel, marks=marks, generations=generations)
                 mux = world.mux = await stack.enter_async_context(opened)
                 node.attach(mux.service, mux.hub, mux.rates)
+                node.members.on_members = mux.share
                 nursery = await stack.enter_async_context(trio.open_nursery())
                 await node.join()
                 gate = await make_gate(config)
