@@ -36,6 +36,7 @@ from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.router import Router
+from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.channels import ChannelOpener
@@ -114,7 +115,8 @@ class Mux:
             self.marks,
         )
         self.router.present_itself(server_info, config.identity.instructions)
-        self.service = MuxService(self.router, self.hub, tap)
+        counter = SessionCounter(config.limits.max_sessions_per_principal)
+        self.service = MuxService(self.router, self.hub, tap, counter)
 
     def _adopt(self, config: Config) -> None:
         self._settings = config.enabled

@@ -79,7 +79,7 @@ class MemoryStore:
         self._sessions: _Expiring[Kept] = _Expiring()
         self._events: _Expiring[deque[bytes]] = _Expiring()
         self._full_at: _Expiring[float] = _Expiring()
-        self._places: _Expiring[dict[Place, float]] = _Expiring()  # and when each ends, by their count
+        self._places: _Expiring[dict[Place, float]] = _Expiring()  # and when each ends, by their group
 
     def __repr__(self) -> str:
         return f"MemoryStore({len(self._members)} members, {len(self._sessions)} sessions)"
@@ -163,7 +163,7 @@ class MemoryStore:
 
     async def take_place(self, place: Place, most: int, seconds: float) -> bool:
         now = self._clock()
-        taken = self._places.get(place.count, now) or {}
+        taken = self._places.get(place.group, now) or {}
         if place not in taken and len(taken) >= most:
             for each in [each for each, ends in taken.items() if self._is_free(each, ends, now)]:
                 del taken[each]
@@ -180,15 +180,15 @@ class MemoryStore:
     async def leave_places(self, places: Sequence[Place]) -> None:
         now = self._clock()
         for place in places:
-            taken = self._places.get(place.count, now) or {}
+            taken = self._places.get(place.group, now) or {}
             taken.pop(place, None)
             if not taken:
-                self._places.discard(place.count)
+                self._places.discard(place.group)
 
     def _take(self, place: Place, ends: float, now: float) -> None:
-        taken = self._places.get(place.count, now) or {}
+        taken = self._places.get(place.group, now) or {}
         taken[place] = ends
-        self._places.put_longer(place.count, taken, ends, now)
+        self._places.put_longer(place.group, taken, ends, now)
 
     def _is_free(self, place: Place, ends: float, now: float) -> bool:
         return ends <= now or (place.owner != "" and self._members.get(place.owner, now) is None)

@@ -159,13 +159,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', taken, '-inf', now)
 if redis.call('ZCARD', taken) >= most and not redis.call('ZSCORE', taken, place) then
-  local living = {['']=true}
+  local living = {}
   for _, each in ipairs(redis.call('ZRANGE', taken, 0, -1)) do
-    local owner = string.match(each, '^[^ ]*')
-    if living[owner] == nil then
+    local owner = string.byte(each) ~= 32 and string.match(each, '^[^ ]*')
+    if owner and living[owner] == nil then
       living[owner] = tonumber(redis.call('ZSCORE', replicas, owner) or 0) > now
     end
-    if not living[owner] then
+    if owner and not living[owner] then
       redis.call('ZREM', taken, each)
     end
   end
@@ -183,8 +183,12 @@ KEEP_PLACES: Final = _script("""
 local expiry = ARGV[#ARGV]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local groups = {}
 for i, taken in ipairs(KEYS) do
   redis.call('ZADD', taken, now + expiry, ARGV[i])
+  groups[taken] = true
+end
+for taken in pairs(groups) do
   redis.call('PEXPIREAT', taken, redis.call('ZRANGE', taken, -1, -1, 'WITHSCORES')[2])
 end
 """)

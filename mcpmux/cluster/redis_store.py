@@ -16,7 +16,7 @@ Keys, after the prefix:
     {PREFIX}:ended         ids that may never come back, by when they ended
     PREFIX:session:{NAME}  owner and facts of a session
     PREFIX:events:{NAME}   its events
-    {PREFIX}:places:COUNT  places that are taken, by the millisecond in which they end
+    {PREFIX}:places:GROUP  places that are taken, by the millisecond in which they end
     {PREFIX.rate}:BUCKET   when the bucket is full, in seconds
 
 What is in braces decides where a Redis Cluster puts a key (its hash tag).
@@ -456,7 +456,7 @@ class RedisStore:
             await self._run_script(client, script, keys, [*texts, expiry])
 
     def _place_key(self, place: Place) -> str:
-        return f"{{{self._prefix}}}:places:{place.count}"  # beside the leases, which a script asks for
+        return f"{{{self._prefix}}}:places:{place.group}"  # beside the leases, which a script asks for
 
     async def version(self) -> str:
         return await self._ask(self._read_version)

@@ -63,12 +63,12 @@ class Bucket(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One of a number that is limited. `count`: the name of that number; `name`: its own.
+    """One of a group, of which only so many are taken at a time. `name`: its own in the group.
 
     `owner`: an id; when that is not in force any more, the place is free. "": it does not depend on one.
     """
 
-    count: str
+    group: str
     name: str
     owner: str = ""
 
@@ -125,7 +125,7 @@ class Store(Protocol):
         """
 
     async def take_place(self, place: Place, most: int, seconds: float) -> bool:
-        """Have a place, or go on having it, for so long. False when `most` others of its count are taken."""
+        """Have a place, or go on having it, for so long. False when `most` others of its group are."""
 
     async def keep_places(self, places: Sequence[Place], seconds: float) -> None:
         """Have these places for so long from now on, however many are taken."""

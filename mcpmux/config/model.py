@@ -265,6 +265,10 @@ class Limits:
     """Longest head (request line and header fields) of an HTTP message."""
     max_sessions: Annotated[int, Whole(1, 1_000_000)] = 1000
     """Number of legacy sessions that are open at the same time."""
+    max_sessions_per_principal: Annotated[int, Whole(1, 1_000_000)] | None = None
+    """Number of those of one principal. Clients without a name are one principal. Workers, and replicas of a
+    cluster, count together. Default: no limit.
+    """
     max_connections: Annotated[int, Whole(1, 1_000_000)] = 800
     """Number of open connections of one listener. Each takes a file descriptor."""
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 1024

@@ -119,6 +119,8 @@ class Replicas:
         key: str = KEY,
         rate: tuple[RateLimit, ...] = (),
         auth: Auth | None = None,
+        idle: float = 30.0,
+        most_sessions: int | None = None,
         task_status: Any = trio.TASK_STATUS_IGNORED,
         **settings: Any,
     ) -> None:
@@ -127,7 +129,7 @@ class Replicas:
             merging=Merging(cursor_key=Secret(key)),
             caching=caching or Caching(),
             auth=auth or Auth(),
-            limits=Limits(session_idle=30.0, rate=rate),
+            limits=Limits(session_idle=idle, rate=rate, max_sessions_per_principal=most_sessions),
             views={"some": View(include=(Selector(upstream="docs"),))},
             cluster=Cluster(url=Secret("redis://unused"), replica=name, lease=LEASE),
         )
