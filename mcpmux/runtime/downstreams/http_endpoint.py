@@ -467,17 +467,16 @@ class HttpEndpoint:
 
     async def _open(self, session_id: str, message: Request, principal: Principal) -> tuple[Session, Fields]:
         """A session that is counted already, and the answer to its client. Raises RpcError."""
+        session: Session | None = None
         try:
             if self._is_full() and not self._make_room(principal):
                 raise Busy(f"{self._limits.max_sessions} sessions are open; end one", "limits.max_sessions")
             session, result = await self._service.initialize(message, principal)
             if self._records is not None:
-                try:
-                    await self._records.begin(session_id, session)
-                except BaseException:
-                    session.close()
-                    raise
+                await self._records.begin(session_id, session)
         except BaseException:
+            if session is not None:
+                session.close()
             self._counter.end(session_id)
             raise
         return session, result
