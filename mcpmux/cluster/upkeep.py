@@ -14,16 +14,17 @@ from mcpmux.cluster.store import StoreAway
 
 log = structlog.get_logger()
 
-KEPT_LONGER: Final = 2.0  # times the seconds after which it is kept again for the second time
+KEPT_LONGER: Final = 2.0  # times `session_idle`, in which what is kept is renewed twice
 
 Act = Callable[[], Awaitable[None]]
 """Tells the store something. Raises StoreAway; it is tried again then."""
 
 
 class Upkeep:
-    """Of things that the store keeps for `KEPT_LONGER` times `seconds`. `run` has to run.
+    """Of one kind of things. `run` has to run.
 
-    `keep` is awaited twice in `seconds`, `remove` soon after `remove_soon`, never both at once.
+    `keep` is awaited twice in `seconds`, which is `session_idle`, and `remove` soon after `remove_soon`. They
+    never run at the same time, so nothing is kept that is being removed.
     """
 
     def __init__(self, members: Membership, seconds: float, keep: Act, remove: Act) -> None:
