@@ -26,6 +26,7 @@ TABLES = {
     "attacks": ROOT / "mcpmux" / "auth" / "README.md",
     "limits": ROOT / "configs" / "README.md",
 }
+PER_PRINCIPAL = "`limits.max_sessions_per_principal`, none"
 UNITS = {"": 1, " KiB": 2**10, " MiB": 2**20, " s": 1, " min": 60}
 
 
@@ -99,8 +100,10 @@ def test_every_limit_has_the_default_that_is_stated(group: str, setting: str, nu
 
 def test_every_limit_of_the_configuration_is_in_the_table() -> None:
     stated = {setting for group, setting, _, _ in SETTINGS if group == "limits"}
-    assert stated | {"rate"} == set(attrs.fields_dict(Limits))  # which has no number as its default
-    assert any("`[[limits.rate]]`" in row[1] for row in rows("limits"))
+    off = {"rate": "`[[limits.rate]]`, none", "max_sessions_per_principal": PER_PRINCIPAL}
+    assert stated | off.keys() == set(attrs.fields_dict(Limits))
+    for text in off.values():
+        assert text in [row[1] for row in rows("limits")]
 
 
 @pytest.mark.parametrize(("path", "link"), LINKS, ids=lambda value: str(value).removeprefix(f"{ROOT}/"))

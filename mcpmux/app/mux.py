@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from mcpmux import __version__
-from mcpmux.config import Config, Http, Identity
+from mcpmux.config import Config, Http, Identity, Stdio, Unix
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
@@ -36,11 +36,12 @@ from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.router import Router
+from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.registry import Addressee, UpstreamRegistry
+from mcpmux.runtime.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import CacheStore
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
@@ -93,6 +94,7 @@ class Mux:
         self._tap = tap
         self._trace = trace
         self._server_info = server_info
+        self._replicas = 1  # that serve the same clients
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
         self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
@@ -113,7 +115,8 @@ class Mux:
             self.marks,
         )
         self.router.present_itself(server_info, config.identity.instructions)
-        self.service = MuxService(self.router, self.hub, tap)
+        counter = SessionCounter(config.limits.max_sessions_per_principal)
+        self.service = MuxService(self.router, self.hub, tap, counter)
 
     def _adopt(self, config: Config) -> None:
         self._settings = config.enabled
@@ -157,9 +160,21 @@ class Mux:
             self.rates,
         )
         self._adjust_memory(upstream)
+        self._divide(upstream)
         if name in self._held:
             upstream.hold(self._held[name])
         return upstream
+
+    def share(self, replicas: int) -> None:
+        """So many replicas, of which this is one, give exchanges to the same upstreams from now on."""
+        self._replicas = replicas
+        for session in self.upstreams.sessions():
+            self._divide(session)
+
+    def _divide(self, session: Upstream) -> None:
+        # A process of mcpmux, a socket of this machine and a client's own session belong to one replica.
+        if not isinstance(session.config.target, Stdio | Unix) and PRIVATE not in session.key:
+            session.limiter.become_one_of(self._replicas)
 
     def _adjust_memory(self, session: Upstream) -> None:
         session.remember(self.store.cache_of(session.config, session.key))

@@ -80,6 +80,7 @@ async def serve(
             serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers), replica)
             if replica is not None:
                 replica.attach(mux.service, mux.hub, mux.rates)
+                replica.members.on_members = mux.share
                 await replica.join()
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping)

@@ -43,7 +43,8 @@ class Membership:
     """`run` has to run. `neighbours`: the others, by each id that they have or had.
 
     `on_return` is awaited with the ids of before when the replica is known under another one, before it is
-    inside. `on_gone` is called when another replica has gone, with the seconds since when it may have, and
+    inside. `on_members` is called with the number of members, this one among them, when it is another than
+    before. `on_gone` is called when another replica has gone, with the seconds since when it may have, and
     `on_loss` whenever something may have happened of which it did not hear: then, and when it was outside.
     """
 
@@ -84,6 +85,7 @@ class Membership:
         self._change = trio.lowlevel.ParkingLot()
         self.on_return: Callable[[Collection[str]], Awaitable[None]] = _nothing
         self.on_loss: Callable[[], None] = lambda: None
+        self.on_members: Callable[[int], None] = lambda _number: None
         self.on_gone: Callable[[float], None] = lambda _seconds: None
 
     def _new_id(self) -> str:
@@ -180,7 +182,9 @@ class Membership:
         self.marks.become(self._new_id())
 
     def _meet(self, members: Collection[Member]) -> None:
-        self._living = {member.replica for member in members}
+        before, self._living = len(self._living), {member.replica for member in members}
+        if len(self._living) != before:
+            self.on_members(len(self._living))
         found: dict[str, Neighbour] = {}
         strangers = set[str]()
         for member in members:

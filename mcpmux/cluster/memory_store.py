@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Generic, TypeVar
 
-from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Roll
+from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Place, Roll
 
 V = TypeVar("V")
 
@@ -36,6 +36,11 @@ class _Expiring(Generic[V]):
         if len(self._entries) >= self._sweep_at:
             self.sweep(now)
             self._sweep_at = max(SWEEP_FROM, 2 * len(self._entries))
+
+    def put_longer(self, name: str, value: V, ends: float, now: float) -> None:
+        """The same, but it lasts no shorter than the value of before."""
+        _, before = self._entries.get(name, (None, ends))
+        self.put(name, value, max(ends, before), now)
 
     def replace(self, name: str, value: V) -> None:
         """Another value, until the same time."""
@@ -74,6 +79,7 @@ class MemoryStore:
         self._sessions: _Expiring[Kept] = _Expiring()
         self._events: _Expiring[deque[bytes]] = _Expiring()
         self._full_at: _Expiring[float] = _Expiring()
+        self._places: _Expiring[dict[Place, float]] = _Expiring()  # and when each ends, by their group
 
     def __repr__(self) -> str:
         return f"MemoryStore({len(self._members)} members, {len(self._sessions)} sessions)"
@@ -154,6 +160,38 @@ class MemoryStore:
         for full, each in zip(full_at, buckets, strict=True):
             self._full_at.put(each.name, full + each.interval, full + each.interval, now)
         return None
+
+    async def take_place(self, place: Place, most: int, seconds: float) -> bool:
+        now = self._clock()
+        taken = self._places.get(place.group, now) or {}
+        if place not in taken and len(taken) >= most:
+            for each in [each for each, ends in taken.items() if self._is_free(each, ends, now)]:
+                del taken[each]
+            if len(taken) >= most:
+                return False
+        self._take(place, now + seconds, now)
+        return True
+
+    async def keep_places(self, places: Sequence[Place], seconds: float) -> None:
+        now = self._clock()
+        for place in places:
+            self._take(place, now + seconds, now)
+
+    async def leave_places(self, places: Sequence[Place]) -> None:
+        now = self._clock()
+        for place in places:
+            taken = self._places.get(place.group, now) or {}
+            taken.pop(place, None)
+            if not taken:
+                self._places.discard(place.group)
+
+    def _take(self, place: Place, ends: float, now: float) -> None:
+        taken = self._places.get(place.group, now) or {}
+        taken[place] = ends
+        self._places.put_longer(place.group, taken, ends, now)
+
+    def _is_free(self, place: Place, ends: float, now: float) -> bool:
+        return ends <= now or (place.owner != "" and self._members.get(place.owner, now) is None)
 
     async def version(self) -> str:
         return "memory of this process"

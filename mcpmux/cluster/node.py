@@ -8,6 +8,7 @@ import trio
 
 from mcpmux.cluster.door import Door, Passing
 from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.places import StoredPlaces
 from mcpmux.cluster.seal import Seal
 from mcpmux.cluster.sessions import StoredSessions
 from mcpmux.cluster.store import Store
@@ -30,6 +31,7 @@ class Node:
         self.members = members
         self._store, self._seal, self._passing = store, seal, passing
         self._seconds = session_idle
+        self._places = StoredPlaces(store, seal, members, session_idle)
         self._sessions: list[StoredSessions] = []
         self._doors: dict[int, Door] = {}
         self._service: MuxService
@@ -39,6 +41,7 @@ class Node:
         """This is what the process serves."""
         self.members.on_gone = hub.others_lost
         self._service = service
+        service.session_counter.count = self._places
         rates.take_together = StoredTokens(self._store, self._seal, rates).take
 
     def sessions_of(self, listener: int) -> StoredSessions:
@@ -57,7 +60,10 @@ class Node:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be a member until cancelled. Started when the store was asked once."""
-        await self.members.run(task_status)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._places.run, name="places in the store")
+            await nursery.start(self.members.run, name="lease")
+            task_status.started()
 
     async def leave(self) -> None:
         """We are stopping: others go on with the sessions."""
@@ -74,3 +80,4 @@ class Node:
     async def _regain(self, before: Collection[str]) -> None:
         for sessions in self._sessions:
             await sessions.regain(before)
+        await self._places.regain()

@@ -151,3 +151,52 @@ end
 return false
 """)
 """Arguments: interval and room of each bucket. None, or the number of the bucket and the wait in seconds."""
+
+TAKE_PLACE: Final = _script("""
+local taken, replicas = KEYS[1], KEYS[2]
+local place, most, expiry = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', taken, '-inf', now)
+if redis.call('ZCARD', taken) >= most and not redis.call('ZSCORE', taken, place) then
+  local living = {}
+  for _, each in ipairs(redis.call('ZRANGE', taken, 0, -1)) do
+    local owner = string.byte(each) ~= 32 and string.match(each, '^[^ ]*')
+    if owner and living[owner] == nil then
+      living[owner] = tonumber(redis.call('ZSCORE', replicas, owner) or 0) > now
+    end
+    if owner and not living[owner] then
+      redis.call('ZREM', taken, each)
+    end
+  end
+  if redis.call('ZCARD', taken) >= most then
+    return 0
+  end
+end
+redis.call('ZADD', taken, now + expiry, place)
+redis.call('PEXPIREAT', taken, redis.call('ZRANGE', taken, -1, -1, 'WITHSCORES')[2])
+return 1
+""")
+"""A place is text: the id of its owner, a blank, its name. Owners whose lease has ended lose theirs first."""
+
+KEEP_PLACES: Final = _script("""
+local expiry = ARGV[#ARGV]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local groups = {}
+for i, taken in ipairs(KEYS) do
+  redis.call('ZADD', taken, now + expiry, ARGV[i])
+  groups[taken] = true
+end
+for taken in pairs(groups) do
+  redis.call('PEXPIREAT', taken, redis.call('ZRANGE', taken, -1, -1, 'WITHSCORES')[2])
+end
+""")
+"""A key and an argument for each place."""
+
+LEAVE_PLACES: Final = _script("""
+for i, taken in ipairs(KEYS) do
+  redis.call('ZREM', taken, ARGV[i])
+end
+""")
+"""A key and an argument for each place."""

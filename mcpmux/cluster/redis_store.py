@@ -16,6 +16,7 @@ Keys, after the prefix:
     {PREFIX}:ended         ids that may never come back, by when they ended
     PREFIX:session:{NAME}  owner and facts of a session
     PREFIX:events:{NAME}   its events
+    {PREFIX}:places:GROUP  places that are taken, by the millisecond in which they end
     {PREFIX.rate}:BUCKET   when the bucket is full, in seconds
 
 What is in braces decides where a Redis Cluster puts a key (its hash tag).
@@ -48,8 +49,22 @@ from coredis.exceptions import (
 )
 from coredis.retry import NoRetryPolicy
 
-from mcpmux.cluster.redis_script import APPEND, CLAIM, END, KEEP, LEAVE, MEMBERS, RENEW, SAVE, TAKE, Script
-from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Roll, StoreAway
+from mcpmux.cluster.redis_script import (
+    APPEND,
+    CLAIM,
+    END,
+    KEEP,
+    KEEP_PLACES,
+    LEAVE,
+    LEAVE_PLACES,
+    MEMBERS,
+    RENEW,
+    SAVE,
+    TAKE,
+    TAKE_PLACE,
+    Script,
+)
+from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Place, Roll, StoreAway
 from mcpmux.cluster.store_url import StoreUrl, Topology, parse_store_url
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
@@ -63,7 +78,7 @@ PAUSE: Final = 0.25  # seconds between attempts to open a client; soon enough, a
 CONNECTIONS: Final = 8  # to one server: commands share one, and while it is being opened others are
 CALLS: Final = 1000  # at once; with as many unanswered, one more would not be answered in time either
 FOLLOW_PERIOD: Final = 0.5  # seconds between questions to Sentinels where the primary is
-BATCH: Final = 500  # sessions that are kept in one go: a millisecond of the server
+BATCH: Final = 500  # sessions, or places, that are kept in one go: a millisecond of the server
 
 
 class _Opened(NamedTuple):
@@ -422,6 +437,27 @@ class RedisStore:
         answer = await self._ask_script(TAKE, keys, *times)
         return None if answer is None else (answer[0], float(answer[1]))
 
+    async def take_place(self, place: Place, most: int, seconds: float) -> bool:
+        keys = (self._place_key(place), self._member_keys[0])
+        return bool(await self._ask_script(TAKE_PLACE, keys, _text_of(place), most, _milliseconds(seconds)))
+
+    async def keep_places(self, places: Sequence[Place], seconds: float) -> None:
+        await self._ask(partial(self._run_on_places, KEEP_PLACES, places, _milliseconds(seconds)))
+
+    async def leave_places(self, places: Sequence[Place]) -> None:
+        await self._ask(partial(self._run_on_places, LEAVE_PLACES, places, 0))
+
+    async def _run_on_places(
+        self, script: Script, places: Sequence[Place], expiry: int, client: Client[bytes]
+    ) -> None:
+        for start in range(0, len(places), BATCH):
+            batch = places[start : start + BATCH]
+            keys, texts = [self._place_key(each) for each in batch], [_text_of(each) for each in batch]
+            await self._run_script(client, script, keys, [*texts, expiry])
+
+    def _place_key(self, place: Place) -> str:
+        return f"{{{self._prefix}}}:places:{place.group}"  # beside the leases, which a script asks for
+
     async def version(self) -> str:
         return await self._ask(self._read_version)
 
@@ -435,6 +471,10 @@ class RedisStore:
         """Those of a session and of its events."""
         tag = f"{{{_without_brace(name)}}}"
         return f"{self._prefix}:session:{tag}", f"{self._prefix}:events:{tag}"
+
+
+def _text_of(place: Place) -> str:
+    return f"{place.owner} {place.name}"
 
 
 def _without_brace(name: str) -> str:

@@ -74,7 +74,7 @@ class Replica(Node):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.herald.run, name="herald")
                 nursery.start_soon(self._keep_pools, name="connections to replicas")
-                await nursery.start(self.members.run, name="lease")
+                await nursery.start(super().run, name="member")
                 task_status.started()
         finally:
             self._client.close()

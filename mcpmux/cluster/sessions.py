@@ -7,7 +7,6 @@ has its own sessions again only by the same claim; those that another one has ta
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from mcpmux.cluster.events import EventWriter, StoredEvents
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.seal import ForeignSeal, Seal
 from mcpmux.cluster.store import Kept, Store, StoreAway
+from mcpmux.cluster.upkeep import KEPT_LONGER, Upkeep
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
@@ -33,7 +33,6 @@ from mcpmux.transports.inline import in_task
 log = structlog.get_logger()
 
 KIND = "session"
-KEPT_LONGER = 2.0  # times `session_idle`: its owner renews it twice in that
 CLAIMS_AT_ONCE = 64
 EPOCHS_SKIPPED = 4096  # at most, by one who takes a session over
 SETTING = "cluster.url"
@@ -68,7 +67,7 @@ class StoredSessions:
         self.taken_over = 0  # of replicas that had gone, so far
         self.events = EventWriter(store, seconds * KEPT_LONGER)
         self._ended: set[str] = set()  # names that are still in the store; bounded by the sessions there were
-        self._end = trio.Event()
+        self._upkeep = Upkeep(members, seconds, self._keep, self._remove_ended)
         self.on_loss: Callable[[str], None] = lambda _session_id: None
 
     def __len__(self) -> int:
@@ -164,7 +163,7 @@ class StoredSessions:
         """See SessionRecords."""
         if self._leave_out(session_id):
             self._ended.add(self.name_of(session_id))
-            self._end.set()
+            self._upkeep.remove_soon()
 
     def _leave_out(self, session_id: str) -> bool:
         self._keepers.pop(session_id, None)
@@ -179,23 +178,7 @@ class StoredSessions:
         """Keep sessions in the store for as long as they are here, and remove those that have ended."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.events.run, name="events to the store")
-            nursery.start_soon(self._keep_all, name="sessions in the store")
-
-    async def _keep_all(self) -> None:
-        keep_at = trio.current_time() + self._seconds / 2
-        while True:
-            with trio.move_on_at(keep_at):
-                await self._end.wait()
-            self._end = trio.Event()
-            try:
-                await self._remove_ended()
-                if trio.current_time() >= keep_at:
-                    await self._keep()
-                    keep_at = trio.current_time() + self._seconds / 2
-            except StoreAway as away:
-                log.debug("sessions are not renewed now", reason=str(away))
-                await self._members.changed(math.inf)
-                self._end.set()
+            nursery.start_soon(self._upkeep.run, name="sessions in the store")
 
     async def _remove_ended(self) -> None:
         while self._ended:

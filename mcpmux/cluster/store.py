@@ -62,6 +62,17 @@ class Bucket(NamedTuple):
     room: float
 
 
+class Place(NamedTuple):
+    """One of a group, of which only so many are taken at a time. `name`: its own in the group.
+
+    `owner`: an id; when that is not in force any more, the place is free. "": it does not depend on one.
+    """
+
+    group: str
+    name: str
+    owner: str = ""
+
+
 class Store(Protocol):
     """One engine. Every method raises StoreAway, and waits for no longer than the store's timeout.
 
@@ -112,6 +123,15 @@ class Store(Protocol):
         Returns None when they were taken, else the number of the bucket that has none for longest, from 0,
         and the seconds until it has one.
         """
+
+    async def take_place(self, place: Place, most: int, seconds: float) -> bool:
+        """Have a place, or go on having it, for so long. False when `most` others of its group are."""
+
+    async def keep_places(self, places: Sequence[Place], seconds: float) -> None:
+        """Have these places for so long from now on, however many are taken."""
+
+    async def leave_places(self, places: Sequence[Place]) -> None:
+        """These places are free again."""
 
     async def version(self) -> str:
         """What the store is, for people, such as "redis 7.0.15"."""

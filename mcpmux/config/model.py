@@ -147,7 +147,9 @@ class Handling:
     list_timeout: Seconds = 10.0
     """Time for the server's part of a merged list. A slower server is left out of the page."""
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 256
-    """Number of exchanges with the server at the same time. More of them wait, and clients take turns."""
+    """Number of exchanges with the server at the same time. More of them wait, and clients take turns.
+    Workers, and replicas of a cluster, have equal parts of it.
+    """
     max_waiting: Annotated[int, Whole(0, 1_000_000)] = 4096
     """Number of exchanges that may wait for the server. More are refused, first those of the client with
     the most.
@@ -263,6 +265,10 @@ class Limits:
     """Longest head (request line and header fields) of an HTTP message."""
     max_sessions: Annotated[int, Whole(1, 1_000_000)] = 1000
     """Number of legacy sessions that are open at the same time."""
+    max_sessions_per_principal: Annotated[int, Whole(1, 1_000_000)] | None = None
+    """Number of those of one principal. Clients without a name are one principal. Workers, and replicas of a
+    cluster, count together. Default: no limit.
+    """
     max_connections: Annotated[int, Whole(1, 1_000_000)] = 800
     """Number of open connections of one listener. Each takes a file descriptor."""
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 1024

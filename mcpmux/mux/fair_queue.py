@@ -2,6 +2,9 @@
 
 Rules
   * At most `slots` run. Nobody waits while a slot is free.
+  * One of several queues in front of the same upstream has its part of the slots and of the room, rounded up,
+    and one slot at least. When its part grows, whoever waits gets the new slots at once. When it shrinks,
+    what runs goes on and what waits stays, and a slot that is given back is nobody's until fewer run.
   * A slot that becomes free goes to the next client in turn, and there to what has waited longest: a client
     with a thousand in the queue gets as many turns as a client with one.
   * At most `room` wait. When it is full a client that has its share of it, or more, is refused. One that has
@@ -22,9 +25,10 @@ T = TypeVar("T", bound=Hashable)
 class FairQueue(Generic[T]):
     """The slots of one upstream and who waits for them."""
 
-    __slots__ = ("_ring", "room", "running", "slots", "waiting")
+    __slots__ = ("_ring", "_whole", "room", "running", "slots", "waiting")
 
     def __init__(self, slots: int, room: int) -> None:
+        self._whole = slots, room
         self.slots = slots
         self.room = room
         self.running = 0
@@ -62,9 +66,23 @@ class FairQueue(Generic[T]):
 
     def leave(self) -> T | None:
         """Give a slot back; whoever is returned has it now."""
-        if not self._ring:
+        if not self._ring or self.running > self.slots:
             self.running -= 1
             return None
+        return self._next()
+
+    def divide(self, parts: int) -> list[T]:
+        """This is one of so many queues from now on. Whoever is returned has a slot now."""
+        slots, room = self._whole
+        self.slots, self.room = max(1, -(-slots // parts)), -(-room // parts)
+        following = []
+        while self._ring and self.running < self.slots:
+            self.running += 1
+            following.append(self._next())
+        return following
+
+    def _next(self) -> T:
+        """Take out whoever is next in turn."""
         client, items = next(iter(self._ring.items()))
         item, _ = items.popitem(last=False)
         self.waiting -= 1

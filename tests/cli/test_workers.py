@@ -203,14 +203,16 @@ def modern(
     return answer_in(post(connection, message, path, **headers))
 
 
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"elicitation": {}},
+    "clientInfo": {"name": "t", "version": "1"},
+}
+
+
 def initialize(connection: HTTPConnection) -> str:
     """Open a legacy session: its id."""
-    client = {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {"elicitation": {}},
-        "clientInfo": {"name": "t", "version": "1"},
-    }
-    response = post(connection, {"id": 1, "method": "initialize", "params": client})
+    response = post(connection, {"id": 1, "method": "initialize", "params": INITIALIZE})
     assert "result" in answer_in(response)
     session = response.getheader(SESSION)
     assert session is not None
@@ -283,6 +285,32 @@ def test_a_session_is_served_over_any_connection(served: Served) -> None:
     assert served.count("initialized") == 1
     assert served.mux.stop() == 0, served.mux.stderr
     assert "Traceback" not in served.mux.stderr
+
+
+def test_workers_count_the_sessions_of_a_principal_together(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "[limits]\nmax_sessions_per_principal = 2\n")
+    with Running("serve", str(path), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        sessions = [initialize(served.connect()) for _ in range(2)]
+        assert sorted(map(worker_of, sessions)) == ["1", "2"]
+        assert [status_of_new(served) for _ in range(4)] == [429] * 4
+        before = served.workers()
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: len(set(served.workers()) - set(before)) == 1, "no new worker")
+        for session in sessions:  # they go on elsewhere, and are counted
+            assert int(text_of(answer_in(call(served.connect(), session)))) > 0
+        assert [status_of_new(served) for _ in range(4)] == [429] * 4
+        connection = served.connect()
+        connection.request("DELETE", "/mcp", headers={SESSION: sessions[0]})
+        assert connection.getresponse().status == 204
+        wait_until(lambda: status_of_new(served) == 200, "no room")
+        assert status_of_new(served) == 429
+        assert mux.stop() == 0, mux.stderr
+
+
+def status_of_new(served: Served) -> int:
+    """What a client is told that wants a session."""
+    return post(served.connect(), {"id": 1, "method": "initialize", "params": INITIALIZE}).status
 
 
 def test_changes_reach_clients_of_both_workers(served: Served) -> None:

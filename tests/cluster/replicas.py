@@ -119,6 +119,8 @@ class Replicas:
         key: str = KEY,
         rate: tuple[RateLimit, ...] = (),
         auth: Auth | None = None,
+        idle: float = 30.0,
+        most_sessions: int | None = None,
         task_status: Any = trio.TASK_STATUS_IGNORED,
         **settings: Any,
     ) -> None:
@@ -127,7 +129,7 @@ class Replicas:
             merging=Merging(cursor_key=Secret(key)),
             caching=caching or Caching(),
             auth=auth or Auth(),
-            limits=Limits(session_idle=30.0, rate=rate),
+            limits=Limits(session_idle=idle, rate=rate, max_sessions_per_principal=most_sessions),
             views={"some": View(include=(Selector(upstream="docs"),))},
             cluster=Cluster(url=Secret("redis://unused"), replica=name, lease=LEASE),
         )
@@ -142,6 +144,7 @@ class Replicas:
                 opened = app.open_mux(config, world.open_channel, marks=marks, generations=generations)
                 mux = world.mux = await stack.enter_async_context(opened)
                 node.attach(mux.service, mux.hub, mux.rates)
+                node.members.on_members = mux.share
                 nursery = await stack.enter_async_context(trio.open_nursery())
                 await node.join()
                 gate = await make_gate(config)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.redis_store import open_redis_store
-from mcpmux.cluster.store import Bucket, Kept, Member, Store
+from mcpmux.cluster.store import Bucket, Kept, Member, Place, Store
 from mcpmux.config import Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.config.model import RateLimit
@@ -407,6 +407,120 @@ async def test_both_decide_alike(store):
             assert math.isclose(refused[1], exceeded.seconds, abs_tol=MOST_SECONDS)
 
 
+# Places
+
+
+def place(name: str, group: str = "g", owner: str = "") -> Place:
+    return Place(group, name, owner)
+
+
+async def test_no_more_places_are_taken_than_there_are(store, other):
+    assert await store.take_place(place("1"), 2, LONG)
+    assert await other.take_place(place("2"), 2, LONG)
+    for _ in range(3):
+        assert not await other.take_place(place("3"), 2, LONG)
+    assert await store.take_place(place("3", "another group"), 2, LONG)
+    assert await store.take_place(place("3"), 3, LONG)
+
+
+async def test_a_place_is_taken_once_however_often_it_is_asked_for(store, other):
+    for each in (store, other, store):
+        assert await each.take_place(place("1"), 2, LONG)
+    assert await store.take_place(place("2"), 2, LONG)
+    assert await store.take_place(place("1"), 2, LONG)
+    assert not await store.take_place(place("3"), 2, LONG)
+
+
+async def test_a_place_that_is_left_is_free(store, other):
+    await store.take_place(place("1"), 2, LONG)
+    await store.take_place(place("2"), 2, LONG)
+    await other.leave_places([place("1"), place("never taken"), place("1", "no such group")])
+    assert await store.take_place(place("3"), 2, LONG)
+    assert not await store.take_place(place("1"), 2, LONG)
+    await store.leave_places([place("2"), place("3")])
+    await store.leave_places([])
+    assert await store.take_place(place("1"), 1, LONG)
+
+
+async def test_a_place_that_is_not_kept_ends(engine, store):
+    await store.take_place(place("kept"), 2, SHORT)
+    await store.take_place(place("left"), 2, SHORT)
+    await store.keep_places([place("kept")], LONG)
+    await engine.wait_until(lambda: store.take_place(place("new"), 2, LONG))
+    assert not await store.take_place(place("left"), 2, LONG)
+    await store.keep_places([], LONG)
+
+
+async def test_a_place_that_ends_early_lets_the_others_of_its_group_be(engine, store):
+    await store.take_place(place("long"), 2, LONG)
+    await store.take_place(place("short"), 2, SHORT)
+    await engine.wait_until(lambda: store.take_place(place("new"), 2, SHORT))
+    await store.keep_places([place("new")], SHORT)
+    await engine.wait_until(lambda: store.take_place(place("newer"), 2, LONG))
+    assert not await store.take_place(place("too many"), 2, LONG)
+
+
+async def test_places_are_kept_even_if_they_are_too_many(store):
+    await store.take_place(place("1"), 1, LONG)
+    await store.keep_places([place("2"), place("3"), place("x", "another group")], LONG)
+    assert not await store.take_place(place("4"), 3, LONG)
+    await store.leave_places([place("1")])
+    assert await store.take_place(place("4"), 3, LONG)
+    assert not await store.take_place(place("y", "another group"), 1, LONG)
+
+
+async def test_very_many_places_are_kept_and_left_at_once(store):
+    many = [place(f"{number}", f"group {number % 7}") for number in range(1234)]
+    await store.keep_places(many, LONG)
+    assert not await store.take_place(place("new", "group 0"), 177, LONG)
+    await store.leave_places(many)
+    assert await store.take_place(place("new", "group 0"), 1, LONG)
+
+
+async def test_a_place_is_free_when_its_owner_is_not_in_force_any_more(engine, store, other):
+    await store.renew("a", b"", SHORT, joining=True)
+    await store.renew("b", b"", LONG, joining=True)
+    await store.renew("c", b"", LONG, joining=True)
+    for each in (place("1", owner="a"), place("2", owner="b"), place("3", owner="c"), place("4")):
+        assert await store.take_place(each, 4, LONG)
+    await engine.wait_for_end("a")
+    assert await other.take_place(place("5", owner="b"), 4, LONG)
+    assert not await other.take_place(place("6", owner="b"), 4, LONG)
+    await store.leave("c")
+    assert await other.take_place(place("6", owner="b"), 4, LONG)
+    assert not await other.take_place(place("7"), 4, LONG)
+
+
+async def test_nobody_has_to_notice_that_the_lease_of_an_owner_has_ended(engine, store):
+    await store.renew("a", b"", SHORT, joining=True)
+    await store.take_place(place("1", owner="a"), 1, LONG)
+    await engine.wait_until(lambda: store.take_place(place("2"), 1, LONG))
+
+
+@pytest.mark.parametrize("name", ["{", "}", "*", "ünï côde", "a b\r\nc", ""])
+async def test_any_text_is_the_name_of_a_place_and_of_a_group(store, name):
+    assert await store.take_place(place(name, name), 1, LONG)
+    assert not await store.take_place(place("other", name), 1, LONG)
+    assert await store.take_place(place("other", f"{name}x"), 1, LONG)
+    await store.keep_places([place(name, name)], LONG)
+    await store.leave_places([place(name, name)])
+    assert await store.take_place(place("other", name), 1, LONG)
+
+
+async def test_of_many_who_want_the_last_place_at_once_exactly_one_has_it(store, other):
+    await store.take_place(place("1"), 2, LONG)
+    taken = []
+
+    async def take(number: int) -> None:
+        if await (store, other)[number % 2].take_place(place(f"new {number}"), 2, LONG):
+            taken.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            nursery.start_soon(take, number)
+    assert len(taken) == 1
+
+
 async def test_a_store_tells_what_it_is(store):
     assert await store.version()
     assert store.away is None
@@ -423,6 +537,8 @@ def test_memory_forgets_what_nobody_keeps():
         answer_of(store.save(f"s{number}", Kept("a", b""), 10))
         answer_of(store.append(f"s{number}", [b"event"], 9, 10))
         answer_of(store.take([Bucket(f"b{number}", 1.0, 9.0)]))
-    tables = (store._sessions, store._events, store._full_at)
+        answer_of(store.take_place(place("p", f"g{number}"), 9, 10))
+        answer_of(store.take_place(place(f"p{number}"), 50, 10))
+    tables = (store._sessions, store._events, store._full_at, store._places, store._places.get("g", 0.0))
     assert max(map(len, tables)) < 100
     assert "sessions" in repr(store)

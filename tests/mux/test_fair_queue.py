@@ -76,6 +76,38 @@ def test_withdrawn_gets_no_turn_and_says_so_once():
     assert turns(queue) == [("a", 2), ("b", 1)]
 
 
+def test_part_that_grows_is_given_to_who_waits_at_once_and_in_turn():
+    queue = filled(6, 12, [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
+    assert queue.divide(3) == []
+    assert [queue.leave() for _ in range(4)] == [None] * 4  # two run, which is its part now
+    assert queue.divide(2) == [("a", 1)]
+    assert queue.divide(1) == [("b", 1), ("c", 1), ("a", 2)]
+    assert (queue.running, queue.waiting, queue.enter()) == (6, 0, False)
+
+
+def test_part_that_shrinks_cuts_off_nothing_that_runs_or_waits():
+    waiting = [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+    queue = filled(4, 4, waiting)
+    assert queue.divide(4) == []
+    assert (queue.slots, queue.room, queue.running, queue.waiting) == (1, 1, 4, 4)
+    assert not queue.enter()
+    assert queue.enqueue("a", ("a", 3)) == ("a", 3)
+    assert [queue.leave() for _ in range(4)] == [None, None, None, ("a", 1)]
+    assert turns(queue) == [("b", 1), ("a", 2), ("b", 2)]
+
+
+@given(slots=st.integers(1, 100), room=st.integers(0, 100), parts=st.integers(1, 40))
+def test_parts_are_the_whole_and_less_than_one_more_each(slots, room, parts):
+    queue = FairQueue(slots, room)
+    queue.divide(7)
+    assert queue.divide(parts) == []
+    assert queue.slots >= 1
+    assert slots <= queue.slots * parts < slots + parts
+    assert room <= queue.room * parts < room + parts
+    queue.divide(1)
+    assert (queue.slots, queue.room) == (slots, room)
+
+
 @pytest.mark.parametrize("flood", [100, 10_000])
 def test_flood_does_not_delay_another_client(flood):
     """Ten of b are served within twenty turns, whatever a has before them."""
@@ -109,6 +141,7 @@ class Machine(RuleBasedStateMachine):
         self.queue = FairQueue(slots, room)
         self.waiting = []
         self.running = 0
+        self.most_running, self.most_waiting = slots, room  # more was let in by a larger part of before
         self.passed_over = Counter()
         self.number = 0
 
@@ -131,12 +164,12 @@ class Machine(RuleBasedStateMachine):
         if displaced is None:
             assert len(self.waiting) < self.queue.room
         elif displaced == item:
-            assert len(self.waiting) == self.queue.room
+            assert len(self.waiting) >= self.queue.room
             most = max((len(self.of(each)) for each in clients), default=0)
             assert had >= share or most <= had + 1
             return
         else:
-            assert len(self.waiting) == self.queue.room
+            assert len(self.waiting) >= self.queue.room
             assert displaced == self.of(displaced[0])[-1]
             assert len(self.of(displaced[0])) > had + 1
             self.waiting.remove(displaced)
@@ -145,11 +178,16 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule()
     def finish(self):
+        before = self.running
         following = self.queue.leave()
         if following is None:
-            assert not self.waiting
+            assert not self.waiting or before > self.queue.slots
             self.running -= 1
             return
+        assert before <= self.queue.slots
+        self.gets_a_turn(following)
+
+    def gets_a_turn(self, following):
         client = following[0]
         assert following == self.of(client)[0]
         self.waiting.remove(following)
@@ -157,6 +195,15 @@ class Machine(RuleBasedStateMachine):
         self.passed_over = Counter({each: self.passed_over[each] + 1 for each in others})
         # Whoever waits is passed over at most once by each of the others.
         assert all(count < len(CLIENTS) for count in self.passed_over.values())
+
+    @rule(parts=st.integers(1, 4))
+    def share(self, parts):
+        for following in self.queue.divide(parts):
+            self.running += 1
+            assert self.running <= self.queue.slots
+            self.gets_a_turn(following)
+        self.most_running = max(self.running, self.queue.slots)
+        self.most_waiting = max(len(self.waiting), self.queue.room)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -171,9 +218,11 @@ class Machine(RuleBasedStateMachine):
     def bounded_and_busy(self):
         if not hasattr(self, "queue"):
             return
-        assert self.queue.running == self.running <= self.queue.slots
-        assert self.queue.waiting == len(self.waiting) <= self.queue.room
-        assert not self.waiting or self.running == self.queue.slots
+        assert self.queue.running == self.running <= self.most_running
+        assert self.queue.waiting == len(self.waiting) <= self.most_waiting
+        self.most_running = max(self.running, self.queue.slots)  # there is no way back above the part
+        self.most_waiting = max(len(self.waiting), self.queue.room)
+        assert not self.waiting or self.running >= self.queue.slots
 
 
 TestMachine = Machine.TestCase

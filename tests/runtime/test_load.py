@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.config import Limits
+from mcpmux.config import Http, Limits, Stdio, Unix
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
@@ -24,6 +24,7 @@ from tests.runtime.world import World, open_world
 
 SLOW = "vendor/slow"
 SECONDS = 1.0  # that the server works on one request
+SHARED = Http(url="http://slow.example/mcp")  # by all replicas
 
 
 class SlowServer(ScriptedServer):
@@ -126,6 +127,35 @@ async def test_newcomer_gets_its_share_of_a_full_queue(autojump_clock):
             nursery.start_soon(modest.flood, 5)
         assert (modest.done, modest.refusals) == (5, [])
         assert greedy.done == 6  # one that ran, and five that were not displaced
+
+
+async def test_more_members_leave_less_for_each_and_cut_off_nothing(autojump_clock):
+    server = SlowServer()
+    async with one_upstream(server, max_in_flight=4, target=SHARED) as world:
+        asker = Asker(world.client())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asker.flood, 12)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (server.now, limiter_of(world).waiting) == (4, 8)
+            world.mux.share(3)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (server.now, limiter_of(world).waiting) == (4, 8)
+            await trio.sleep(SECONDS * 1.5)
+            assert (server.now, limiter_of(world).waiting) == (2, 6)
+            world.mux.share(1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (server.now, limiter_of(world).waiting) == (4, 4)
+        assert (asker.done, asker.refusals) == (12, [])
+        world.mux.share(2)
+        world.mux.restart("slow")  # and so it is for a session that comes later
+        assert limiter_of(world).slots == 2
+
+
+@pytest.mark.parametrize("target", [Stdio("unused"), Unix("/unused")])
+async def test_what_is_this_replicas_alone_keeps_its_whole_limit(target):
+    async with one_upstream(SlowServer(), max_in_flight=4, target=target) as world:
+        world.mux.share(3)
+        assert limiter_of(world).slots == 4
 
 
 async def test_who_waits_longer_than_the_deadline_hears_busy(autojump_clock):

@@ -114,8 +114,9 @@ async def open_site(
     idle: float = 300,
     stall: float = 60,
     in_flight: int = 1024,
+    **settings: Any,
 ) -> AsyncIterator[Site]:
-    async with open_world(servers or {"docs": docs(), "more": docs()}) as world:
+    async with open_world(servers or {"docs": docs(), "more": docs()}, **settings) as world:
         sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
         url = f"http://127.0.0.1:{sockets[0].socket.getsockname()[1]}/sse"
         sessions = Limits(

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from mcpmux import app
-from mcpmux.config import AccessRule, Caching, Config, Merging, Stdio, Upstream
+from mcpmux.config import AccessRule, Caching, Config, Limits, Merging, Stdio, Upstream
 from mcpmux.config.views import View
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
@@ -75,6 +75,7 @@ async def open_world(
     access: tuple[AccessRule, ...] = (),
     views: Mapping[str, View] = MappingProxyType({}),
     caching: Caching | None = None,
+    limits: Limits | None = None,
     **watching: Any,
 ) -> AsyncIterator[World]:
     """mcpmux in front of `servers`, in that order. `settings`: name → settings of its upstream.
@@ -88,6 +89,7 @@ async def open_world(
         access=access,
         views=views,
         caching=caching or Caching(),
+        limits=limits or Limits(),
     )
     async with (
         app.open_mux(config, world.open_channel, **watching) as world.mux,

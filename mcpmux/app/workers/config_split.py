@@ -73,10 +73,11 @@ def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]
 def shared_config(config: Config, upstream: Upstream) -> Config:
     """The configuration of the mux in front of one shared upstream, which passes it on untouched.
 
-    Workers know who their clients are, what they are shown and what may be cached, so this mux asks nobody,
-    shows everything as it is and caches nothing.
+    Workers know who their clients are, what they are shown, how much they may ask and what may be cached, so
+    this mux asks nobody, shows everything as it is, counts nothing and caches nothing.
     """
-    limits = attrs.evolve(config.limits, max_in_flight=upstream.max_in_flight + upstream.max_waiting)
+    in_flight = upstream.max_in_flight + upstream.max_waiting
+    limits = attrs.evolve(config.limits, max_in_flight=in_flight, rate=())
     return Config(
         upstreams=(attrs.evolve(upstream, prefix="", caching=False, tools=ToolSelection(), overrides=()),),
         listeners=Listeners(),

@@ -26,6 +26,7 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.runtime.downstreams.service import Session
 from mcpmux.runtime.downstreams.stream_clients import StreamClients
+from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.tap import Tap
 from mcpmux.runtime.upstreams.upstream import Upstream as Server
 from mcpmux.transports.stream import open_unix_listener, serve_streams
@@ -107,6 +108,7 @@ class _Service:
     """What workers are served: calls of no client in particular, and errors while the server is down."""
 
     tap: Tap | None = None
+    session_counter = SessionCounter()
 
     def __init__(self, mux: Mux, server: Server) -> None:
         self._service = mux.service

@@ -149,6 +149,7 @@ class HttpEndpoint:
         self._gate = gate
         self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
+        self._counter = service.session_counter
         self._path = listener.path
         self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
         self._limits = limits
@@ -186,6 +187,7 @@ class HttpEndpoint:
                 self._end(session_id, "session of nobody ended" if orphaned else "idle session ended")
 
     def _end(self, session_id: str, event: str, **facts: str) -> None:
+        self._counter.end(session_id)
         if self._records is not None:
             self._records.forget(session_id)
         self.sessions.pop(session_id).close()
@@ -194,6 +196,7 @@ class HttpEndpoint:
     def lose(self, session_id: str) -> None:
         """A session is another process's from now on."""
         if (session := self.sessions.pop(session_id, None)) is not None:
+            self._counter.lose(session_id)
             session.close()
 
     def _is_full(self) -> bool:
@@ -323,6 +326,7 @@ class HttpEndpoint:
                 recovered = await records.recover(session_id, principal)
                 recovery.trouble = None
                 if recovered is not None:
+                    self._counter.go_on(session_id, principal)
                     self._hold(session_id, recovered.session).go_on(recovered)
                     revision = recovered.session.revision
                     log.info("session taken over", revision=revision, sessions=len(self.sessions))
@@ -446,23 +450,13 @@ class HttpEndpoint:
         return result
 
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
+        session_id, lasting = self._new_id(), self._records is not None
         try:
-            if self._is_full() and not self._make_room(request.principal):
-                raise Busy(f"{self._limits.max_sessions} sessions are open; end one", "limits.max_sessions")
-            session, result = await self._service.initialize(message, request.principal)
+            await self._counter.begin(session_id, request.principal, lasting=lasting)
+            session, result = await self._open(session_id, message, request.principal)
         except RpcError as refusal:
             await _fail(message, reply, refusal)
             return
-        session_id = self._marks.current + secrets.token_urlsafe(SESSION_BYTES)
-        if self._records is not None:
-            try:
-                await self._records.begin(session_id, session)
-            except BaseException as error:
-                session.close()
-                if not isinstance(error, RpcError):
-                    raise
-                await _fail(message, reply, error)
-                return
         opened = self._hold(session_id, session)
         if isinstance(reply.tap, WatchedReply):
             opened.watch = reply.tap.watch
@@ -470,6 +464,25 @@ class HttpEndpoint:
             self._legs.pop(request.peer, None)  # the next leg there is a new one
         log.info("session opened", revision=session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
+
+    async def _open(self, session_id: str, message: Request, principal: Principal) -> tuple[Session, Fields]:
+        """A session that is counted already, and the answer to its client. Raises RpcError."""
+        session: Session | None = None
+        try:
+            if self._is_full() and not self._make_room(principal):
+                raise Busy(f"{self._limits.max_sessions} sessions are open; end one", "limits.max_sessions")
+            session, result = await self._service.initialize(message, principal)
+            if self._records is not None:
+                await self._records.begin(session_id, session)
+        except BaseException:
+            if session is not None:
+                session.close()
+            self._counter.end(session_id)
+            raise
+        return session, result
+
+    def _new_id(self) -> str:
+        return self._marks.current + secrets.token_urlsafe(SESSION_BYTES)
 
     async def _take_other(self, message: Message, request: HttpRequest, reply: HttpReply) -> None:
         if SESSION_HEADER in request.headers:
@@ -538,11 +551,20 @@ class HttpEndpoint:
             await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
 
     async def _open_stream(self, principal: Principal, reply: HttpReply) -> None:
-        if self._is_full():
-            error = Busy("too many sessions are open; end one", "limits.max_sessions")
+        session_id = self._new_id()
+        try:
+            if self._is_full():
+                raise Busy("too many sessions are open; end one", "limits.max_sessions")
+            await self._counter.begin(session_id, principal)
+        except Busy as error:
             await reply.send(error.status, headers_of(error), encode_error(None, error))
             return
-        session_id = self._marks.current + secrets.token_urlsafe(SESSION_BYTES)
+        try:
+            await self._serve_stream(session_id, principal, reply)
+        finally:
+            self._counter.end(session_id)
+
+    async def _serve_stream(self, session_id: str, principal: Principal, reply: HttpReply) -> None:
         with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
             view, _, narrowing = principal.view.partition(NARROWED)
             query = f"{narrowing}&" if narrowing else ""

@@ -58,6 +58,7 @@ from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_answer import HttpNotify
 from mcpmux.runtime.notification_hub import EVERYTHING, SUBSCRIPTION_LIMIT, NotificationHub
 from mcpmux.runtime.router import Router
+from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
 from mcpmux.runtime.tap import ORIGIN, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
@@ -95,6 +96,7 @@ class Service(Protocol):
     """Serves modern calls, and opens legacy sessions. MuxService says what each does."""
 
     tap: Tap | None
+    session_counter: SessionCounter
 
     def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]: ...
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]: ...
@@ -106,9 +108,12 @@ class Service(Protocol):
 class MuxService:
     """What mcpmux offers to clients: modern calls, and legacy sessions."""
 
-    def __init__(self, router: Router, hub: NotificationHub, tap: Tap | None) -> None:
-        """`tap` watches what clients do."""
+    def __init__(
+        self, router: Router, hub: NotificationHub, tap: Tap | None, session_counter: SessionCounter
+    ) -> None:
+        """`tap` watches what clients do. `session_counter`: whoever opens a session has it counted first."""
         self.tap = tap
+        self.session_counter = session_counter
         self.router = router
         self.hub = hub
 

@@ -6,8 +6,10 @@ Both may be used on the same stream. Source: "Versioning and Compatibility" (dua
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 DEFAULT_LIMITS = Limits()
+ID_BYTES = 16  # of randomness in what a stream is counted by
 LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
 
 
@@ -47,10 +50,12 @@ class DuplexClient:
     _stall: float
     _principal: Principal
     _gate: Gate | None
+    _is_counted: bool
     watch: Watch | None = None
     channel: DuplexChannel = field(init=False)
     nursery: trio.Nursery = field(init=False)
     _session: Session | None = field(default=None, init=False)
+    _id: str = field(default_factory=partial(secrets.token_hex, ID_BYTES), init=False)
     _listens: set[trio.CancelScope] = field(default_factory=set, init=False)
 
     def answer(self, request: Request, notify: Notify) -> Awaitable[Fields]:
@@ -77,6 +82,8 @@ class DuplexClient:
         return self._service.answer(request.id, call, notify)
 
     async def _initialize(self, request: Request) -> Fields:
+        if self._is_counted:  # until the stream ends
+            await self._service.session_counter.begin(self._id, self._principal)
         session, result = await self._service.initialize(request, self._principal)
         if self._session is not None:  # while this one waited for the upstreams
             session.close()
@@ -128,6 +135,8 @@ class DuplexClient:
         """The client has gone: nothing of its interest stays behind."""
         if self._session is not None:
             self._session.close()
+        if self._is_counted:
+            self._service.session_counter.end(self._id)
         self._service.leave(self)
         if self.watch is not None:
             self.watch.tap.gone(self.watch.leg)
@@ -153,14 +162,16 @@ async def serve_messages(
     gate: Gate | None = None,
     stopping: trio.Event | None = None,
     linger: float = LINGER_SECONDS,
+    is_counted: bool = False,
 ) -> None:
     """Serve one client until its stream ends, or until it has read nothing for too long.
 
     `principal`: who the client is; `gate` knows which scopes a method needs. Once `stopping` is set, what it
     has asked is answered and what it asks is refused. `linger`: seconds for what it asked before its stream
-    ended. `messages` stays open.
+    ended. `is_counted`: a session of it is one of its principal's, of which there may be too many. `messages`
+    stays open.
     """
-    client = DuplexClient(service, limits.client_stall, principal, gate)
+    client = DuplexClient(service, limits.client_stall, principal, gate, is_counted)
     if service.tap is not None:
         client.watch = Watch(service.tap, service.tap.client(transport))
         messages = tapped(messages, client.watch)

@@ -120,9 +120,8 @@ class StreamClients:
     async def _serve_messages(
         self, messages: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS
     ) -> None:
-        await serve_messages(
-            messages, self.service, self.limits, transport, principal, self.gate, self.stopping, linger
-        )
+        client = transport, principal, self.gate, self.stopping, linger
+        await serve_messages(messages, self.service, self.limits, *client, is_counted=True)
 
 
 async def _holder_of(stream: Stream) -> str:

@@ -67,6 +67,9 @@ def era_session_key(name: str) -> str:
     return f"{name}@legacy"  # no upstream can have this name
 
 
+PRIVATE: Final = "#"  # in the key of a private session, and in the name of no upstream
+
+
 class Addressee:
     """The client that is meant by what one server asks outside of any call, as that server sees it."""
 
@@ -205,7 +208,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
             if name not in sessions:
                 eras = Eras.LEGACY_FIRST if call.legacy and mirrors(shared.config) else Eras.MODERN_FIRST
                 offers = call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT)
-                private = self._make(name, f"{name}#{next(self._numbers)}", offers, eras)
+                private = self._make(name, f"{name}{PRIVATE}{next(self._numbers)}", offers, eras)
                 sessions[name] = self._start(private)
             return sessions[name]
         return self._for_legacy(shared) if call.legacy else shared

@@ -94,6 +94,11 @@ class Limiter(FairQueue[trio.Event]):
             self._refused.discard(turn)
         return True
 
+    def become_one_of(self, replicas: int) -> None:
+        """So many replicas have an equal part of the limits of this upstream from now on."""
+        for following in self.divide(replicas):
+            following.set()
+
     def busy(self) -> Busy:
         sentence = f"upstream {self._upstream!r} works on {self.running} exchanges and {self.waiting} wait"
         return Busy(sentence, f"upstreams.{self._upstream}.max_waiting", upstream=self._upstream)

@@ -62,6 +62,7 @@ from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.service import Ask, Filter, read_filter
+from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.reading.dialogue import (
     METADATA,
@@ -190,6 +191,7 @@ class Mock:
     _latency: bool
     _closing: trio.Event = field(factory=trio.Event)
     tap: Tap | None = None
+    session_counter: SessionCounter = field(factory=SessionCounter)
 
     def close(self) -> None:
         self._closing.set()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcpmux.app.workers.channel import encode_message
 from mcpmux.app.workers.config_split import divide, is_shared, shared_config, worker_config
 from mcpmux.config import Audit, Config, Http, Limits, Secret, Stdio, Unix, Upstream
-from mcpmux.config.model import ToolSelection
+from mcpmux.config.model import RateLimit, ToolSelection
 from mcpmux.config.views import Override, Parameter, View, ViewOverride
 from mcpmux.traffic.audit.chain import CHAIN_FOLDER
 
@@ -99,10 +99,12 @@ def test_the_same_configuration_makes_the_same_share(worker: int):
 
 def test_a_shared_upstream_passes_its_server_on_untouched_and_asks_nobody_who_they_are():
     said = attrs.evolve(SHARED, overrides=(Override(name="x", rename="y"),), tools=ToolSelection(("x",)))
-    whole = shared_config(config(), said)
+    limits = Limits(rate=(RateLimit(requests=1),))
+    whole = shared_config(config(limits=limits), said)
     (upstream,) = whole.upstreams
     assert (upstream.prefix, upstream.target, upstream.caching) == ("", SHARED.target, False)
     assert (upstream.tools, upstream.overrides) == (ToolSelection(), ())  # workers see to it
+    assert not whole.limits.rate
     assert not whole.access
     assert not whole.auth.asks_tokens
     assert not whole.listeners.http
