@@ -184,7 +184,7 @@ class NotificationHub:
     @property
     def listening(self) -> int:
         """How many clients listen."""
-        return len(self._listeners)
+        return sum(not outbox.is_replica for outbox in self._listeners)
 
     def join(
         self,
@@ -196,10 +196,19 @@ class NotificationHub:
     ) -> ClientOutbox:
         """An outbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
         outbox = ClientOutbox(kinds, principal, is_granted=is_granted, client=client)
+        self._add(outbox)
+        return outbox
+
+    def join_replica(self) -> ClientOutbox:
+        """An outbox for another replica, which asks here for all its clients. `leave` must follow."""
+        outbox = ClientOutbox(frozenset(), is_replica=True)
+        self._add(outbox)
+        return outbox
+
+    def _add(self, outbox: ClientOutbox) -> None:
         self._listeners.add(outbox)
         if self._closed:
             outbox.close()
-        return outbox
 
     def greet(self, outbox: ClientOutbox) -> None:
         """A listen has begun, and its client knows what it will hear of. See `others_lost`."""
@@ -244,7 +253,7 @@ class NotificationHub:
         False when it does so already. Raises RpcError when it listens to more than anybody needs.
         """
         held = self.subscriptions.count(outbox)
-        if held >= SUBSCRIPTION_LIMIT:
+        if held >= SUBSCRIPTION_LIMIT and not outbox.is_replica:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
         if self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw):
             self._on_wanted(upstream)
@@ -358,6 +367,8 @@ class NotificationHub:
                 outbox.put(event_of(uri, said_raw), event_of(subscribed, said_raw))
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
+        if outbox.is_replica:
+            return True
         return self._access.may(outbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
 
     def rules_changed(self, names: Collection[str], views: Collection[str]) -> None:

@@ -139,9 +139,11 @@ class Replicas:
                 scope = stack.enter_context(trio.CancelScope())
                 node = await stack.enter_async_context(open_replica(config, line))  # type: ignore[arg-type]
                 marks, generations = node.members.marks, node.herald.generations
-                opened = app.open_mux(config, world.open_channel, marks=marks, generations=generations)
+                shared = {"marks": marks, "generations": generations, "replicas": node.listens}
+                opened = app.open_mux(config, world.open_channel, **shared)
                 mux = world.mux = await stack.enter_async_context(opened)
                 node.attach(mux.service, mux.hub, mux.rates)
+                node.listens.attach(mux.hub, mux.upstreams)
                 nursery = await stack.enter_async_context(trio.open_nursery())
                 await node.join()
                 gate = await make_gate(config)

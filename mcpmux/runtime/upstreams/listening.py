@@ -91,8 +91,7 @@ class Listening:
         withdrawn = self._wishes.withdrawn
         with trio.move_on_after(REASK_SECONDS if withdrawn or self.is_deaf else math.inf):
             await self._wishes.poked(turn)
-        for uri in withdrawn:
-            self._wishes.refused.pop(uri, None)
+        self._wishes.ask_again(withdrawn)
         await trio.sleep(GATHER_SECONDS)
 
     async def _keep_listening(

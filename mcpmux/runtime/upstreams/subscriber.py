@@ -4,18 +4,20 @@ What has been asked is what was asked on this very connection, so that a reconne
 has been asked yet. Whoever was subscribed before the connection was (re)made hears one catch-up update,
 because a change may have passed in between.
 
-A legacy upstream is asked by `subscribing`, a modern one by `listening`.
+A legacy upstream is asked by `subscribing`, a modern one by `listening`. In a cluster one replica asks for
+all, and the others listen there, see `shared_listening`; each asks by itself when that one does not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import trio
 
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.runtime.upstreams.listening import Listening, OnLists
+from mcpmux.runtime.upstreams.shared_listening import SharedListening
 from mcpmux.runtime.upstreams.subscribing import Subscribing
 from mcpmux.runtime.upstreams.wishes import Wishes
 
@@ -33,13 +35,15 @@ class Subscriber:
         whose: Callable[[str], object],
         tell_update: Callable[[str], None],
         tell_lists: OnLists,
+        share: Callable[[Wishes], SharedListening] | None = None,
     ) -> None:
         """`whose`: a client that wants to hear of a URI, and is asked what the upstream wants to know.
 
         `tell_update` says that a resource of it may have changed, `tell_lists` that its lists of these
-        capabilities may have.
+        capabilities may have. `share` makes what asks another replica, if this is for several together.
         """
         self._wishes = Wishes(wanted, tell_update)
+        self._sharing = share(self._wishes) if share is not None else None
         self._whose = whose
         self._tell_lists = tell_lists
         self.on_lists: OnLists = lambda _lists: None
@@ -66,6 +70,13 @@ class Subscriber:
         """
         return await self._wishes.ensure(uri, seconds)
 
+    async def ensure_all(self, uris: Collection[str], seconds: float) -> frozenset[str]:
+        """Wait until the upstream has agreed or refused to tell about each of `uris`, for so long at most.
+
+        Returns those that it has agreed to.
+        """
+        return await self._wishes.ensure_all(uris, seconds)
+
     def take_over(self, uris: frozenset[str]) -> None:
         """Whoever told of changes of `uris` so far has gone: they are wanted of this session now."""
         self._wishes.miss(uris)
@@ -89,21 +100,31 @@ class Subscriber:
         self, connection: Connection, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Follow the wishes until cancelled."""
-        wishes = self._wishes
+        wishes, sharing = self._wishes, self._sharing
         wishes.refused.clear()
         self.settled = trio.Event()
         try:
-            if is_modern(connection.facts.revision):
-                self._listening = Listening(
-                    connection, wishes, self.settled, self._tell_lists, lambda lists: self.on_lists(lists)
-                )
-                task_status.started()
-                await self._listening.follow()
+            if sharing is None:
+                await self._follow(connection, task_status)
             else:
-                self._listening = None
-                self.settled.set()
-                task_status.started()
-                await Subscribing(connection, wishes, self._whose).follow()
+                sharing.begin()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(sharing.run)
+                    await self._follow(connection, task_status)
         finally:
             for held in (wishes.direct, wishes.shared):
                 wishes.lose(list(held), held)
+
+    async def _follow(self, connection: Connection, task_status: trio.TaskStatus[None]) -> None:
+        """Ask the upstream itself for what is not expected of another replica."""
+        if is_modern(connection.facts.revision):
+            self._listening = Listening(
+                connection, self._wishes, self.settled, self._tell_lists, lambda lists: self.on_lists(lists)
+            )
+            task_status.started()
+            await self._listening.follow()
+        else:
+            self._listening = None
+            self.settled.set()
+            task_status.started()
+            await Subscribing(connection, self._wishes, self._whose).follow()

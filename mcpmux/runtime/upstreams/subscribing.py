@@ -52,8 +52,7 @@ class Subscribing:
                 withdrawn = wishes.withdrawn
                 with trio.move_on_after(REASK_SECONDS if withdrawn else math.inf):
                     await wishes.poked(turn)
-                for uri in withdrawn:
-                    wishes.refused.pop(uri, None)
+                wishes.ask_again(withdrawn)
                 await trio.sleep(GATHER_SECONDS)
 
     async def _align(self, uri: str) -> None:

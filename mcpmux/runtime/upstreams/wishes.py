@@ -97,6 +97,12 @@ class Wishes:
         if held & (self.direct if held is self.shared else self.shared):
             self.poke()  # one of the two ways can end now
 
+    def ask_again(self, uris: Iterable[str]) -> None:
+        """What was refused may be agreed now."""
+        for uri in uris:
+            if self.refused.pop(uri, None) is not None:
+                self.poke()
+
     def refuse(self, uris: Iterable[str], code: int, reason: str) -> None:
         for uri in uris:
             self.refused[uri] = RpcError(code, f"{reason} {uri}")
