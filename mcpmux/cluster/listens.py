@@ -108,6 +108,7 @@ class Listens:
         try:
             await reply.open(200, STREAM_HEADERS, COMMENT)
             honoured = await self._subscribe(outbox, upstream, wanted.uris)
+            self._hub.rely_on(outbox)
             await reply.write(_encode(_acknowledgement(honoured)))
             await self._tell(outbox, name, honoured, reply)
         finally:

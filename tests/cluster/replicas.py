@@ -119,6 +119,7 @@ class Replicas:
         key: str = KEY,
         rate: tuple[RateLimit, ...] = (),
         auth: Auth | None = None,
+        replica_id: str | None = None,
         task_status: Any = trio.TASK_STATUS_IGNORED,
         **settings: Any,
     ) -> None:
@@ -138,6 +139,8 @@ class Replicas:
             async with AsyncExitStack() as stack:
                 scope = stack.enter_context(trio.CancelScope())
                 node = await stack.enter_async_context(open_replica(config, line))  # type: ignore[arg-type]
+                if replica_id is not None:
+                    node.members.marks.become(replica_id)
                 marks, generations = node.members.marks, node.herald.generations
                 shared = {"marks": marks, "generations": generations, "replicas": node.listens}
                 opened = app.open_mux(config, world.open_channel, **shared)
