@@ -1,0 +1,224 @@
+"""An upstream that is asked through another replica: nothing is missed, whatever that one does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+import trio
+
+from mcpmux.config import Http
+from mcpmux.errors import TransportClosed
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import raw
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_subscriptions import ERAS, LEGACY, client_of, expect_update, quiet, silent, subscribe
+from tests.runtime.world import open_world
+
+SETTINGS = {"x": {"target": Http("http://unused.invalid")}}
+URIS = ["memo:1", "memo:2", "memo:3"]
+LEASE = 3.0
+HEARD_SECONDS = 60.0  # of virtual time: more than any pause
+MOODS = ("well", "well", "refusing", "silent", "absent")
+
+
+class Owner:
+    """The other replica. `absent`: there is none, so each asks for itself."""
+
+    def __init__(self) -> None:
+        self.mood = "well"
+        self.declined: set[str] = set()
+        self.asked = Counter[str]()
+        self._listens: dict[object, tuple[frozenset[str], Callable[[Event], None], trio.Event]] = {}
+        self._change = trio.lowlevel.ParkingLot()
+
+    @property
+    def listened(self) -> set[str]:
+        return {uri for uris, _, _ in self._listens.values() for uri in uris}
+
+    def become(self, mood: str) -> None:
+        self.mood = mood
+        self._change.unpark_all()
+
+    def break_off(self) -> None:
+        for _, _, end in self._listens.values():
+            end.set()
+
+    def update(self, uri: str) -> None:
+        for uris, hear, _ in list(self._listens.values()):
+            if uri in uris:
+                hear(Event(m.RESOURCE_UPDATED, {"uri": raw(uri)}))
+
+    def owner_of(self, upstream: str) -> str | None:
+        assert upstream == "x"
+        return None if self.mood == "absent" else "owner"
+
+    async def owners_changed(self) -> None:
+        await self._change.park()
+
+    async def listen(
+        self, owner: str, upstream: str, uris: Collection[str], hear: Callable[[Event], None]
+    ) -> None:
+        assert (owner, upstream) == ("owner", "x")
+        self.asked[self.mood] += 1
+        if self.mood == "refusing":
+            raise TransportClosed("refused")
+        if self.mood == "silent":
+            await trio.sleep(LEASE)
+            raise TransportClosed("silent")
+        honoured = frozenset(uris) - self.declined
+        key, end = object(), trio.Event()
+        self._listens[key] = honoured, hear, end
+        try:
+            hear(Event(m.ACKNOWLEDGED, {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}))
+            await end.wait()
+        finally:
+            del self._listens[key]
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_an_owner_is_asked_in_place_of_the_upstream(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        await quiet()
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
+        assert world.mux.upstreams["x"].subscriber.asked == {"memo:1"}
+        owner.update("memo:1")
+        await expect_update(client, "memo:1", None)
+
+
+@pytest.mark.parametrize("mood", ["refusing", "silent"])
+@pytest.mark.parametrize("up", ERAS)
+async def test_the_upstream_is_asked_while_the_owner_does_not_answer(up, mood, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    owner.become(mood)
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        assert server.subscribed == {"memo:1"}
+        began = trio.current_time()
+        await subscribe(client, ["memo:2"])  # it is known by now not to answer
+        assert trio.current_time() - began < 1
+        await trio.sleep(HEARD_SECONDS)
+        assert owner.asked[mood] < HEARD_SECONDS
+        owner.become("well")
+        await trio.sleep(HEARD_SECONDS)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1", "memo:2"})
+        await silent(client)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_the_owner_declines_is_asked_of_the_upstream(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    owner.declined = {"memo:2"}
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1", "memo:2"])
+        await quiet()
+        assert (server.subscribed, owner.listened) == ({"memo:2"}, {"memo:1"})
+        asked = owner.asked["well"]
+        await trio.sleep(15)  # not as long as until it is asked again
+        assert owner.asked["well"] == asked
+        owner.declined = set()
+        await trio.sleep(HEARD_SECONDS)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1", "memo:2"})
+        await silent(client)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_comes_back_from_the_owner_is_subscribed_before_that_ends(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        owner.become("absent")
+        while owner.listened:
+            assert "memo:1" in owner.listened | server.subscribed
+            await trio.sleep(0.001)
+        assert server.subscribed == {"memo:1"}
+        await silent(client)
+        owner.become("well")
+        while server.subscribed:
+            assert "memo:1" in owner.listened | server.subscribed
+            await trio.sleep(0.001)
+        assert owner.listened == {"memo:1"}
+        await silent(client)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_listen_that_breaks_off_costs_one_catch_up(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        await quiet()
+        owner.break_off()
+        await expect_update(client, "memo:1", None)
+        await trio.sleep(HEARD_SECONDS)
+        await silent(client)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("seed", range(12))
+async def test_every_change_is_heard_whatever_happens(up, seed, autojump_clock):
+    """Each change of what a client listens to is followed by an update, in whichever way."""
+    chance = random.Random(seed)
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        held: set[str] = set()
+        for _ in range(40):
+            act = chance.choice(("subscribe", "unsubscribe", "become", "break", "decline", "kill", "wait"))
+            uri = chance.choice(URIS)
+            if act == "subscribe" and uri not in held:
+                if "result" in await answer(client, "resources/subscribe", uri):
+                    held.add(uri)
+            elif act == "unsubscribe" and uri in held:
+                await answer(client, "resources/unsubscribe", uri)
+                held.discard(uri)
+            elif act == "become":
+                owner.become(chance.choice(MOODS))
+            elif act == "break":
+                owner.break_off()
+            elif act == "decline":
+                owner.declined ^= {uri}
+            elif act == "kill" and not chance.randrange(3):
+                await world.kill("x")
+            await trio.sleep(chance.choice((0, 0, 0.01, 0.1, 1, 10)))
+            if held:
+                await change(chance.choice(sorted(held)), server, owner, client)
+        owner.become("well")
+        owner.declined = set()
+        await trio.sleep(2 * HEARD_SECONDS)
+        assert world.mux.upstreams["x"].subscriber.asked == held
+        assert (server.subscribed, owner.listened) == (set(), held)
+
+
+async def answer(client: Any, method: str, uri: str) -> Any:
+    """What a request is answered with; updates may come before."""
+    asked = await client.start(method, {"uri": uri})
+    while (message := await client.receive()).get("id") != asked:
+        pass
+    return message
+
+
+async def change(uri: str, server: Subscribable, owner: Owner, client: Any) -> None:
+    """A resource changes; whoever is asked tells of it, and the client hears of that, or of a catch-up."""
+    await client.drain()
+    owner.update(uri)
+    try:
+        await server.update(uri)
+    except TransportClosed:
+        pass  # it was killed
+    with trio.fail_after(HEARD_SECONDS):
+        while True:
+            told = await client.receive()
+            if told.get("method") == "notifications/resources/updated" and told["params"]["uri"] == uri:
+                return
