@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mcpmux.config import Http
 from mcpmux.errors import TransportClosed
@@ -18,7 +19,7 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from tests.runtime.scripted import Json, ScriptedClient
 from tests.runtime.subscribable import Subscribable
-from tests.runtime.test_subscriber import Moody
+from tests.runtime.test_subscriber import Moody, uris_in
 from tests.runtime.test_subscriptions import ERAS, LEGACY, client_of, expect_update, quiet, silent, subscribe
 from tests.runtime.world import open_world
 
@@ -26,7 +27,7 @@ SETTINGS = {"x": {"target": Http("http://unused.invalid")}}
 URIS = ["memo:1", "memo:2", "memo:3"]
 LEASE = 3.0
 HEARD_SECONDS = 60.0  # of virtual time: more than any pause
-ACTS = ("subscribe", "subscribe", "unsubscribe", "become", "break", "decline", "kill", "wait")
+ACTS = ("subscribe", "subscribe", "unsubscribe", "become", "break", "decline", "kill", "hear", "hear")
 MOODS = ("well", "well", "refusing", "silent", "absent")
 
 
@@ -144,6 +145,42 @@ async def test_what_the_owner_declines_is_asked_of_the_upstream(up, autojump_clo
 
 
 @pytest.mark.parametrize("up", ERAS)
+async def test_what_the_owner_declines_later_is_caught_up(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        owner.declined = {"memo:1"}
+        await subscribe(client, ["memo:2"])
+        await expect_update(client, "memo:1", None)
+        assert (server.subscribed, owner.listened) == ({"memo:1"}, {"memo:2"})
+        await silent(client, 1)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_listen_that_breaks_off_when_it_is_not_needed_any_more_costs_nothing(up, autojump_clock):
+    begun, owner = trio.Event(), Owner()
+
+    async def begin(_server: Subscribable, method: str, params: Json, _message: Json) -> None:
+        if "subscri" in method and uris_in(params):
+            begun.set()
+
+    server = Moody(up, begin)
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        owner.become("absent")
+        await begun.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert owner.listened == {"memo:1"}
+        owner.break_off()
+        await quiet()
+        owner.become("well")
+        await silent(client)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
+
+
+@pytest.mark.parametrize("up", ERAS)
 async def test_what_comes_back_from_the_owner_is_subscribed_before_that_ends(up, autojump_clock):
     server, owner = Moody(up, be_slow), Owner()
     async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
@@ -155,6 +192,7 @@ async def test_what_comes_back_from_the_owner_is_subscribed_before_that_ends(up,
             await trio.sleep(0.001)
         assert server.subscribed == {"memo:1"}
         await silent(client)
+        owner.delay = 1
         owner.become("well")
         while server.subscribed:
             assert "memo:1" in owner.listened | server.subscribed
@@ -228,11 +266,14 @@ async def test_every_change_is_heard_whatever_happens(up, seed, autojump_clock):
             elif act == "unsubscribe" and changed.pop(uri, None) is not None:
                 await reader.ask("resources/unsubscribe", uri)
             elif act == "become":
+                owner.delay = chance.choice((0, 0.3, 2))
                 owner.become(chance.choice(MOODS))
             elif act == "break":
                 owner.break_off()
             elif act == "decline":
                 owner.declined ^= {uri}
+            elif act == "hear":
+                await hear_all(reader, changed)
             elif act == "kill" and not chance.randrange(4):
                 await world.kill("x")
             for _ in range(chance.randrange(6)):
@@ -243,14 +284,19 @@ async def test_every_change_is_heard_whatever_happens(up, seed, autojump_clock):
                     await change(uri, server, owner)
         owner.become("well")
         owner.declined = set()
-        with trio.fail_after(2 * HEARD_SECONDS):
-            for uri, since in changed.items():
-                if since >= 0:
-                    await reader.hear(uri, since)
+        await hear_all(reader, changed)
         await trio.sleep(HEARD_SECONDS)
         assert (server.subscribed, owner.listened) == (set(), set(changed))
         assert world.mux.upstreams["x"].subscriber.asked == set(changed)
         world.nursery.cancel_scope.cancel()
+
+
+async def hear_all(reader: Reader, changed: dict[str, int]) -> None:
+    """Wait until the client has heard of all changes."""
+    with trio.fail_after(HEARD_SECONDS):
+        for uri, since in changed.items():
+            if since >= 0:
+                await reader.hear(uri, since)
 
 
 async def change(uri: str, server: Subscribable, owner: Owner) -> None:
