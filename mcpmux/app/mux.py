@@ -17,6 +17,7 @@ import trio
 
 from mcpmux import __version__
 from mcpmux.config import Config, Http, Identity, Stdio, Unix
+from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
@@ -43,8 +44,10 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.connection import Eras
 from mcpmux.runtime.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry
 from mcpmux.runtime.upstreams.response_cache import CacheStore
+from mcpmux.runtime.upstreams.shared_listening import Replicas, SharedListening, is_shared
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
+from mcpmux.runtime.upstreams.wishes import Wishes
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.tls import TlsContexts
@@ -78,6 +81,7 @@ class Mux:
         generations: Generations | None,
         poller: ReadinessPoller | None,
         nursery: trio.Nursery,
+        replicas: Replicas | None = None,
     ) -> None:
         """See `open_mux`."""
         merging, server_info = config.merging, implementation(config.identity)
@@ -93,8 +97,9 @@ class Mux:
         self.rates = RateCounter(config.limits.rate)
         self._tap = tap
         self._trace = trace
+        self._replicas = replicas
         self._server_info = server_info
-        self._replicas = 1  # that serve the same clients
+        self._parts = 1  # of the limits of upstreams: replicas that serve the same clients
         self._held: dict[str, str] = {}  # why upstreams get no exchange, by name
         self.upstreams = registry = UpstreamRegistry(self._make, self._move_interest)
         self.hub = NotificationHub(registry.space, merging.change_window, self._poke, self._access)
@@ -151,6 +156,7 @@ class Mux:
                 partial(hub.client_listening, key),
                 partial(self._update, key),
                 partial(on_change, name),
+                self._share_of(key, config),
             ),
             partial(self._find_client, key),
             on_change,
@@ -167,14 +173,20 @@ class Mux:
 
     def share(self, replicas: int) -> None:
         """So many replicas, of which this is one, give exchanges to the same upstreams from now on."""
-        self._replicas = replicas
+        self._parts = replicas
         for session in self.upstreams.sessions():
             self._divide(session)
 
     def _divide(self, session: Upstream) -> None:
         # A process of mcpmux, a socket of this machine and a client's own session belong to one replica.
         if not isinstance(session.config.target, Stdio | Unix) and PRIVATE not in session.key:
-            session.limiter.become_one_of(self._replicas)
+            session.limiter.become_one_of(self._parts)
+
+    def _share_of(self, key: str, config: UpstreamConfig) -> Callable[[Wishes], SharedListening] | None:
+        """What asks another replica for updates of a session; None when each replica has its own."""
+        if self._replicas is None or key != config.name or not is_shared(config):
+            return None
+        return partial(SharedListening, key, self._replicas, partial(self.hub.tell_update, key))
 
     def _adjust_memory(self, session: Upstream) -> None:
         session.remember(self.store.cache_of(session.config, session.key))
@@ -335,19 +347,20 @@ async def open_mux(
     trace: Trace | None = None,
     marks: Marks | None = None,
     generations: Generations | None = None,
+    replicas: Replicas | None = None,
 ) -> AsyncIterator[Mux]:
     """Connect the upstreams (in the background) and put the router in front of them.
 
     `open_channel` replaces the real transports. `tap` sees every message on both legs; `trace`, which needs a
     tap, every call of an upstream. If other processes serve the same clients, `marks` are put in front of the
-    ids that clients come back with, and `generations` are shared.
+    ids that clients come back with, and `generations` are shared. One of `replicas` subscribes for all.
 
     Nothing runs outside the context. Leaving it ends sessions and stops child processes, each step bounded.
     """
     async with AsyncExitStack() as stack:
         poller = await stack.enter_async_context(open_readiness_poller()) if available else None
         nursery = await stack.enter_async_context(trio.open_nursery())
-        mux = Mux(config, open_channel, tap, trace, marks, generations, poller, nursery)
+        mux = Mux(config, open_channel, tap, trace, marks, generations, poller, nursery, replicas)
         nursery.start_soon(mux.hub.run, name="notification")
         await nursery.start(mux.upstreams.run, name="upstreams")
         yield mux

@@ -73,6 +73,7 @@ async def serve(
                 trace=observers.trace,
                 marks=replica.members.marks if replica is not None else None,
                 generations=replica.herald.generations if replica is not None else None,
+                replicas=replica.listens if replica is not None else None,
             ) as mux,
             trio.open_nursery() as clients,
         ):
@@ -81,6 +82,7 @@ async def serve(
             if replica is not None:
                 replica.attach(mux.service, mux.hub, mux.rates)
                 replica.members.on_members = mux.share
+                replica.listens.attach(mux.hub, mux.upstreams)
                 await replica.join()
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping)

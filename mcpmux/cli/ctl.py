@@ -65,6 +65,7 @@ REPLICAS: Columns = {
     "VERSION": lambda replica: replica.get("version"),
     "SINCE": lambda replica: _told(replica, "since", lambda seconds: f"{second_of(int(seconds))}Z"),
     "OTHERS": lambda replica: _told(replica, "others"),
+    "OWNED": lambda replica: _told(replica, "owned"),
     "SESSIONS": lambda replica: _told(replica, "sessions"),
     "TAKEN OVER": lambda replica: _told(replica, "taken_over"),
     "HANDED OVER": lambda replica: _told(replica, "handed_over"),

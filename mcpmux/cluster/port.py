@@ -15,21 +15,25 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 import msgspec
 import structlog
+import trio
 
 from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.state import ReplicaState
 from mcpmux.config import ClientTls, Limits
-from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportError
+from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed, TransportError
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import BadMessage, Notification, decode_fields, decode_message
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse, was_unsent
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
 
 if TYPE_CHECKING:
@@ -84,24 +88,35 @@ class StateWanted(msgspec.Struct, array_like=True, tag="state", frozen=True):
     """How are you?"""
 
 
+class ListenWanted(msgspec.Struct, array_like=True, tag="listen", frozen=True):
+    """Tell me of changes of an upstream's `uris`, as the upstream has them."""
+
+    upstream: str
+    uris: list[str]
+
+
+Content: TypeAlias = HandedRequest | News | StateWanted | ListenWanted
+
+
 class Letter(msgspec.Struct, array_like=True, frozen=True):
     """`to`: the id of a replica; `at`: seconds since 1970; `nonce`: used once."""
 
     to: str
     at: float
     nonce: str
-    content: HandedRequest | News | StateWanted
+    content: Content
 
 
 _decode_letter = msgspec.msgpack.Decoder(Letter).decode
 
 Deliver = Callable[[HandedRequest, HttpReply], Awaitable[None]]
+Tell = Callable[[ListenWanted, HttpReply], Awaitable[None]]
 
 
 class ReplicaPort:
     """Reads letters. `deliver` answers requests; `hear` takes news, which are heeded when it returns.
 
-    `describe` tells how we are. `handed_in`: requests of others so far.
+    `describe` tells how we are; `tell` answers listens. `handed_in`: requests of others so far.
     """
 
     def __init__(
@@ -111,9 +126,10 @@ class ReplicaPort:
         deliver: Deliver,
         hear: Callable[[News], None],
         describe: Callable[[], ReplicaState],
+        tell: Tell,
     ) -> None:
         self._seal, self._members = seal, members
-        self._deliver, self._hear, self._describe = deliver, hear, describe
+        self._deliver, self._hear, self._describe, self._tell = deliver, hear, describe, tell
         self.handed_in = 0
         self._read: OrderedDict[str, float] = OrderedDict()
 
@@ -129,6 +145,8 @@ class ReplicaPort:
         elif isinstance(letter.content, StateWanted):
             state = msgspec.json.encode(self._describe())
             await reply.send(200, (("Content-Type", "application/json"),), state)
+        elif isinstance(letter.content, ListenWanted):
+            await self._tell(letter.content, reply)
         else:
             self.handed_in += 1
             await self._deliver(letter.content, reply)
@@ -217,6 +235,30 @@ class ReplicaClient:
         finally:
             response.release()
 
+    async def listen(
+        self, to: Neighbour, wanted: ListenWanted, silence: float, hear: Callable[[Event], None]
+    ) -> None:
+        """Hear what another replica tells of resources, until it ends that.
+
+        Raises TransportError, also when nothing comes for `silence` seconds, and RemoteProtocolError.
+        """
+        with trio.move_on_after(silence) as patience:
+            response = await self._post(to, wanted)
+            try:
+                if response.status != 200:
+                    raise RemoteProtocolError(f"it refuses to tell: {(await response.read())[:200].decode()}")
+                decoder = SseDecoder(self._limits.body_bytes)
+                while part := await response.receive_some():
+                    patience.deadline = trio.current_time() + silence
+                    for event in decoder.feed(part):
+                        hear(_event_in(event.data))
+            except UnicodeDecodeError:
+                raise RemoteProtocolError("it does not answer as a replica does") from None
+            finally:
+                response.release()
+            return
+        raise TransportClosed(f"it said nothing for {silence:g} s")
+
     async def hand_over(self, to: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
         """Have another replica answer a request. A reply that was begun is not finished if it is LOST."""
         try:
@@ -241,7 +283,7 @@ class ReplicaClient:
             response.release()
         return Outcome.ANSWERED
 
-    async def _post(self, to: Neighbour, content: HandedRequest | News | StateWanted) -> HttpResponse:
+    async def _post(self, to: Neighbour, content: Content) -> HttpResponse:
         letter = Letter(to.replica, time.time(), secrets.token_hex(8), content)
         body = msgspec.msgpack.encode(letter)
         pool = await self._pool_of(to.card.url)
@@ -260,6 +302,17 @@ class ReplicaClient:
             if url not in self._pools:
                 self._pools[url] = HttpPool(origin, limits=self._limits, route=route)
         return self._pools[url]
+
+
+def _event_in(data: bytes) -> Event:
+    """Raises RemoteProtocolError."""
+    try:
+        message = decode_message(data)
+        if isinstance(message, Notification):
+            return Event(message.method, decode_fields(message.params))
+    except (BadMessage, ValueError):
+        pass
+    raise RemoteProtocolError("it does not tell of updates as a replica does")
 
 
 async def _pass_back(response: HttpResponse, reply: HttpReply) -> None:

@@ -15,6 +15,7 @@ from mcpmux import __version__
 from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.herald import Herald
+from mcpmux.cluster.listens import Listens
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.node import Node
 from mcpmux.cluster.port import HandedRequest, News, ReplicaClient, ReplicaPort, port_limits
@@ -53,7 +54,8 @@ class Replica(Node):
         self._client = ReplicaClient(seal, certificates, cluster.peers, config.limits)
         super().__init__(store, seal, members, self._client, config.limits.session_idle)
         self.herald = Herald(members, self._client)
-        self.port = ReplicaPort(seal, members, self._deliver, self._hear, self.describe)
+        self.listens = Listens(members, self._client)
+        self.port = ReplicaPort(seal, members, self._deliver, self._hear, self.describe, self.listens.answer)
         self._name, self._url, self._since = name, url, time.time()
         self._hub: NotificationHub
         members.on_loss = self.herald.forget_all
@@ -97,6 +99,7 @@ class Replica(Node):
             since=self._since,
             store_away=members.trouble is not None,
             others=len(members.others),
+            owned=self.listens.owned,
             sessions=sum(map(len, self._sessions)),
             taken_over=sum(each.taken_over for each in self._sessions),
             handed_over=self._client.handed_over,

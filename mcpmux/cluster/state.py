@@ -16,11 +16,11 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """One replica. `id`: the one that is in force; `state`: one of the above; `trouble`: why it is not well.
 
     `since`: when it was started, in seconds since 1970. `store_away`: it got no answer when it asked last.
-    `sessions`: legacy sessions that are there now; `taken_over`: those that came from replicas that had gone.
-    `handed_over` and `handed_in`: requests that others have answered for it, and it for others. `commands`:
-    to the store. `lag_ms`: how long the store took for its last answer. `events_waiting`: of streams, for the
-    store. `lease_seconds`: that its lease still holds. `others`: replicas that it knows to be there. All
-    counts are since the start.
+    `owned`: upstreams at which it subscribes for all. `sessions`: legacy sessions that are there now;
+    `taken_over`: those that came from replicas that had gone. `handed_over` and `handed_in`: requests that
+    others have answered for it, and it for others. `commands`: to the store. `lag_ms`: how long the store
+    took for its last answer. `events_waiting`: of streams, for the store. `lease_seconds`: that its lease
+    still holds. `others`: replicas that it knows to be there. All counts are since the start.
 
     Of a silent one only `name`, `id`, `url` and `version` are known, and the numbers mean nothing.
     """
@@ -34,6 +34,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     store_away: bool = False
     others: int = 0
+    owned: int = 0
     sessions: int = 0
     taken_over: int = 0
     handed_over: int = 0

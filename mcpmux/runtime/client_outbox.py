@@ -49,14 +49,16 @@ class ClientOutbox:
 
     `client`: what it calls itself in its calls, if it can be asked things; `principal`: who it is.
     `is_granted`: what it hears of was acknowledged once, as in a listen; when less is allowed later, it has
-    to end. `since`: trio's time at which a listen began. `waiting`: the oldest first; `merged`: events in
-    whose place another one was, or is, told.
+    to end. `is_replica`: it stands for all clients of another replica, whose rights are judged there.
+    `since`: trio's time at which a listen began, or a replica relied on it. `waiting`: the oldest first;
+    `merged`: events in whose place another one was, or is, told.
     """
 
     kinds: frozenset[str]
     principal: Principal = ANYONE
     _: KW_ONLY
     is_granted: bool = False
+    is_replica: bool = False
     client: object = field(default=None, repr=False)
     since: float = -math.inf
     waiting: dict[tuple[str, str], Event] = field(default_factory=dict, repr=False)

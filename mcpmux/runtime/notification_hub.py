@@ -170,7 +170,7 @@ class NotificationHub:
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
         self.lists_changed = trio.Event()  # set and replaced whenever clients may have other lists
-        self._updates: dict[tuple[str, str], None] = {}  # (session's key, own URI) to be told, oldest first
+        self._updates: dict[tuple[str, str], float] = {}  # (session's key, own URI) -> when it was last said
         self._update = trio.Event()
         self._closed = False
         self._returning_until = -math.inf
@@ -184,7 +184,7 @@ class NotificationHub:
     @property
     def listening(self) -> int:
         """How many clients listen."""
-        return len(self._listeners)
+        return sum(not outbox.is_replica for outbox in self._listeners)
 
     def join(
         self,
@@ -196,10 +196,24 @@ class NotificationHub:
     ) -> ClientOutbox:
         """An outbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
         outbox = ClientOutbox(kinds, principal, is_granted=is_granted, client=client)
+        self._add(outbox)
+        return outbox
+
+    def join_replica(self) -> ClientOutbox:
+        """An outbox for another replica, which asks here for all its clients. `leave` must follow."""
+        outbox = ClientOutbox(frozenset(), is_replica=True)
+        self._add(outbox)
+        return outbox
+
+    def rely_on(self, outbox: ClientOutbox) -> None:
+        """Another replica relies on its outbox from now on: what was said before is not for it."""
+        outbox.drop(m.RESOURCE_UPDATED)
+        outbox.since = trio.current_time()
+
+    def _add(self, outbox: ClientOutbox) -> None:
         self._listeners.add(outbox)
         if self._closed:
             outbox.close()
-        return outbox
 
     def greet(self, outbox: ClientOutbox) -> None:
         """A listen has begun, and its client knows what it will hear of. See `others_lost`."""
@@ -215,7 +229,7 @@ class NotificationHub:
         now = trio.current_time()
         self._returning_until = now + RETURN_SECONDS
         for outbox in self._listeners:
-            if outbox.since > now - max(seconds, NOTICE_SECONDS):
+            if outbox.since > now - max(seconds, NOTICE_SECONDS) and not outbox.is_replica:
                 self._remind_of_all(outbox)
 
     def _remind_of_all(self, outbox: ClientOutbox) -> None:
@@ -244,7 +258,7 @@ class NotificationHub:
         False when it does so already. Raises RpcError when it listens to more than anybody needs.
         """
         held = self.subscriptions.count(outbox)
-        if held >= SUBSCRIPTION_LIMIT:
+        if held >= SUBSCRIPTION_LIMIT and not outbox.is_replica:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
         if self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw):
             self._on_wanted(upstream)
@@ -263,8 +277,8 @@ class NotificationHub:
     def move_interest(self, upstream: str, other: str) -> frozenset[str]:
         """The session with key `upstream` has gone and `other` takes over; the URIs that this is about."""
         waiting, self._updates = self._updates, {}
-        for owner, uri in waiting:
-            self._updates[other if owner == upstream else owner, uri] = None
+        for (owner, uri), said in waiting.items():
+            self._updates[other if owner == upstream else owner, uri] = said
         return self.subscriptions.move(upstream, other)
 
     def forget(self, upstream: str) -> None:
@@ -323,19 +337,19 @@ class NotificationHub:
 
     def tell_update(self, upstream: str, uri: str) -> None:
         """An upstream's resource has changed, or may have; told soon, once however often it is said."""
+        now = trio.current_time()
         if len(self._updates) >= WAITING_LIMIT and (upstream, uri) not in self._updates:
-            self._tell(upstream, uri)
+            self._tell(upstream, uri, now)
             return
-        self._updates[upstream, uri] = None
+        self._updates[upstream, uri] = now
         self._update.set()
 
     def _tell_all(self, of: str | None = None) -> None:
         """What is still to be told is told now, to those who listen now."""
         for upstream, uri in [each for each in self._updates if of is None or each[0] == of]:
-            del self._updates[upstream, uri]
-            self._tell(upstream, uri)
+            self._tell(upstream, uri, self._updates.pop((upstream, uri)))
 
-    def _tell(self, upstream: str, uri: str) -> None:
+    def _tell(self, upstream: str, uri: str, said: float) -> None:
         audience = self.subscriptions.audience(upstream, uri)
         space = self._space_of(upstream)
         if not audience or space is None:
@@ -351,6 +365,8 @@ class NotificationHub:
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
+            if outbox.is_replica and outbox.since > said:
+                continue
             said_raw = (outbox, upstream, subscribed) in raw_of if raw_of else False
             if subscribed == uri:
                 outbox.put(event_of(uri, said_raw) if said_raw else usual)
@@ -358,6 +374,8 @@ class NotificationHub:
                 outbox.put(event_of(uri, said_raw), event_of(subscribed, said_raw))
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
+        if outbox.is_replica:
+            return True
         return self._access.may(outbox.principal, upstream_of(upstream), m.RESOURCES_SUBSCRIBE, uri)
 
     def rules_changed(self, names: Collection[str], views: Collection[str]) -> None:
@@ -416,8 +434,7 @@ class NotificationHub:
                     await self.settle()
                     if (upstream, uri) not in self._updates:  # it was told meanwhile, or has another key
                         continue
-                del self._updates[upstream, uri]
-                self._tell(upstream, uri)
+                self._tell(upstream, uri, self._updates.pop((upstream, uri)))
                 await trio.lowlevel.checkpoint()  # so that a pass holds up the others for itself alone
             self._update = trio.Event()
 

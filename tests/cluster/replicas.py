@@ -121,6 +121,7 @@ class Replicas:
         auth: Auth | None = None,
         idle: float = 30.0,
         most_sessions: int | None = None,
+        replica_id: str | None = None,
         task_status: Any = trio.TASK_STATUS_IGNORED,
         **settings: Any,
     ) -> None:
@@ -140,11 +141,15 @@ class Replicas:
             async with AsyncExitStack() as stack:
                 scope = stack.enter_context(trio.CancelScope())
                 node = await stack.enter_async_context(open_replica(config, line))  # type: ignore[arg-type]
+                if replica_id is not None:
+                    node.members.marks.become(replica_id)
                 marks, generations = node.members.marks, node.herald.generations
-                opened = app.open_mux(config, world.open_channel, marks=marks, generations=generations)
+                shared = {"marks": marks, "generations": generations, "replicas": node.listens}
+                opened = app.open_mux(config, world.open_channel, **shared)
                 mux = world.mux = await stack.enter_async_context(opened)
                 node.attach(mux.service, mux.hub, mux.rates)
                 node.members.on_members = mux.share
+                node.listens.attach(mux.hub, mux.upstreams)
                 nursery = await stack.enter_async_context(trio.open_nursery())
                 await node.join()
                 gate = await make_gate(config)

@@ -16,7 +16,16 @@ import trustme
 from mcpmux.cluster.card import Card, Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.memory_store import MemoryStore
-from mcpmux.cluster.port import FRESH_SECONDS, PATH, SIGNATURE, Letter, News, ReplicaClient
+from mcpmux.cluster.port import (
+    FRESH_SECONDS,
+    MISDIRECTED,
+    PATH,
+    SIGNATURE,
+    Letter,
+    ListenWanted,
+    News,
+    ReplicaClient,
+)
 from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret, ServerTls
 from mcpmux.config.cluster import Cluster, ReplicaListener
@@ -85,6 +94,15 @@ async def test_nothing_in_a_letter_can_be_changed_on_the_way():
         assert await post(replica, letter, key=b"key of somebody else") == 403
         assert await post(replica, msgspec.structs.replace(letter, to="somebody")) == 403
         assert await post(replica, letter) == 204
+
+
+async def test_a_listen_is_answered_when_its_letter_is_for_this_replica():
+    async with open_alone() as replica:
+        letter = Letter(replica.members.replica, time.time(), "once", ListenWanted("docs", ["memo:1"]))
+        assert await post(replica, letter, key=b"key of somebody else") == 403
+        assert await post(replica, msgspec.structs.replace(letter, to="somebody")) == 403
+        assert await post(replica, msgspec.structs.replace(letter, at=0.0)) == 403
+        assert await post(replica, letter) == MISDIRECTED  # it has no such upstream
 
 
 async def test_nonsense_is_refused_and_the_port_goes_on():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -12,14 +13,16 @@ from structlog.testing import capture_logs
 from mcpmux.cluster.card import Card, Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.memory_store import MemoryStore
-from mcpmux.cluster.port import HandedRequest, Outcome, ReplicaClient
+from mcpmux.cluster.port import HandedRequest, ListenWanted, Outcome, ReplicaClient
 from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret
 from mcpmux.config.cluster import Cluster
+from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.tls import TlsContexts
 from tests.runtime.world import upstream
 
+SILENCE = 0.2  # seconds
 KEY = "key of this cluster"
 PATIENCE = 5.0
 
@@ -29,6 +32,11 @@ class Untouched:
 
     def __getattr__(self, name: str) -> None:
         raise AssertionError(f"the client is answered: {name}")
+
+
+def chunk(data: bytes) -> bytes:
+    """A part of a response that comes in chunks."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 @asynccontextmanager
@@ -63,3 +71,39 @@ async def test_a_request_that_is_refused_counts_as_not_handed_over(to, key, reas
     assert outcome is Outcome.UNSENT
     (told,) = (each["reason"] for each in logs if each["event"] == "a request was not handed over")
     assert told.startswith(reason)
+
+
+OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"", "said nothing"),
+        (OPEN, "said nothing"),
+        (OPEN + chunk(b":\n\n"), "said nothing"),
+        (OPEN + chunk(b"data: {}\n\n"), "as a replica does"),
+        (OPEN + chunk(b"data: \xff\n\n"), "as a replica does"),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "refuses to tell: no"),
+    ],
+)
+async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said, reason):
+    """As when it was stopped, or the network to it has gone."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(said)
+        await trio.sleep_forever()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(
+                partial(trio.serve_tcp, answer, 0, host="127.0.0.1", handler_nursery=nursery)
+            )
+            url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+            client = ReplicaClient(ClusterSeal(KEY.encode()), TlsContexts(), ClientTls(), Limits())
+            wanted = ListenWanted("docs", ["memo:1"])
+            with pytest.raises((TransportError, RemoteProtocolError), match=reason):
+                await client.listen(Neighbour("a", Card("a", url)), wanted, SILENCE, [].append)
+            client.close()
+            nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.upstreams import http_peer, subscriber
+from mcpmux.runtime.upstreams import http_peer, listening
 from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.subscribable import Subscribable
 
@@ -28,7 +28,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time here is not what is tested."""
-    monkeypatch.setattr(subscriber, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(listening, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(http_peer, "RETRY_SECONDS", 0.05)
 
 

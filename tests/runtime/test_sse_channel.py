@@ -17,7 +17,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw, text_of
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.upstreams import channels, subscriber
+from mcpmux.runtime.upstreams import channels, listening
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_streams
@@ -37,7 +37,7 @@ SUBSCRIBE = Call("resources/subscribe", {}, {})
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in real time here is not what is tested."""
-    monkeypatch.setattr(subscriber, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(listening, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(sse_streams, "ACCEPT_SECONDS", 0.2)
     monkeypatch.setattr(channels, "DETECT_SECONDS", 0.5)
 

@@ -34,6 +34,7 @@ function card(replica) {
 const numbers = (replica) => [
   ["Since", new Date(replica.since * 1000).toLocaleString()],
   ["Others", format.count(replica.others)],
+  ["Subscribes for all at", format.count(replica.owned)],
   ["Legacy sessions", format.count(replica.sessions)],
   ["Taken over", format.count(replica.taken_over)],
   ["Handed over", format.count(replica.handed_over)],

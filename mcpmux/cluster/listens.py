@@ -1,0 +1,166 @@
+"""One subscription at an upstream for all replicas: each upstream has an owner, where the others listen.
+
+An owner is a member whose lease holds, and by its own list of members the one for that upstream. Nobody else
+answers a listen, so that no replica listens at one that listens elsewhere. Another replica is a client of the
+owner's hub: it hears of a change when all replicas have forgotten what they remembered.
+
+A stream ends when the owner's lease does, or when the upstream does not tell it any more of something that it
+honoured. When another becomes the owner it goes on for as long as a lease lasts: by then the replicas listen
+there, and until they do the one before goes on asking the upstream itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import trio
+
+from mcpmux.cluster.membership import Membership
+from mcpmux.cluster.owner import owner_of
+from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, ListenWanted, ReplicaClient
+from mcpmux.errors import TransportClosed
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import encode_notification, raw
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import NotificationHub
+from mcpmux.runtime.upstreams.shared_listening import is_shared
+from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.inline import in_task
+from mcpmux.transports.sse import STREAM_HEADERS, encode_event
+
+SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
+COMMENT: Final = b":\n\n"
+
+
+class Listens:
+    """Listens at other replicas, and answers theirs. `attach` has to follow before anything is answered."""
+
+    def __init__(self, members: Membership, client: ReplicaClient) -> None:
+        self._members, self._client = members, client
+        self._hub: NotificationHub
+        self._upstreams: Mapping[str, Upstream] = {}
+        self._told: Counter[str] = Counter()  # upstreams -> replicas that listen here
+        self._ids: frozenset[str] = frozenset()
+        self._owners: dict[str, str] = {}  # by upstream, among those with `_ids`
+
+    def attach(self, hub: NotificationHub, upstreams: Mapping[str, Upstream]) -> None:
+        """These are the clients of this replica, and the upstreams by name."""
+        self._hub, self._upstreams = hub, upstreams
+
+    @property
+    def owned(self) -> int:
+        """How many upstreams this replica subscribes at for all."""
+        return sum(is_shared(each.config) and self._owns(name) for name, each in self._upstreams.items())
+
+    # This replica listens at others: see `Replicas`
+
+    def owner_of(self, upstream: str) -> str | None:
+        if not self._members.is_inside or self._told[upstream]:
+            return None
+        owner = self._owner(upstream)
+        return owner if owner != self._members.replica else None
+
+    async def owners_changed(self) -> None:
+        await self._members.changed(math.inf)
+
+    async def listen(
+        self, owner: str, upstream: str, uris: Collection[str], hear: Callable[[Event], None]
+    ) -> None:
+        there = self._members.neighbours.get(owner)
+        if there is None:
+            raise TransportClosed("that replica has gone")
+        await self._client.listen(there, ListenWanted(upstream, list(uris)), self._members.lease, hear)
+
+    def _owner(self, upstream: str) -> str:
+        members = self._members
+        ids = frozenset((members.replica, *(each.replica for each in members.others)))
+        if ids != self._ids:
+            self._ids, self._owners = ids, {}
+        if upstream not in self._owners:
+            self._owners[upstream] = owner_of(upstream, ids)
+        return self._owners[upstream]
+
+    def _owns(self, upstream: str) -> bool:
+        return self._members.is_inside and self._owner(upstream) == self._members.replica
+
+    # Others listen here
+
+    async def answer(self, wanted: ListenWanted, reply: HttpReply) -> None:
+        """Tell another replica what changes, until it closes the connection or that cannot be promised."""
+        await in_task()
+        name = wanted.upstream
+        upstream = self._upstreams.get(name)
+        if (
+            upstream is None
+            or not is_shared(upstream.config)
+            or upstream.connection is None
+            or not self._owns(name)
+        ):
+            await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
+            return
+        outbox = self._hub.join_replica()
+        self._told[name] += 1
+        try:
+            await reply.open(200, STREAM_HEADERS, COMMENT)
+            honoured = await self._subscribe(outbox, upstream, wanted.uris)
+            self._hub.rely_on(outbox)
+            await reply.write(_encode(_acknowledgement(honoured)))
+            await self._tell(outbox, name, honoured, reply)
+        finally:
+            self._told[name] -= 1
+            self._hub.leave(outbox)
+        await reply.finish()
+
+    async def _subscribe(
+        self, outbox: ClientOutbox, upstream: Upstream, uris: Collection[str]
+    ) -> frozenset[str]:
+        """What the upstream agrees to before the other replica would lose its patience."""
+        for uri in uris:
+            self._hub.subscribe(outbox, upstream.key, uri, said_raw=True)
+        seconds = self._members.lease * (SIGNS - 1) / SIGNS
+        honoured = await upstream.subscriber.ensure_all(uris, seconds)
+        for uri in uris:
+            if uri not in honoured:
+                self._hub.unsubscribe(outbox, upstream.key, uri)
+        return honoured
+
+    async def _tell(
+        self, outbox: ClientOutbox, name: str, honoured: frozenset[str], reply: HttpReply
+    ) -> None:
+        """Tell what is put into the outbox, and a sign of life when there is nothing to tell."""
+        lease = self._members.lease
+        owned_at = due = trio.current_time()
+        while True:
+            now = trio.current_time()
+            if now >= due:
+                due = now + lease / SIGNS
+                owned_at = now if self._owns(name) else owned_at
+                if not self._may_go_on(name, honoured) or now - owned_at > lease:
+                    return
+            said = COMMENT
+            with trio.move_on_at(due):
+                event = await outbox.take()
+                if event is None:
+                    return
+                said = _encode(event)
+            await reply.write(said)
+
+    def _may_go_on(self, name: str, honoured: frozenset[str]) -> bool:
+        """Whether this replica hears of all changes of what it has honoured."""
+        upstream = self._upstreams.get(name)
+        if upstream is None or not honoured <= upstream.subscriber.asked:
+            return False
+        return self._members.is_inside or self._members.is_left
+
+
+def _acknowledgement(honoured: frozenset[str]) -> Event:
+    return Event(m.ACKNOWLEDGED, {"notifications": raw({"resourceSubscriptions": sorted(honoured)})})
+
+
+def _encode(event: Event) -> bytes:
+    return encode_event(encode_notification(event.method, event.params))

@@ -1,0 +1,195 @@
+"""How an upstream is asked through another replica, which asks it for all: its owner.
+
+A changed wish opens the next listen there and, once that is acknowledged, closes the one before. What the
+owner does not honour, and everything when it does not answer, is asked of the upstream itself at once, so
+nothing waits for replicas to agree on an owner. What moves from one way to the other ends there only when the
+other has agreed, so nothing is missed.
+
+    no owner but this replica   everything is asked of the upstream itself
+    trusted                     what is new waits for the owner's word
+    failed                      it is not asked for a while; what it does not pass on is asked for directly
+    tried again                 as before, until it acknowledges: then it is trusted
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import structlog
+import trio
+
+from mcpmux.config import Http
+from mcpmux.config import Upstream as UpstreamConfig
+from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import text_of
+from mcpmux.runtime.upstreams.listening import GATHER_SECONDS, REASK_SECONDS, uris_in
+from mcpmux.runtime.upstreams.wishes import Wishes
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 2.0  # after an owner did not answer, or had not noticed yet that it is one
+
+
+class Replicas(Protocol):
+    """The replicas of a cluster, as those that ask upstreams for each other."""
+
+    def owner_of(self, upstream: str) -> str | None:
+        """The id of the replica that asks `upstream` for this one, too; None when this one does it itself."""
+
+    async def owners_changed(self) -> None:
+        """Wait until `owner_of` may give something else."""
+
+    async def listen(
+        self, owner: str, upstream: str, uris: Collection[str], hear: Callable[[Event], None]
+    ) -> None:
+        """Have `owner` tell of changes of `uris`, until it does not any more.
+
+        `hear` gets an acknowledgement of what it honours, then updates, as those of a modern listen. Raises
+        TransportError, RemoteProtocolError.
+        """
+
+
+class SharedListening:
+    """The listens for one upstream at its owner. `begin`, and then `run`, while there is a connection.
+
+    `pass_on` is told of URIs that have changed, of which all replicas know already.
+    """
+
+    def __init__(
+        self, upstream: str, replicas: Replicas, pass_on: Callable[[str], None], wishes: Wishes
+    ) -> None:
+        self._upstream = upstream
+        self._replicas = replicas
+        self._pass_on = pass_on
+        self._wishes = wishes
+        self._owner: str | None = None
+        self._is_trusted = self._has_failed = False
+        self._again_at = math.inf  # when an owner that has failed is tried again, with what it has declined
+        self._declined: set[str] = set()
+        self._newest = trio.CancelScope()  # of the newest acknowledged listen
+        self._listened: tuple[str, frozenset[str]] | None = (
+            None  # where, and for what; None when it has ended
+        )
+        wishes.is_expected = self._expects
+
+    def begin(self) -> None:
+        """There is a new connection: nothing is listened to yet."""
+        self._newest, self._listened = trio.CancelScope(), None
+        self._owner = self._replicas.owner_of(self._upstream)
+        self._trust()
+
+    async def run(self) -> None:
+        """Follow the wishes until cancelled."""
+        wishes = self._wishes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_owner)
+            while True:
+                turn, wish = wishes.turn, self._wish()
+                if self._owner is None or not wish:
+                    self._end_if_unneeded()
+                elif not self._has_failed and (self._owner, wish) != self._listened:
+                    await nursery.start(self._keep_listening, self._owner, wish)
+                with trio.move_on_at(self._again_at) as waiting:
+                    await wishes.poked(turn)
+                if waiting.cancelled_caught:
+                    self._declined.clear()
+                    self._has_failed, self._again_at = False, math.inf
+                await trio.sleep(GATHER_SECONDS)
+
+    def _expects(self, uri: str) -> bool:
+        """Whether the upstream need not be asked for `uri`."""
+        if self._owner is None:
+            return False
+        if uri in self._wishes.shared:
+            return True
+        return self._is_trusted and uri not in self._declined and uri not in self._wishes.direct
+
+    def _wish(self) -> frozenset[str]:
+        wanted = self._wishes.wanted()
+        self._declined &= wanted
+        return wanted - self._declined - self._wishes.refused.keys()
+
+    def _trust(self) -> None:
+        self._is_trusted, self._has_failed, self._again_at = True, False, math.inf
+        self._declined.clear()
+
+    async def _follow_owner(self) -> None:
+        while True:
+            owner = self._replicas.owner_of(self._upstream)
+            if owner != self._owner:
+                self._owner = owner
+                self._trust()
+                self._wishes.poke()
+            await self._replicas.owners_changed()
+
+    def _end_if_unneeded(self) -> None:
+        """End the listen, unless clients would hear nothing of some URI then."""
+        wishes = self._wishes
+        if wishes.shared & wishes.wanted() <= wishes.direct:
+            wishes.shared.clear()
+            self._newest.cancel(reason="nothing is listened to elsewhere any more")
+            self._newest, self._listened = trio.CancelScope(), None
+
+    async def _keep_listening(
+        self,
+        owner: str,
+        wish: frozenset[str],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """One listen until another takes over. Started once the owner has acknowledged it or has failed."""
+        acknowledged = False
+
+        def hear(event: Event) -> None:
+            nonlocal acknowledged
+            if event.method == m.ACKNOWLEDGED and not acknowledged:
+                acknowledged = True
+                self._take_over(scope, owner, wish, uris_in(event.params) & wish)
+                task_status.started()
+            elif event.method == m.RESOURCE_UPDATED and acknowledged:
+                self._pass_on(text_of(event.params.get("uri")) or "")
+
+        with trio.CancelScope() as scope:
+            try:
+                await self._replicas.listen(owner, self._upstream, sorted(wish), hear)
+            except (TransportError, RemoteProtocolError) as error:
+                log.debug("a replica does not tell of updates", owner=owner, reason=str(error))
+            self._has_ended(owner, is_newest=self._newest is scope)
+            if not acknowledged:
+                task_status.started()
+
+    def _take_over(
+        self, listen: trio.CancelScope, owner: str, wish: frozenset[str], honoured: frozenset[str]
+    ) -> None:
+        """`listen` is the one from now on: the one before is not needed any more."""
+        self._newest.cancel(reason="another listen has taken over")
+        self._newest, self._listened = listen, (owner, honoured)
+        self._is_trusted = True
+        wishes, declined = self._wishes, wish - honoured
+        wishes.lose(declined, wishes.shared)
+        wishes.shared &= honoured
+        wishes.agree(sorted(honoured), wishes.shared)
+        if declined:
+            self._declined |= declined
+            self._again_at = min(self._again_at, trio.current_time() + REASK_SECONDS)
+            wishes.poke()
+        wishes.progressed()
+
+    def _has_ended(self, owner: str, *, is_newest: bool) -> None:
+        """A listen was refused or broke off."""
+        wishes = self._wishes
+        if is_newest:
+            self._listened = None
+            wishes.lose(list(wishes.shared), wishes.shared)
+        if owner == self._owner:
+            self._is_trusted, self._has_failed = False, True
+            self._again_at = min(self._again_at, trio.current_time() + RETRY_SECONDS)
+        wishes.poke()
+
+
+def is_shared(config: UpstreamConfig) -> bool:
+    """Whether all replicas mean the same server, and the same session with it, by an upstream."""
+    return isinstance(config.target, Http) and config.session == "shared"

@@ -1,0 +1,48 @@
+"""Who owns what: laws of the function that says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpmux.cluster.owner import owner_of
+
+ids = st.sets(st.text("0123456789abcdef", min_size=10, max_size=10), min_size=2, max_size=20)
+names = st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True)
+
+
+@given(ids, names, st.randoms())
+def test_all_who_know_the_same_replicas_name_the_same_owner(replicas, name, chance):
+    shuffled = list(replicas)
+    chance.shuffle(shuffled)
+    owner = owner_of(name, replicas)
+    assert owner in replicas
+    assert owner_of(name, shuffled) == owner
+
+
+@given(ids, names, st.data())
+def test_only_what_was_owned_by_the_one_that_goes_moves(replicas, name, data):
+    gone = data.draw(st.sampled_from(sorted(replicas)))
+    before, after = owner_of(name, replicas), owner_of(name, replicas - {gone})
+    assert after == before or before == gone
+
+
+@given(ids, names, st.text("0123456789abcdef", min_size=10, max_size=10))
+def test_one_that_comes_takes_from_others_and_moves_nothing_between_them(replicas, name, fresh):
+    before, after = owner_of(name, replicas), owner_of(name, replicas | {fresh})
+    assert after in (before, fresh)
+
+
+def test_each_owns_its_share():
+    replicas = [f"{number:010x}" for number in range(10)]
+    owned = Counter(owner_of(f"upstream-{number}", replicas) for number in range(5000))
+    assert set(owned) == set(replicas)
+    assert all(400 < each < 600 for each in owned.values())
+
+
+def test_nobody_owns_anything_without_replicas():
+    with pytest.raises(ValueError, match="empty"):
+        owner_of("docs", [])

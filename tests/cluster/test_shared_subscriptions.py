@@ -1,0 +1,354 @@
+"""One subscription at an upstream for all replicas, and that nobody misses anything."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.cluster.owner import owner_of
+from mcpmux.cluster.port import ListenWanted
+from mcpmux.config import AccessRule, Http
+from mcpmux.errors import RemoteProtocolError
+from mcpmux.runtime.upstreams import shared_listening
+from tests.cluster.replicas import LEASE, Replica, Replicas, open_replicas
+from tests.cluster.test_replicas import listen
+from tests.runtime.scripted import MODERN, Json
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_http_endpoint import request
+from tests.runtime.test_subscriber import Moody, agree, ignore_memo_2, refuse_memo_2
+
+LEGACY = "2025-11-25"
+ERAS = [LEGACY, MODERN]
+SHARED = {"target": Http("http://unused.invalid")}
+UPDATED = "notifications/resources/updated"
+URI = "docs+memo:1"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_listening, "RETRY_SECONDS", LEASE / 2)
+
+
+class Docs:
+    """One server: each replica has a session with it, which is a scripted server of its own."""
+
+    def __init__(self, replicas: Replicas, make: Callable[[], Subscribable]) -> None:
+        self._replicas = replicas
+        self._make = make
+        self.sessions: dict[str, Any] = {}
+
+    async def start(self, name: str, replica_id: str | None = None, **settings: Any) -> Replica:
+        """One more replica."""
+        self.sessions[name] = self._make()
+        return await self._replicas.start(
+            name, self.sessions[name], replica_id=replica_id, **SHARED, **settings
+        )
+
+    def subscribed(self, uri: str) -> set[str]:
+        """The replicas that have subscribed to a URI."""
+        return {
+            name
+            for name, session in self.sessions.items()
+            if uri in session.subscribed and not self._replicas[name].ended.is_set()
+        }
+
+    async def update(self, uri: str, through: str | None = None) -> None:
+        for name in self.subscribed(through or uri):
+            await self.sessions[name].update(uri, through)
+
+    def owner(self) -> Replica:
+        """The replica that has to subscribe."""
+        running = [each for each in self._replicas.all.values() if not each.ended.is_set()]
+        owner = owner_of("docs", [each.node.members.replica for each in running])
+        return next(each for each in running if each.node.members.replica == owner)
+
+    def others(self) -> list[Replica]:
+        running = [each for each in self._replicas.all.values() if not each.ended.is_set()]
+        return [each for each in running if each is not self.owner()]
+
+
+@asynccontextmanager
+async def open_docs(
+    revision: str, names: str = "abc", make: Callable[[], Subscribable] | None = None, **settings: Any
+) -> AsyncIterator[tuple[Replicas, Docs]]:
+    async with open_replicas() as replicas:
+        docs = Docs(replicas, make or (lambda: Subscribable(revision)))
+        for name in names:
+            await docs.start(name, **settings)
+        await replicas.know_each_other()
+        for replica in replicas.all.values():
+            await replica.mux.upstreams["docs"].settled()
+        yield replicas, docs
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+class Client:
+    """A legacy client of one replica that listens to its stream."""
+
+    def __init__(self, replica: Replica, session: Json, stream: Any) -> None:
+        self.replica, self.session, self.stream = replica, session, stream
+
+    async def subscribe(self, uri: str = URI) -> Json:
+        asked = request("resources/subscribe", {"uri": uri})
+        return (await self.replica.client.send(asked, self.session)).last
+
+    async def unsubscribe(self, uri: str = URI) -> None:
+        asked = request("resources/unsubscribe", {"uri": uri})
+        assert (await self.replica.client.send(asked, self.session)).last["result"] == {}
+
+    async def updates(self, until: str) -> list[str]:
+        """The URIs of all updates up to that of a URI, and of that."""
+        heard: list[str] = []
+        while until not in heard:
+            _, told = await self.stream.next()
+            if told["method"] == UPDATED:
+                heard.append(told["params"]["uri"])
+        return heard
+
+
+@asynccontextmanager
+async def clients_of(*replicas: Replica, uri: str | None = URI) -> AsyncIterator[list[Client]]:
+    """A client of each replica, which has subscribed to `uri`."""
+    async with AsyncExitStack() as stack:
+        clients = []
+        for replica in replicas:
+            session = await replica.client.initialize()
+            stream = await stack.enter_async_context(replica.client.stream("GET", None, session))
+            clients.append(Client(replica, session, stream))
+            if uri is not None:
+                assert (await clients[-1].subscribe(uri))["result"] == {}
+        yield clients
+
+
+async def until_shared(docs: Docs, uri: str = "memo:1") -> None:
+    """Wait until the owner alone has subscribed, and all replicas rely on it."""
+    await until(lambda: docs.subscribed(uri) == {docs.owner().name})
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_three_replicas_with_clients_have_one_subscription(revision):
+    async with open_docs(revision) as (replicas, docs), clients_of(*replicas.all.values()) as clients:
+        await until_shared(docs)
+        asked = sum(session.subscribes["memo:1"] for session in docs.sessions.values())
+        assert asked == 1
+        for client in clients:
+            await client.subscribe("docs+memo:2")
+        await docs.update("memo:1")
+        await docs.update("memo:2")
+        for client in clients:  # each hears it once
+            assert await client.updates("docs+memo:2") == [URI, "docs+memo:2"]
+        for client in clients:
+            assert docs.subscribed("memo:1") == {docs.owner().name}
+            await client.unsubscribe()
+        await until(lambda: not docs.subscribed("memo:1"))
+        assert docs.subscribed("memo:2") == {docs.owner().name}
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_what_only_another_replica_wants_is_asked_for_by_the_owner(revision):
+    async with open_docs(revision) as (_, docs), clients_of(docs.others()[0]) as (client,):
+        assert docs.subscribed("memo:1") == {docs.owner().name}
+        await docs.update("memo:1/part", through="memo:1")
+        assert await client.updates(f"{URI}/part") == [f"{URI}/part"]
+        await client.unsubscribe()
+        await until(lambda: not docs.subscribed("memo:1"))
+
+
+async def test_modern_clients_of_all_replicas_hear_of_an_update():
+    async with open_docs(MODERN) as (replicas, docs), AsyncExitStack() as stack:
+        streams = []
+        for replica in replicas.all.values():
+            streams.append(await stack.enter_async_context(replica.client.stream("POST", *listen(1))))
+            _, acknowledged = await streams[-1].next()
+            assert acknowledged["params"]["notifications"]["resourceSubscriptions"] == [URI]
+        await until_shared(docs)
+        await docs.update("memo:1")
+        for stream in streams:
+            assert (await stream.next())[1]["params"]["uri"] == URI
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_another_replica_subscribes_when_the_owner_is_killed(revision):
+    async with open_docs(revision) as (_, docs):
+        others = docs.others()
+        async with clients_of(*others) as clients:
+            await until_shared(docs)
+            killed = docs.owner()
+            await killed.kill()
+            began = trio.current_time()
+            for client in clients:  # of what may have been missed; nothing waits for the lease
+                assert await client.updates(URI) == [URI]
+            await until(lambda: all(not each.node.members.neighbours.keys() & own(killed) for each in others))
+            await until_shared(docs)
+            assert trio.current_time() - began < 5 * LEASE  # two leases, and a busy machine
+            for client in clients:
+                await client.subscribe("docs+memo:2")
+            await docs.update("memo:2")
+            for client in clients:  # and there was no other
+                assert await client.updates("docs+memo:2") == ["docs+memo:2"]
+
+
+def own(replica: Replica) -> set[str]:
+    return set(replica.node.members.marks.own)
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_replicas_ask_for_themselves_while_the_owner_cannot_be_reached(revision):
+    async with open_docs(revision, "ab") as (_, docs):
+        owner, (other,) = docs.owner(), docs.others()
+        owner.node.members._url = "http://127.0.0.1:9"  # nobody listens there
+        await owner.node.members.renew()
+        await other.node.members.renew()
+        async with clients_of(other) as (client,):
+            assert docs.subscribed("memo:1") == {other.name}
+            await docs.update("memo:1")
+            assert await client.updates(URI) == [URI]
+            owner.node.members._url = owner.node._url
+            await owner.node.members.renew()
+            await until_shared(docs)
+            await client.subscribe("docs+memo:2")
+            await docs.update("memo:2")
+            assert await client.updates("docs+memo:2") == ["docs+memo:2"]  # it missed nothing on the way
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_an_owner_that_ends_its_streams_while_its_lease_holds_costs_one_catch_up(revision):
+    async with open_docs(revision, "ab") as (_, docs):
+        owner, (other,) = docs.owner(), docs.others()
+        async with clients_of(other) as (client,):
+            await until_shared(docs)
+            owner.node.listens.attach(owner.mux.hub, {})  # it has no such upstream any more
+            assert await client.updates(URI) == [URI]
+            assert docs.subscribed("memo:1") == {other.name}
+            await docs.update("memo:1")
+            assert await client.updates(URI) == [URI]
+            owner.node.listens.attach(owner.mux.hub, owner.mux.upstreams)
+            await until_shared(docs)
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_an_owner_that_loses_its_upstream_is_left_and_found_again(revision):
+    async with open_docs(revision, "ab") as (_, docs):
+        owner, (other,) = docs.owner(), docs.others()
+        async with clients_of(other) as (client,):
+            await until_shared(docs)
+            owner.world.servers["docs"] = None
+            await owner.world.kill("docs")
+            await until(lambda: other.name in docs.subscribed("memo:1"))
+            assert await client.updates(URI) == [URI]
+            owner.world.servers["docs"] = docs.sessions[owner.name]
+            owner.mux.restart("docs")
+            await until_shared(docs)
+            await docs.update("memo:1")
+            assert await client.updates(URI) == [URI]
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_a_subscription_moves_to_a_replica_that_comes_and_nobody_notices(revision):
+    async with (
+        open_docs(revision, "ab") as (replicas, docs),
+        clients_of(*docs.others(), docs.owner()) as clients,
+    ):
+        await until_shared(docs)
+        before = docs.owner()
+        ids = [each.node.members.replica for each in replicas.all.values()]
+        names = (f"{number:010x}" for number in itertools.count())
+        fresh = next(each for each in names if owner_of("docs", [*ids, each]) == each)
+        await docs.start("c", fresh)
+        assert docs.owner().name == "c"
+        assert docs.owner() is not before
+        await until_shared(docs)
+        for client in clients:
+            await client.subscribe("docs+memo:2")
+        await docs.update("memo:2")
+        for client in clients:
+            assert await client.updates("docs+memo:2") == ["docs+memo:2"]
+        await until_shared(docs, "memo:2")
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_an_owner_without_a_lease_asks_for_itself_alone(revision):
+    async with open_docs(revision, "ab") as (replicas, docs):
+        owner, (other,) = docs.owner(), docs.others()
+        async with clients_of(owner, other):
+            await until_shared(docs)
+            owner.line.is_cut = True
+            await until(lambda: docs.subscribed("memo:1") == {"a", "b"})
+            owner.line.is_cut = False
+            await replicas.know_each_other()
+            await until_shared(docs)
+
+
+@pytest.mark.parametrize("revision", ERAS)
+async def test_what_the_upstream_refuses_is_refused_with_its_error(revision):
+    async with open_docs(revision, "ab", lambda: Moody(revision, refuse_memo_2)) as (_, docs):
+        (other,) = docs.others()
+        async with clients_of(docs.owner(), other) as clients:
+            await until_shared(docs)
+            refusals = [(await each.subscribe("docs+memo:2"))["error"] for each in clients]
+            assert refusals[0] == refusals[1]
+            if revision == LEGACY:
+                assert refusals[0]["message"] == "Not this one"
+            assert docs.subscribed("memo:1") == {docs.owner().name}
+            await docs.update("memo:1")
+            for client in clients:
+                assert await client.updates(URI) == [URI]
+
+
+async def test_a_subscribe_that_hangs_at_the_owner_holds_up_no_other():
+    make = lambda: Moody(LEGACY, agree)  # noqa: E731 - it is one of several
+    async with open_docs(LEGACY, "ab", make) as (_, docs):
+        (other,) = docs.others()
+        docs.sessions[docs.owner().name].mood = ignore_memo_2
+        async with clients_of(other, uri="docs+memo:2") as (client,):  # which it asks for itself
+            assert docs.subscribed("memo:2") == {other.name}
+            await client.subscribe()
+            assert docs.subscribed("memo:1") == {docs.owner().name}
+
+
+async def test_rules_of_the_owner_hide_nothing_from_other_replicas():
+    rules = (AccessRule(effect="allow", principals=("somebody",)),)
+    async with open_docs(LEGACY, "ab") as (_, docs):
+        owner, (other,) = docs.owner(), docs.others()
+        owner.mux.apply(attrs.evolve(owner.mux.config, access=rules))
+        async with clients_of(other) as (client,):
+            assert docs.subscribed("memo:1") == {owner.name}
+            await docs.update("memo:1")
+            assert await client.updates(URI) == [URI]
+            owner.mux.apply(attrs.evolve(owner.mux.config, access=()))
+            await docs.update("memo:1")
+            assert await client.updates(URI) == [URI]
+
+
+async def test_a_replica_that_is_no_owner_answers_no_listen():
+    async with open_docs(MODERN, "ab") as (_, docs):
+        owner, (other,) = docs.owner(), docs.others()
+        heard: list[Any] = []
+        there = owner.node.members.neighbours[other.node.members.replica]
+        with pytest.raises(RemoteProtocolError, match="refuses"):
+            await owner.node._client.listen(there, ListenWanted("docs", ["memo:1"]), LEASE, heard.append)
+        assert heard == []
+        assert not docs.subscribed("memo:1")
+
+
+async def test_children_of_each_replica_are_asked_by_each():
+    servers = {name: Subscribable(LEGACY) for name in "ab"}
+    async with open_replicas(**servers) as replicas, clients_of(*replicas.all.values()):
+        assert all(each.server.subscribed == {"memo:1"} for each in replicas.all.values())
+
+
+async def test_replicas_say_at_how_many_upstreams_they_subscribe_for_all():
+    async with open_docs(MODERN) as (_, docs):
+        states = await docs.owner().node.describe_all()
+        assert [each.owned for each in states] == [1, 0, 0]

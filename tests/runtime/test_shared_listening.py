@@ -1,0 +1,306 @@
+"""An upstream that is asked through another replica: nothing is missed, whatever that one does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpmux.config import Http
+from mcpmux.errors import TransportClosed
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Event
+from mcpmux.protocol.envelope import raw
+from tests.runtime.scripted import Json, ScriptedClient
+from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_subscriber import Moody, uris_in
+from tests.runtime.test_subscriptions import ERAS, LEGACY, client_of, expect_update, quiet, silent, subscribe
+from tests.runtime.world import open_world
+
+SETTINGS = {"x": {"target": Http("http://unused.invalid")}}
+URIS = ["memo:1", "memo:2", "memo:3"]
+LEASE = 3.0
+HEARD_SECONDS = 60.0  # of virtual time: more than any pause
+ACTS = ("subscribe", "subscribe", "unsubscribe", "become", "break", "decline", "kill", "hear", "hear")
+MOODS = ("well", "well", "refusing", "silent", "absent")
+
+
+class Owner:
+    """The other replica. `absent`: there is none, so each asks for itself."""
+
+    def __init__(self) -> None:
+        self.mood = "well"
+        self.delay = 0.3  # seconds until it acknowledges
+        self.declined: set[str] = set()
+        self.asked = Counter[str]()
+        self._listens: dict[object, tuple[frozenset[str], Callable[[Event], None], trio.Event]] = {}
+        self._change = trio.lowlevel.ParkingLot()
+
+    @property
+    def listened(self) -> set[str]:
+        return {uri for uris, _, _ in self._listens.values() for uri in uris}
+
+    def become(self, mood: str) -> None:
+        self.mood = mood
+        self._change.unpark_all()
+
+    def break_off(self) -> None:
+        for _, _, end in self._listens.values():
+            end.set()
+
+    def update(self, uri: str) -> None:
+        for uris, hear, _ in list(self._listens.values()):
+            if uri in uris:
+                hear(Event(m.RESOURCE_UPDATED, {"uri": raw(uri)}))
+
+    def owner_of(self, upstream: str) -> str | None:
+        assert upstream == "x"
+        return None if self.mood == "absent" else "owner"
+
+    async def owners_changed(self) -> None:
+        await self._change.park()
+
+    async def listen(
+        self, owner: str, upstream: str, uris: Collection[str], hear: Callable[[Event], None]
+    ) -> None:
+        assert (owner, upstream) == ("owner", "x")
+        self.asked[self.mood] += 1
+        if self.mood == "refusing":
+            raise TransportClosed("refused")
+        if self.mood == "silent":
+            await trio.sleep(LEASE)
+            raise TransportClosed("silent")
+        await trio.sleep(self.delay)
+        honoured = frozenset(uris) - self.declined
+        key, end = object(), trio.Event()
+        self._listens[key] = honoured, hear, end
+        try:
+            hear(Event(m.ACKNOWLEDGED, {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}))
+            await end.wait()
+        finally:
+            del self._listens[key]
+
+
+async def be_slow(_server: Subscribable, method: str, _params: Json, _message: Json) -> None:
+    """Take a while to agree."""
+    if "subscri" in method:
+        await trio.sleep(0.3)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_an_owner_is_asked_in_place_of_the_upstream(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        await quiet()
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
+        assert world.mux.upstreams["x"].subscriber.asked == {"memo:1"}
+        owner.update("memo:1")
+        await expect_update(client, "memo:1", None)
+
+
+@pytest.mark.parametrize("mood", ["refusing", "silent"])
+@pytest.mark.parametrize("up", ERAS)
+async def test_the_upstream_is_asked_while_the_owner_does_not_answer(up, mood, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    owner.become(mood)
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        assert server.subscribed == {"memo:1"}
+        began = trio.current_time()
+        await subscribe(client, ["memo:2"])  # it is known by now not to answer
+        assert trio.current_time() - began < 1
+        await trio.sleep(HEARD_SECONDS)
+        assert owner.asked[mood] < HEARD_SECONDS
+        owner.become("well")
+        await trio.sleep(HEARD_SECONDS)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1", "memo:2"})
+        await silent(client)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_the_owner_declines_is_asked_of_the_upstream(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    owner.declined = {"memo:2"}
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1", "memo:2"])
+        await quiet()
+        assert (server.subscribed, owner.listened) == ({"memo:2"}, {"memo:1"})
+        asked = owner.asked["well"]
+        await trio.sleep(15)  # not as long as until it is asked again
+        assert owner.asked["well"] == asked
+        owner.declined = set()
+        await trio.sleep(HEARD_SECONDS)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1", "memo:2"})
+        await silent(client)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_the_owner_declines_later_is_caught_up(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        owner.declined = {"memo:1"}
+        await subscribe(client, ["memo:2"])
+        await expect_update(client, "memo:1", None)
+        assert (server.subscribed, owner.listened) == ({"memo:1"}, {"memo:2"})
+        await silent(client, 1)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_listen_that_breaks_off_when_it_is_not_needed_any_more_costs_nothing(up, autojump_clock):
+    begun, owner = trio.Event(), Owner()
+
+    async def begin(_server: Subscribable, method: str, params: Json, _message: Json) -> None:
+        if "subscri" in method and uris_in(params):
+            begun.set()
+
+    server = Moody(up, begin)
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        owner.become("absent")
+        await begun.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert owner.listened == {"memo:1"}
+        owner.break_off()
+        await quiet()
+        owner.become("well")
+        await silent(client)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_what_comes_back_from_the_owner_is_subscribed_before_that_ends(up, autojump_clock):
+    server, owner = Moody(up, be_slow), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        owner.become("absent")
+        while owner.listened:
+            assert "memo:1" in owner.listened | server.subscribed
+            await trio.sleep(0.001)
+        assert server.subscribed == {"memo:1"}
+        await silent(client)
+        owner.delay = 1
+        owner.become("well")
+        while server.subscribed:
+            assert "memo:1" in owner.listened | server.subscribed
+            await trio.sleep(0.001)
+        assert owner.listened == {"memo:1"}
+        await silent(client)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_listen_that_breaks_off_costs_one_catch_up(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        await subscribe(client, ["memo:1"])
+        await quiet()
+        owner.break_off()
+        await expect_update(client, "memo:1", None)
+        await trio.sleep(HEARD_SECONDS)
+        await silent(client)
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
+
+
+class Reader:
+    """Reads all that a client is told. `heard` has the URIs of updates."""
+
+    def __init__(self, client: ScriptedClient) -> None:
+        self._client = client
+        self.heard: list[str] = []
+        self._answers: dict[Any, Json] = {}
+        self._news = trio.lowlevel.ParkingLot()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                message = await self._client.receive()
+            except trio.TooSlowError:
+                continue
+            if message.get("method") == "notifications/resources/updated":
+                self.heard.append(message["params"]["uri"])
+            elif "id" in message:
+                self._answers[message["id"]] = message
+            self._news.unpark_all()
+
+    async def ask(self, method: str, uri: str) -> Json:
+        asked = await self._client.start(method, {"uri": uri})
+        while asked not in self._answers:
+            await self._news.park()
+        return self._answers.pop(asked)
+
+    async def hear(self, uri: str, since: int) -> None:
+        """Wait for an update that came when `since` others had been heard, or later."""
+        while uri not in self.heard[since:]:
+            await self._news.park()
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("seed", range(12))
+async def test_every_change_is_heard_whatever_happens(up, seed, autojump_clock):
+    """The last change of what a client listens to is followed by an update, in whichever way."""
+    chance = random.Random(seed)
+    server, owner = Moody(up, be_slow), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        reader = Reader(await client_of(world, LEGACY))
+        world.nursery.start_soon(reader.run)
+        changed: dict[str, int] = {}  # what is listened to -> how much had been heard when it changed last
+        for _ in range(60):
+            act, uri = chance.choice(ACTS), chance.choice(URIS)
+            if act == "subscribe" and uri not in changed:
+                if "result" in await reader.ask("resources/subscribe", uri):
+                    changed[uri] = -1
+            elif act == "unsubscribe" and changed.pop(uri, None) is not None:
+                await reader.ask("resources/unsubscribe", uri)
+            elif act == "become":
+                owner.delay = chance.choice((0, 0.3, 2))
+                owner.become(chance.choice(MOODS))
+            elif act == "break":
+                owner.break_off()
+            elif act == "decline":
+                owner.declined ^= {uri}
+            elif act == "hear":
+                await hear_all(reader, changed)
+            elif act == "kill" and not chance.randrange(4):
+                await world.kill("x")
+            for _ in range(chance.randrange(6)):
+                await trio.sleep(chance.choice((0.005, 0.05, 0.1, 0.2, 1, 10)))
+                if changed:
+                    uri = chance.choice(sorted(changed))
+                    changed[uri] = len(reader.heard)
+                    await change(uri, server, owner)
+        owner.become("well")
+        owner.declined = set()
+        await hear_all(reader, changed)
+        await trio.sleep(HEARD_SECONDS)
+        assert (server.subscribed, owner.listened) == (set(), set(changed))
+        assert world.mux.upstreams["x"].subscriber.asked == set(changed)
+        world.nursery.cancel_scope.cancel()
+
+
+async def hear_all(reader: Reader, changed: dict[str, int]) -> None:
+    """Wait until the client has heard of all changes."""
+    with trio.fail_after(HEARD_SECONDS):
+        for uri, since in changed.items():
+            if since >= 0:
+                await reader.hear(uri, since)
+
+
+async def change(uri: str, server: Subscribable, owner: Owner) -> None:
+    """A resource changes; whoever is asked tells of it."""
+    owner.update(uri)
+    with suppress(TransportClosed):  # it was killed
+        await server.update(uri)
