@@ -21,8 +21,8 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -159,8 +159,7 @@ class WorkerPool:
         Started when all are ready. Raises what keeps a worker from starting for the first time; a worker that
         ends without a reason gets FIRST_ATTEMPTS.
         """
-        self._counters = open_counters(self.count)
-        try:
+        with self.counting():
             async with trio.open_nursery() as forwards:
                 async with trio.open_nursery() as nursery:
                     for number in range(1, self.count + 1):
@@ -169,6 +168,13 @@ class WorkerPool:
                         await self._changed.park()
                     task_status.started()
                 forwards.cancel_scope.cancel(reason="all workers have ended")
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Have the counters that workers share. Without them none can be started."""
+        self._counters = open_counters(self.count)
+        try:
+            yield
         finally:
             os.close(self._counters)
 
@@ -193,7 +199,7 @@ class WorkerPool:
     async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
         """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
-            worker = await self._start_worker(number)
+            worker = await self.start(number)
         except OSError as error:
             return False, TransportError(f"a worker cannot be started: {reason_of(error)}")
         try:
@@ -201,32 +207,33 @@ class WorkerPool:
                 start = nursery.start_soon
                 start(self._guard.watch, worker.process.pid, trio.CancelScope(), name=f"guard {number}")
                 start(self._watch, worker, name=f"heartbeat {number}")
-                async with trio.open_nursery() as talking:  # which ends when the worker has ended
-                    talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {number}")
-                    await self.listen(worker)
-                    talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
+                await self.talk(worker, forwards)
                 nursery.cancel_scope.cancel(reason="the worker has ended")
         finally:
-            await worker.end()
-            await worker.store.end()
+            await self.end(worker)
         return worker.ready.is_set(), worker.failure
 
-    async def _start_worker(self, number: int) -> WorkerProcess:
-        """A new process. Raises OSError when there is none."""
+    async def talk(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:
+        """Do what a worker says until it has gone. Connections that it hands over may wait in `forwards`."""
+        async with trio.open_nursery() as talking:
+            talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {worker.number}")
+            await self.listen(worker)
+            talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
+
+    async def end(self, worker: WorkerProcess) -> None:
+        """End a worker. The others go on with its sessions."""
+        await worker.end()
+        await worker.store.end()
+
+    async def start(self, number: int) -> WorkerProcess:
+        """A new worker. Raises OSError when there is none."""
         control, their_control = socket.socketpair()
         connection_channel, their_connection_channel = connection_channel_pair()
         with their_control, their_connection_channel, ExitStack() as ours:
             ours.push(control)
             ours.push(connection_channel)
             fds = (their_control.fileno(), their_connection_channel.fileno(), self._counters)
-            arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-P", "-c", BOOT, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # signals of a terminal must not reach it
-                pass_fds=fds,
-            )
+            process = await self.open_process(number, fds)
             ours.pop_all()
         channel = ControlChannel(control)
         connections, store = ConnectionChannel(connection_channel), MemberStore(self.store)
@@ -237,6 +244,17 @@ class WorkerPool:
         self._workers[number] = worker
         self.starts[number] += 1
         return worker
+
+    async def open_process(self, number: int, fds: tuple[int, int, int]) -> trio.Process:
+        """Run the program of a worker, with its ends of both channels and the counters. Raises OSError."""
+        arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-P", "-c", BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # signals of a terminal must not reach it
+            pass_fds=fds,
+        )
 
     async def listen(self, worker: WorkerProcess) -> None:
         """Send a worker what is posted, and do what it says, until it has gone."""
