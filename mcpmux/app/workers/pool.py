@@ -30,7 +30,7 @@ from typing import Any
 import structlog
 import trio
 
-from mcpmux.app.workers.channel import ControlChannel, open_counters
+from mcpmux.app.workers.channel import ControlChannel, map_counters, open_counters
 from mcpmux.app.workers.shared_store import STORE, MemberStore
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.cluster.memory_store import MemoryStore
@@ -174,6 +174,8 @@ class WorkerPool:
         """Have the counters that workers share. Without them none can be started."""
         self._counters = open_counters(self.count)
         try:
+            numbers = range(1, self.count + 1)
+            self._rows = {each: map_counters(os.dup(self._counters), each, self.count) for each in numbers}
             yield
         finally:
             os.close(self._counters)
@@ -221,8 +223,12 @@ class WorkerPool:
             talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
 
     async def end(self, worker: WorkerProcess) -> None:
-        """End a worker. The others go on with its sessions."""
+        """End a worker. Then nobody uses what was remembered before, and the others go on with its sessions.
+
+        It may have been killed while an upstream did something for it, of which it cannot tell any more.
+        """
         await worker.end()
+        self._rows[worker.number].act_everywhere()
         await worker.store.end()
 
     async def start(self, number: int) -> WorkerProcess:
