@@ -1,10 +1,10 @@
 """All workers: starts them, gives them connections and messages, and starts them again.
 
 Connections go to the workers in turn, so even a few lasting ones are spread evenly. A connection that a
-worker hands over goes to the worker that it names, else to any. A worker that ends unasked is logged and
-started again, at first at once, later with a pause. One that is asked to end gives back the connections that
-it has not begun with, and none of them is lost. No worker outlives its supervisor: it ends when its control
-channel does, and an orphan guard ends one that does not.
+worker hands over goes to the worker that it names, and to any if that has gone or it names none. A worker
+that ends unasked is logged and started again, at first at once, later with a pause. One that is asked to end
+gives back the connections that it has not begun with, and none of them is lost. No worker outlives its
+supervisor: it ends when its control channel does, and an orphan guard ends one that does not.
 
 | no answer for | what follows |
 | --- | --- |
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 import trio
 
@@ -43,8 +44,8 @@ from mcpmux.transports.process import OrphanGuard
 log = structlog.get_logger()
 
 FIRST_ATTEMPTS = 3  # to have a worker ready for the first time, if it ends without a reason
-FORWARD_SECONDS = 10.0  # for a worker that is started again to take what is for it alone
-FULL_SECONDS = 0.05  # until a worker is tried again that takes nothing more for now
+FORWARD_SECONDS = 10.0  # for a worker to take what was handed over
+FULL_SECONDS = 0.05  # until a connection is tried again that nobody takes for now
 FORWARDED = 256  # connections handed over that wait for a worker; more are closed
 LAST_SECONDS = 5.0  # for what a worker has handed over when it has ended
 HEARTBEAT_SECONDS = 2.0  # between two questions
@@ -230,6 +231,7 @@ class WorkerPool:
         await worker.end()
         self._rows[worker.number].act_everywhere()
         await worker.store.end()
+        self.tell("worker gone", but=worker)
 
     async def start(self, number: int) -> WorkerProcess:
         """A new worker. Raises OSError when there is none."""
@@ -286,12 +288,17 @@ class WorkerPool:
     # Connections
 
     async def give(self, note: Note, sock: socket.socket) -> None:
-        """Have a worker serve a connection: the one that `note` names, else the next. Waits for one."""
+        """Have a worker serve a connection: the one that `note` names, else the next. Waits for one.
+
+        When the one that it names has gone, any other goes on with what was there.
+        """
         while not self._give_nowait(note, sock):
             if self.serving:
                 await trio.sleep(FULL_SECONDS)
             else:
                 await self._changed.park()
+            if note.worker not in [worker.number for worker in self.running]:  # which others know by now
+                note = msgspec.structs.replace(note, worker=0)
 
     def _give_nowait(self, note: Note, sock: socket.socket) -> bool:
         able = [worker for worker in self.serving if note.worker in (0, worker.number)]

@@ -140,7 +140,7 @@ class Worker:
                 node.attach(mux.service, mux.hub, mux.rates)
                 for name in drained:
                     mux.drain(name)
-                handlers = self._handlers(mux)
+                handlers = self._handlers(mux, node)
                 if config.admin.port is not None:
                     view, metrics = observers.view(mux), observers.metrics_of(mux)
                     handlers |= {"upstreams": view.read_all, "metrics": metrics}
@@ -194,7 +194,7 @@ class Worker:
                     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                         await resuming.send((stream, note))
                         taken = True
-                if not taken:  # another worker has it, or the next with our number if it is for us alone
+                if not taken:  # another worker has it
                     with stream.socket:
                         await self._connections.send(note, stream.socket.fileno())
 
@@ -206,7 +206,7 @@ class Worker:
 
     # Orders
 
-    def _handlers(self, mux: Mux) -> Handlers:
+    def _handlers(self, mux: Mux, node: Node) -> Handlers:
         """What the supervisor calls; it asks for `heartbeat`, too, to which there is no more to say."""
 
         def stop() -> None:
@@ -231,7 +231,14 @@ class Worker:
         def tell(upstream: str, method: str) -> None:
             mux.hub.tell_list_change(method, upstream)
 
-        return {"stop": stop, "apply": mux.apply, "act": act, "renew": renew, "list changed": tell}
+        return {
+            "stop": stop,
+            "apply": mux.apply,
+            "act": act,
+            "renew": renew,
+            "list changed": tell,
+            "worker gone": node.members.renew_soon,
+        }
 
     async def _obey(self, handlers: Handlers, folder: str, everything: trio.Nursery) -> None:
         await self._control.run(handlers)
