@@ -290,9 +290,10 @@ class WorkerPool:
     async def give(self, note: Note, sock: socket.socket) -> None:
         """Have a worker serve a connection: the one that `note` names, else the next. Waits for one.
 
-        When the one that it names has gone, any other goes on with what was there.
+        When the one that it names has gone, any other goes on with what was there. Nobody gets one any more
+        after `stop`: a worker that carries its bytes to another would wait for that.
         """
-        while not self._give_nowait(note, sock):
+        while not (self._give_nowait(note, sock) or self._stopping):
             if self.serving:
                 await trio.sleep(FULL_SECONDS)
             else:
@@ -338,6 +339,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Have all workers finish their work, and start no new ones."""
         self._stopping = True
+        self._changed.unpark_all()
         for worker in self._workers.values():
             worker.leave()
 
