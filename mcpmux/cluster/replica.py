@@ -67,8 +67,6 @@ class Replica(Node):
     async def join(self) -> None:
         """Be a member from now on, until `open_replica` is left. Returns when the store was asked once."""
         await self._nursery.start(self.run, name="member of the cluster")
-        if self.members.others:  # and of those one may have gone before
-            self._hub.others_lost()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:
