@@ -66,6 +66,7 @@ class HttpClient:
     def __init__(self, pool: HttpPool, world: World | None = None) -> None:
         self._pool = pool
         self.world = world
+        self.origin = pool.origin
         self.port = pool.origin.port
 
     async def send(
@@ -86,13 +87,15 @@ class HttpClient:
         return Answer(response.status, response.headers, messages)
 
     @asynccontextmanager
-    async def stream(self, method: str, body: Json | None, headers: Json) -> AsyncIterator[Stream]:
+    async def stream(
+        self, method: str, body: Json | None, headers: Json, path: str = "/mcp"
+    ) -> AsyncIterator[Stream]:
         fields = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
         } | headers
         data = json.dumps(body).encode() if body else b""
-        request = requested(self._pool, method, "/mcp", tuple(fields.items()), data, idempotent=False)
+        request = requested(self._pool, method, path, tuple(fields.items()), data, idempotent=False)
         with trio.fail_after(60):
             async with request as response:
                 yield Stream(response)
