@@ -83,6 +83,7 @@ class Membership:
         self._clock = clock()
         self._turn = trio.Lock()
         self._change = trio.lowlevel.ParkingLot()
+        self._hurry = trio.Event()
         self.on_return: Callable[[Collection[str]], Awaitable[None]] = _nothing
         self.on_loss: Callable[[], None] = lambda: None
         self.on_members: Callable[[int], None] = lambda _number: None
@@ -128,8 +129,14 @@ class Membership:
         await self.renew()
         task_status.started()
         while not self._is_left:
-            await trio.sleep(self.lease / RENEWALS)
+            with trio.move_on_after(self.lease / RENEWALS):
+                await self._hurry.wait()
+            self._hurry = trio.Event()
             await self.renew()
+
+    def renew_soon(self) -> None:
+        """Have `run` renew the lease at once: there are other members now."""
+        self._hurry.set()
 
     async def renew(self) -> None:
         """Ask for a lease now. Afterwards `neighbours` are those of now, if the store answers."""

@@ -40,6 +40,7 @@ class Node:
     def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
         """This is what the process serves."""
         self.members.on_gone = hub.others_lost
+        hub.others_lost()  # one whose clients come here may have gone before
         self._service = service
         service.session_counter.count = self._places
         rates.take_together = StoredTokens(self._store, self._seal, rates).take

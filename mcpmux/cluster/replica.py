@@ -69,7 +69,6 @@ class Replica(Node):
     async def join(self) -> None:
         """Be a member from now on, until `open_replica` is left. Returns when the store was asked once."""
         await self._nursery.start(self.run, name="member of the cluster")
-        self._hub.others_lost()  # one may have gone before: the store may not know it any more
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         try:

@@ -400,6 +400,12 @@ class Generations:
         counts[begin + _slot(name)] += 1
         counts[begin] += 1
 
+    def act_everywhere(self) -> None:
+        """This process has ended while it may have done anything: another generation of everything."""
+        begin = self._row
+        for slot in range(begin, begin + SLOTS):
+            self._counts[slot] += 1
+
     def hear(self, name: str) -> None:
         """Something has changed, of which this process knows what: another generation for every other one."""
         if self._is_heard:

@@ -255,38 +255,6 @@ def test_connections_are_spread_evenly(served: Served) -> None:
     assert served.mux.stop() == 0, served.mux.stderr
 
 
-def test_a_session_is_served_over_any_connection(served: Served) -> None:
-    first = [served.connect() for _ in range(2)]
-    sessions = [initialize(connection) for connection in first]
-    assert sorted(map(worker_of, sessions)) == ["1", "2"]
-    others = [served.connect() for _ in range(6)]
-    told = 0
-    for round_number in range(3):
-        for connection in (*first, *others):
-            for session in sessions if round_number % 2 else reversed(sessions):
-                told += 1
-                assert text_of(answer_in(call(connection, session))) == str(told)
-    big = served.connect()
-    padded = {"name": "counting__count", "arguments": {"padding": "x" * 300_000}}
-    for session in sessions:
-        told += 1
-        message = {"id": 3, "method": "tools/call", "params": padded}
-        assert text_of(answer_in(post(big, message, **{SESSION: session}))) == str(told)
-    gone = post(others[0], {"id": 4, "method": "tools/list"}, **{SESSION: "2.nobody"})
-    assert gone.status == 404
-    gone.read()
-    for session in sessions:
-        others[1].request("DELETE", "/mcp", headers={SESSION: session})
-        response = others[1].getresponse()
-        assert response.status == 204
-        response.read()
-    assert call(others[2], sessions[0]).status == 404
-    assert served.count("started") == 1
-    assert served.count("initialized") == 1
-    assert served.mux.stop() == 0, served.mux.stderr
-    assert "Traceback" not in served.mux.stderr
-
-
 def test_workers_count_the_sessions_of_a_principal_together(tmp_path: Path) -> None:
     path = write_config(tmp_path, "[limits]\nmax_sessions_per_principal = 2\n")
     with Running("serve", str(path), "--workers", "2") as mux:
@@ -326,8 +294,8 @@ def test_changes_reach_clients_of_both_workers(served: Served) -> None:
     headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "subscriptions/listen"}
     message = {"id": 6, "method": "subscriptions/listen", "params": {"_meta": META, **wish}}
     streams.append(post(listening, message, **headers))
-    while b"acknowledged" not in streams[-1].readline():
-        pass
+    assert "acknowledged" in next_event(streams[-1])
+    assert "updated" in next_event(streams[-1])  # as its worker is new
     assert "result" in modern(
         served.connect(), "tools/call", {"name": "counting__count", "arguments": {}}, "counting__count"
     )
@@ -359,28 +327,13 @@ def test_who_was_told_of_a_change_reads_it_from_any_worker(tmp_path: Path) -> No
         headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "subscriptions/listen"}
         stream = post(served.connect(), listen, **headers)
         assert "acknowledged" in next_event(stream)
+        assert "updated" in next_event(stream)  # as its worker is new
         for number in range(2, 5):
             call = {"name": "memo__change", "arguments": {}}
             assert "result" in modern(clients[0], "tools/call", call, "memo__change")
             assert "updated" in next_event(stream)
             assert [read(client) for client in clients] == [str(number)] * 4
         assert mux.stop() == 0, mux.stderr
-
-
-def test_a_question_in_a_call_comes_back_to_the_worker_that_asked(served: Served) -> None:
-    name = "counting__ask"
-    able = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
-    for _ in range(4):
-        asking, answering = served.connect(), served.connect()  # these are at two workers
-        params = {"name": name, "arguments": {}, "_meta": able}
-        asked = modern(asking, "tools/call", params, name)["result"]
-        (key,) = asked["inputRequests"]
-        responses = {key: {"action": "accept", "content": {"who": "me"}}}
-        again = {**params, "inputResponses": responses, "requestState": asked["requestState"]}
-        assert "me" in text_of(modern(answering, "tools/call", again, name))
-        forged = {**again, "requestState": "2.nothing"}
-        assert modern(answering, "tools/call", forged, name)["error"]["code"] == -32602
-    assert served.mux.stop() == 0, served.mux.stderr
 
 
 def test_progress_comes_and_giving_up_arrives(served: Served) -> None:
@@ -403,19 +356,36 @@ def test_progress_comes_and_giving_up_arrives(served: Served) -> None:
     assert served.mux.stop() == 0, served.mux.stderr
 
 
-def test_a_worker_that_is_killed_is_replaced(served: Served) -> None:
-    killed, other = served.connect(), served.connect()
-    sessions = {worker_of(session): session for session in (initialize(killed), initialize(other))}
+def test_a_worker_that_is_killed_is_replaced_and_its_clients_go_on(served: Served) -> None:
+    connections = [served.connect() for _ in range(2)]
+    sessions = {worker_of(session): session for session in map(initialize, connections)}
+    uri = "counting+count:///it"
+    for connection, session in zip(connections, sessions.values(), strict=True):
+        message = {"id": 5, "method": "resources/subscribe", "params": {"uri": uri}}
+        assert "result" in answer_in(post(connection, message, **{SESSION: session}))
+    streams = {number: open_stream(served.connect(), session) for number, session in sessions.items()}
+    waits = {"name": "counting__wait", "arguments": {}, "_meta": {"progressToken": "mine"}}
+    for session in sessions.values():
+        waiting = post(
+            served.connect(), {"id": 6, "method": "tools/call", "params": waits}, **{SESSION: session}
+        )
+        assert '"mine"' in next_event(waiting)
     before = served.workers()
     os.kill(before[0], signal.SIGKILL)
     lost = served.mux.line("stderr", containing="worker lost")
     number = lost.partition("worker=")[2].split()[0]
+    again = open_stream(served.connect(), sessions[number])  # at whoever is there first
+    said = "".join(next_event(again) for _ in range(3))
+    assert all(kind in said for kind in ("resources/updated", "resources/list_changed", "tools/list_changed"))
     wait_until(lambda: len(set(served.workers()) - set(before)) == 1, "no new worker")
-    kept = next(session for worker, session in sessions.items() if worker != number)
-    for _ in range(4):
-        connection = served.connect()
-        assert int(text_of(answer_in(call(connection, sessions[number])))) > 0  # it goes on elsewhere
-        assert int(text_of(answer_in(call(served.connect(), kept)))) > 0
+    for session in sessions.values():
+        assert int(text_of(answer_in(call(served.connect(), session)))) > 0
+        assert "resources/updated" in next_event(again)
+    (kept,) = (stream for of, stream in streams.items() if of != number)
+    assert "resources/updated" in next_event(kept)
+    (kept_session,) = (session for of, session in sessions.items() if of != number)
+    cancelled = {"method": "notifications/cancelled", "params": {"requestId": 6}}
+    post(served.connect(), cancelled, **{SESSION: kept_session}).read()
     both = {"1", "2"}
     wait_until(lambda: {worker_of(initialize(served.connect())) for _ in range(4)} == both, "not served")
     assert served.count("started") == 1
@@ -681,40 +651,6 @@ def test_a_session_over_tls_is_served_by_its_worker(certificates: Certificates, 
         assert "Traceback" not in mux.stderr
 
 
-def test_messages_for_an_event_stream_go_to_its_worker(tmp_path: Path) -> None:
-    path = write_config(tmp_path)
-    path.write_text(
-        path.read_text().replace('http = ["127.0.0.1:0"]', "")
-        + '[[listeners.http]]\nport = 0\nsse_path = "/sse"\n'
-    )
-    with Running("serve", str(path), "--workers", "2") as mux:
-        served = Served(mux, mux.line().strip(), tmp_path)
-        posting = [served.connect() for _ in range(2)]
-        seen = set()
-        for _ in range(2):
-            reading = served.connect()
-            reading.request("GET", "/sse", headers={"Accept": "text/event-stream"})
-            stream = reading.getresponse()
-            while not (line := stream.readline().decode()).startswith("data: "):
-                pass
-            target = line.removeprefix("data: ").strip()
-            seen.add(worker_of(target.partition("=")[2]))
-            client = {"protocolVersion": "2024-11-05", "capabilities": {}}
-            client["clientInfo"] = {"name": "t", "version": "1"}
-            for asked, connection in enumerate(posting):
-                method = "ping" if asked else "initialize"
-                body = {"jsonrpc": "2.0", "id": asked, "method": method, "params": client}
-                connection.request("POST", target, json.dumps(body), {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                assert response.status == 202
-                response.read()
-                while not (line := stream.readline().decode()).startswith("data: {"):
-                    pass
-                assert json.loads(line.removeprefix("data: "))["id"] == asked
-        assert seen == {"1", "2"}
-        assert mux.stop() == 0, mux.stderr
-
-
 def test_streams_and_tokens_are_the_workers(tmp_path: Path) -> None:
     secret = "a-token-that-nobody-guesses"
     digest = hashlib.sha256(secret.encode()).hexdigest()
@@ -798,8 +734,12 @@ def test_a_question_that_several_calls_can_have_caused_reaches_none_of_their_cli
     first, elsewhere, second = (
         served.connect() for _ in range(3)
     )  # the first and the last are at one worker
+    asked = modern(first, "tools/call", params, name)["result"]
+    (key,) = asked["inputRequests"]
+    responses = {key: {"action": "accept", "content": {"who": "me"}}}
+    again = {**params, "inputResponses": responses, "requestState": asked["requestState"]}
+    assert "me" in text_of(modern(elsewhere, "tools/call", again, name))  # the only call that there is
     assert modern(first, "tools/call", params, name)["result"]["resultType"] == "input_required"
-    assert "result" in modern(elsewhere, "tools/list", {})
     assert "clients share this session" in text_of(modern(second, "tools/call", params, name))
     assert served.mux.stop() == 0, served.mux.stderr
 

@@ -10,7 +10,8 @@ import trio
 
 from mcpmux.config import Http, Stdio
 from mcpmux.config.auth import Auth, StaticToken
-from tests.cluster.replicas import LEASE, Replica, Replicas, open_replicas
+from tests.cluster.nodes import LEASE, Member
+from tests.cluster.replicas import Replicas, open_replicas
 from tests.runtime.scripted import MODERN, Json, ScriptedServer
 from tests.runtime.test_http_endpoint import Answer, request
 
@@ -22,7 +23,7 @@ SHORT = 0.5  # seconds after which a session ends that nobody uses; its record, 
 # What is in flight with an upstream
 
 
-def slots_of(replica: Replica) -> int:
+def slots_of(replica: Member) -> int:
     return replica.mux.upstreams["docs"].limiter.slots
 
 
@@ -91,12 +92,12 @@ def as_(name: str) -> Json:
     return {"Authorization": f"Bearer {token_of(name)}"}
 
 
-async def begin(replica: Replica, name: str) -> Answer:
+async def begin(replica: Member, name: str) -> Answer:
     """Ask for a session of that principal."""
     return await replica.client.send(request("initialize", INITIALIZE), as_(name))
 
 
-async def begun(replica: Replica, name: str) -> Json:
+async def begun(replica: Member, name: str) -> Json:
     """The headers of a session that has begun."""
     answer = await begin(replica, name)
     assert answer.status == 200, answer.last
@@ -111,7 +112,7 @@ def assert_refused(answer: Answer) -> None:
     assert "this principal has 2 sessions" in error["message"]
 
 
-async def begun_at_last(replica: Replica, name: str) -> Json:
+async def begun_at_last(replica: Member, name: str) -> Json:
     """A session, as soon as there is room for it."""
     while (answer := await begin(replica, name)).status != 200:
         assert_refused(answer)
@@ -119,7 +120,7 @@ async def begun_at_last(replica: Replica, name: str) -> Json:
     return {**as_(name), "Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
 
 
-async def start_limited(replicas: Replicas, names: str = "abc", **settings: Any) -> list[Replica]:
+async def start_limited(replicas: Replicas, names: str = "abc", **settings: Any) -> list[Member]:
     await start(replicas, names, auth=AUTH, most_sessions=2, **settings)
     await replicas.know_each_other()
     return [replicas[name] for name in names]

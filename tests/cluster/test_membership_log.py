@@ -9,7 +9,7 @@ from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.store import Store
-from tests.cluster.replicas import LEASE, Line
+from tests.cluster.nodes import LEASE, Line
 
 STRANGER = "another replica has another `cursor_key`, or is not of this version"
 

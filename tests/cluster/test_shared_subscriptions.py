@@ -17,7 +17,8 @@ from mcpmux.cluster.port import ListenWanted
 from mcpmux.config import AccessRule, Http
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.runtime.upstreams import shared_listening
-from tests.cluster.replicas import LEASE, Replica, Replicas, open_replicas
+from tests.cluster.nodes import LEASE, Member
+from tests.cluster.replicas import Replicas, open_replicas
 from tests.cluster.test_replicas import listen
 from tests.runtime.scripted import MODERN, Json
 from tests.runtime.subscribable import Subscribable
@@ -44,12 +45,13 @@ class Docs:
         self._make = make
         self.sessions: dict[str, Any] = {}
 
-    async def start(self, name: str, replica_id: str | None = None, **settings: Any) -> Replica:
+    async def start(self, name: str, replica_id: str | None = None, **settings: Any) -> Member:
         """One more replica."""
         self.sessions[name] = self._make()
-        return await self._replicas.start(
-            name, self.sessions[name], replica_id=replica_id, **SHARED, **settings
-        )
+        if replica_id is not None:
+            self._replicas.ids[name] = replica_id
+        member: Member = await self._replicas.start(name, self.sessions[name], **SHARED, **settings)
+        return member
 
     def subscribed(self, uri: str) -> set[str]:
         """The replicas that have subscribed to a URI."""
@@ -63,13 +65,13 @@ class Docs:
         for name in self.subscribed(through or uri):
             await self.sessions[name].update(uri, through)
 
-    def owner(self) -> Replica:
+    def owner(self) -> Member:
         """The replica that has to subscribe."""
         running = [each for each in self._replicas.all.values() if not each.ended.is_set()]
         owner = owner_of("docs", [each.node.members.replica for each in running])
         return next(each for each in running if each.node.members.replica == owner)
 
-    def others(self) -> list[Replica]:
+    def others(self) -> list[Member]:
         running = [each for each in self._replicas.all.values() if not each.ended.is_set()]
         return [each for each in running if each is not self.owner()]
 
@@ -96,7 +98,7 @@ async def until(condition: Callable[[], bool]) -> None:
 class Client:
     """A legacy client of one replica that listens to its stream."""
 
-    def __init__(self, replica: Replica, session: Json, stream: Any) -> None:
+    def __init__(self, replica: Member, session: Json, stream: Any) -> None:
         self.replica, self.session, self.stream = replica, session, stream
 
     async def subscribe(self, uri: str = URI) -> Json:
@@ -118,7 +120,7 @@ class Client:
 
 
 @asynccontextmanager
-async def clients_of(*replicas: Replica, uri: str | None = URI) -> AsyncIterator[list[Client]]:
+async def clients_of(*replicas: Member, uri: str | None = URI) -> AsyncIterator[list[Client]]:
     """A client of each replica, which has subscribed to `uri`."""
     async with AsyncExitStack() as stack:
         clients = []
@@ -199,7 +201,7 @@ async def test_another_replica_subscribes_when_the_owner_is_killed(revision):
                 assert await client.updates("docs+memo:2") == ["docs+memo:2"]
 
 
-def own(replica: Replica) -> set[str]:
+def own(replica: Member) -> set[str]:
     return set(replica.node.members.marks.own)
 
 

@@ -13,7 +13,8 @@ from mcpmux.cluster import replica
 from mcpmux.cluster.membership import Neighbour
 from mcpmux.cluster.state import ReplicaState
 from mcpmux.errors import RemoteProtocolError
-from tests.cluster.replicas import LEASE, Replicas, open_replicas
+from tests.cluster.nodes import LEASE
+from tests.cluster.replicas import Replicas, open_replicas
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_http_endpoint import request

@@ -12,7 +12,8 @@ from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.store import Lease, Roll
 from mcpmux.cluster.survey import find_clocks_apart, find_other_versions, read_roll, survey
-from tests.cluster.replicas import KEY, LEASE, open_replicas
+from tests.cluster.nodes import KEY, LEASE
+from tests.cluster.replicas import open_replicas
 from tests.runtime.scripted import ScriptedServer
 
 NOW = 1_000_000.0

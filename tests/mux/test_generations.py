@@ -33,6 +33,14 @@ def test_whatever_is_told_begins_another_generation_wherever_it_counts(told: lis
                 assert now - then == (concerned and (acts or other != process))
 
 
+def test_one_that_has_ended_may_have_done_anything():
+    generations = shared()
+    before = {each: all_of(generations, each) for each in [*NAMES, MERGED]}
+    generations[1].act_everywhere()
+    for each, then in before.items():
+        assert all(now > old for now, old in zip(all_of(generations, each), then, strict=True))
+
+
 def test_a_process_by_itself_has_nobody_to_tell_of_what_it_hears():
     generations = Generations()
     generations.hear("docs")
@@ -46,5 +54,6 @@ def test_no_name_reaches_into_the_row_of_another_process(name: str):
     counters = memoryview(bytearray(2 * ROW_BYTES))
     Generations(counters, 0, 2).act(name or "x")
     Generations(counters, 0, 2).hear(name or "x")
+    Generations(counters, 0, 2).act_everywhere()
     assert any(counters[:ROW_BYTES])
     assert not any(counters[ROW_BYTES:])

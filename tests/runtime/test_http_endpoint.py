@@ -66,6 +66,7 @@ class HttpClient:
     def __init__(self, pool: HttpPool, world: World | None = None) -> None:
         self._pool = pool
         self.world = world
+        self.origin = pool.origin
         self.port = pool.origin.port
 
     async def send(

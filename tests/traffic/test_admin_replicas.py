@@ -8,7 +8,8 @@ from pathlib import Path
 from mcpmux.cluster.state import ReplicaState
 from mcpmux.traffic.telemetry import prometheus
 from mcpmux.traffic.telemetry.prometheus import cluster_gauges, render
-from tests.cluster.replicas import LEASE, open_replicas
+from tests.cluster.nodes import LEASE
+from tests.cluster.replicas import open_replicas
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_http_endpoint import request

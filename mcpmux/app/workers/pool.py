@@ -1,10 +1,10 @@
 """All workers: starts them, gives them connections and messages, and starts them again.
 
 Connections go to the workers in turn, so even a few lasting ones are spread evenly. A connection that a
-worker hands over goes to the worker that it names, else to any. A worker that ends unasked is logged and
-started again, at first at once, later with a pause. One that is asked to end gives back the connections that
-it has not begun with, and none of them is lost. No worker outlives its supervisor: it ends when its control
-channel does, and an orphan guard ends one that does not.
+worker hands over goes to the worker that it names, and to any if that has gone or it names none. A worker
+that ends unasked is logged and started again, at first at once, later with a pause. One that is asked to end
+gives back the connections that it has not begun with, and none of them is lost. No worker outlives its
+supervisor: it ends when its control channel does, and an orphan guard ends one that does not.
 
 | no answer for | what follows |
 | --- | --- |
@@ -21,16 +21,17 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 import trio
 
-from mcpmux.app.workers.channel import ControlChannel, open_counters
+from mcpmux.app.workers.channel import ControlChannel, map_counters, open_counters
 from mcpmux.app.workers.shared_store import STORE, MemberStore
 from mcpmux.app.workers.traffic_forwarder import TrafficBatch
 from mcpmux.cluster.memory_store import MemoryStore
@@ -43,8 +44,8 @@ from mcpmux.transports.process import OrphanGuard
 log = structlog.get_logger()
 
 FIRST_ATTEMPTS = 3  # to have a worker ready for the first time, if it ends without a reason
-FORWARD_SECONDS = 10.0  # for a worker that is started again to take what is for it alone
-FULL_SECONDS = 0.05  # until a worker is tried again that takes nothing more for now
+FORWARD_SECONDS = 10.0  # for a worker to take what was handed over
+FULL_SECONDS = 0.05  # until a connection is tried again that nobody takes for now
 FORWARDED = 256  # connections handed over that wait for a worker; more are closed
 LAST_SECONDS = 5.0  # for what a worker has handed over when it has ended
 HEARTBEAT_SECONDS = 2.0  # between two questions
@@ -159,8 +160,7 @@ class WorkerPool:
         Started when all are ready. Raises what keeps a worker from starting for the first time; a worker that
         ends without a reason gets FIRST_ATTEMPTS.
         """
-        self._counters = open_counters(self.count)
-        try:
+        with self.counting():
             async with trio.open_nursery() as forwards:
                 async with trio.open_nursery() as nursery:
                     for number in range(1, self.count + 1):
@@ -169,6 +169,15 @@ class WorkerPool:
                         await self._changed.park()
                     task_status.started()
                 forwards.cancel_scope.cancel(reason="all workers have ended")
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Have the counters that workers share. Without them none can be started."""
+        self._counters = open_counters(self.count)
+        try:
+            numbers = range(1, self.count + 1)
+            self._rows = {each: map_counters(os.dup(self._counters), each, self.count) for each in numbers}
+            yield
         finally:
             os.close(self._counters)
 
@@ -193,7 +202,7 @@ class WorkerPool:
     async def _run_worker(self, number: int, forwards: trio.Nursery) -> tuple[bool, Exception | None]:
         """Run one process to its end. Returns whether it was ready, and why it failed."""
         try:
-            worker = await self._start_worker(number)
+            worker = await self.start(number)
         except OSError as error:
             return False, TransportError(f"a worker cannot be started: {reason_of(error)}")
         try:
@@ -201,32 +210,38 @@ class WorkerPool:
                 start = nursery.start_soon
                 start(self._guard.watch, worker.process.pid, trio.CancelScope(), name=f"guard {number}")
                 start(self._watch, worker, name=f"heartbeat {number}")
-                async with trio.open_nursery() as talking:  # which ends when the worker has ended
-                    talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {number}")
-                    await self.listen(worker)
-                    talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
+                await self.talk(worker, forwards)
                 nursery.cancel_scope.cancel(reason="the worker has ended")
         finally:
-            await worker.end()
-            await worker.store.end()
+            await self.end(worker)
         return worker.ready.is_set(), worker.failure
 
-    async def _start_worker(self, number: int) -> WorkerProcess:
-        """A new process. Raises OSError when there is none."""
+    async def talk(self, worker: WorkerProcess, forwards: trio.Nursery) -> None:
+        """Do what a worker says until it has gone. Connections that it hands over may wait in `forwards`."""
+        async with trio.open_nursery() as talking:
+            talking.start_soon(self._forward_all, worker, forwards, name=f"connections of {worker.number}")
+            await self.listen(worker)
+            talking.cancel_scope.deadline = trio.current_time() + LAST_SECONDS
+
+    async def end(self, worker: WorkerProcess) -> None:
+        """End a worker. Then nobody uses what was remembered before, and the others go on with its sessions.
+
+        It may have been killed while an upstream did something for it, of which it cannot tell any more.
+        """
+        await worker.end()
+        self._rows[worker.number].act_everywhere()
+        await worker.store.end()
+        self.tell("worker gone", but=worker)
+
+    async def start(self, number: int) -> WorkerProcess:
+        """A new worker. Raises OSError when there is none."""
         control, their_control = socket.socketpair()
         connection_channel, their_connection_channel = connection_channel_pair()
         with their_control, their_connection_channel, ExitStack() as ours:
             ours.push(control)
             ours.push(connection_channel)
             fds = (their_control.fileno(), their_connection_channel.fileno(), self._counters)
-            arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-P", "-c", BOOT, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # signals of a terminal must not reach it
-                pass_fds=fds,
-            )
+            process = await self.open_process(number, fds)
             ours.pop_all()
         channel = ControlChannel(control)
         connections, store = ConnectionChannel(connection_channel), MemberStore(self.store)
@@ -237,6 +252,17 @@ class WorkerPool:
         self._workers[number] = worker
         self.starts[number] += 1
         return worker
+
+    async def open_process(self, number: int, fds: tuple[int, int, int]) -> trio.Process:
+        """Run the program of a worker, with its ends of both channels and the counters. Raises OSError."""
+        arguments = [os.pathsep.join(sys.path), *map(str, (number, self.count, *fds))]
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-P", "-c", BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # signals of a terminal must not reach it
+            pass_fds=fds,
+        )
 
     async def listen(self, worker: WorkerProcess) -> None:
         """Send a worker what is posted, and do what it says, until it has gone."""
@@ -262,12 +288,18 @@ class WorkerPool:
     # Connections
 
     async def give(self, note: Note, sock: socket.socket) -> None:
-        """Have a worker serve a connection: the one that `note` names, else the next. Waits for one."""
-        while not self._give_nowait(note, sock):
+        """Have a worker serve a connection: the one that `note` names, else the next. Waits for one.
+
+        When the one that it names has gone, any other goes on with what was there. Nobody gets one any more
+        after `stop`: a worker that carries its bytes to another would wait for that.
+        """
+        while not (self._give_nowait(note, sock) or self._stopping):
             if self.serving:
                 await trio.sleep(FULL_SECONDS)
             else:
                 await self._changed.park()
+            if note.worker not in [worker.number for worker in self.running]:  # which others know by now
+                note = msgspec.structs.replace(note, worker=0)
 
     def _give_nowait(self, note: Note, sock: socket.socket) -> bool:
         able = [worker for worker in self.serving if note.worker in (0, worker.number)]
@@ -307,6 +339,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Have all workers finish their work, and start no new ones."""
         self._stopping = True
+        self._changed.unpark_all()
         for worker in self._workers.values():
             worker.leave()
 

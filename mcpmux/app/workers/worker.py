@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,10 +26,12 @@ from mcpmux.app.unmatched import watch_names
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
 from mcpmux.app.workers.shared_store import make_node
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
+from mcpmux.cluster.node import Node
 from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
+from mcpmux.runtime.upstreams.upstream import OpenChannel
 from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener, Handing, Note
 from mcpmux.transports.wall import leaves_of
 
@@ -68,8 +71,13 @@ async def run_worker(
     except TransportClosed:
         return
     worker = Worker(number, generations, channel, ConnectionChannel(connection_channel))
+    config, folder, drained = start
     try:
-        await worker.run(*start)
+        set_up_logs(config)
+        async with trio.open_nursery() as signals:
+            signals.start_soon(_handle_signals, channel, name="signals")
+            await worker.run(config, folder, drained, settle_memory)
+            signals.cancel_scope.cancel(reason="stopped")
     except* McpmuxError as group:
         errors = leaves_of(group)
         mistakes = [text for error in errors if isinstance(error, ConfigError) for text in error.problems]
@@ -77,26 +85,42 @@ async def run_worker(
             await channel.send("failed", "; ".join(map(str, errors)), mistakes)
 
 
+async def _handle_signals(control: ControlChannel) -> None:
+    """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
+    with trio.open_signal_receiver(signal.SIGTERM) as received:
+        async for _ in received:
+            await control.send("leaving")
+
+
 @dataclass(eq=False)
 class Worker:
-    """This process. `run` is all of its work."""
+    """What this process serves. `run` is all of its work; `mux` and `node` are there once it is ready.
+
+    `open_channel` replaces the real transports.
+    """
 
     _number: int
     _generations: Generations
     _control: ControlChannel
     _connections: ConnectionChannel
+    _open_channel: OpenChannel | None = None
     _stopping: trio.Event = field(default_factory=trio.Event)
     _receiving: trio.CancelScope = field(default_factory=trio.CancelScope)  # the next connection
 
-    async def run(self, config: Config, folder: str, drained: tuple[str, ...]) -> None:
+    def __post_init__(self) -> None:
+        self.mux: Mux
+        self.node: Node
+
+    async def run(
+        self, config: Config, folder: str, drained: tuple[str, ...], on_ready: Callable[[], None]
+    ) -> None:
         """Serve until told to stop; then what runs has DRAIN_SECONDS. Raises McpmuxError, in groups.
 
-        `folder` has the sockets of shared upstreams. `drained`: upstreams that get no exchange.
+        `folder` has the sockets of shared upstreams. `drained`: upstreams that get no exchange. `on_ready` is
+        called when it serves.
         """
-        set_up_logs(config)
         gate = await make_gate(config)
         async with trio.open_nursery() as everything:
-            everything.start_soon(self._handle_signals, name="signals")
             forwarder = TrafficForwarder()
             if config.admin.port is not None:
                 everything.start_soon(forwarder.run, partial(self._control.send, "traffic"), name="traffic")
@@ -104,17 +128,19 @@ class Worker:
             async with (
                 open_observers(config, forwarder) as observers,
                 open_mux(
-                    config, None, observers.tap, observers.trace, node.members.marks, self._generations
+                    *(config, self._open_channel, observers.tap, observers.trace),
+                    *(node.members.marks, self._generations),
                 ) as mux,
                 trio.open_nursery() as clients,
             ):
+                self.mux, self.node = mux, node
                 followers = (observers.follow, set_up_logs)
                 # The supervisor has announced its listeners itself.
                 serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers, node)
                 node.attach(mux.service, mux.hub, mux.rates)
                 for name in drained:
                     mux.drain(name)
-                handlers = self._handlers(mux)
+                handlers = self._handlers(mux, node)
                 if config.admin.port is not None:
                     view, metrics = observers.view(mux), observers.metrics_of(mux)
                     handlers |= {"upstreams": view.read_all, "metrics": metrics}
@@ -126,7 +152,7 @@ class Worker:
                 if self._number == 1:  # one tells it for all
                     clients.start_soon(watch_names, mux, self._stopping)
                 await self._control.send("ready")
-                settle_memory()
+                on_ready()
                 await self._stopping.wait()
                 await node.leave()
                 mux.hub.close()
@@ -168,7 +194,7 @@ class Worker:
                     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                         await resuming.send((stream, note))
                         taken = True
-                if not taken:  # another worker has it, or the next with our number if it is for us alone
+                if not taken:  # another worker has it
                     with stream.socket:
                         await self._connections.send(note, stream.socket.fileno())
 
@@ -180,13 +206,7 @@ class Worker:
 
     # Orders
 
-    async def _handle_signals(self) -> None:
-        """SIGTERM to a worker alone drains it, as soon as the supervisor knows; that starts another one."""
-        with trio.open_signal_receiver(signal.SIGTERM) as received:
-            async for _ in received:
-                await self._control.send("leaving")
-
-    def _handlers(self, mux: Mux) -> Handlers:
+    def _handlers(self, mux: Mux, node: Node) -> Handlers:
         """What the supervisor calls; it asks for `heartbeat`, too, to which there is no more to say."""
 
         def stop() -> None:
@@ -211,7 +231,14 @@ class Worker:
         def tell(upstream: str, method: str) -> None:
             mux.hub.tell_list_change(method, upstream)
 
-        return {"stop": stop, "apply": mux.apply, "act": act, "renew": renew, "list changed": tell}
+        return {
+            "stop": stop,
+            "apply": mux.apply,
+            "act": act,
+            "renew": renew,
+            "list changed": tell,
+            "worker gone": node.members.renew_soon,
+        }
 
     async def _obey(self, handlers: Handlers, folder: str, everything: trio.Nursery) -> None:
         await self._control.run(handlers)
