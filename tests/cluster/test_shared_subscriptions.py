@@ -337,7 +337,8 @@ async def test_a_replica_that_is_no_owner_answers_no_listen():
         heard: list[Any] = []
         there = owner.node.members.neighbours[other.node.members.replica]
         with pytest.raises(RemoteProtocolError, match="refuses"):
-            await owner.node._client.listen(there, ListenWanted("docs", ["memo:1"]), LEASE, heard.append)
+            wanted = ListenWanted("docs", ["memo:1"], "1")
+            await owner.node._client.listen(there, wanted, LEASE, heard.append)
         assert heard == []
         assert not docs.subscribed("memo:1")
 
