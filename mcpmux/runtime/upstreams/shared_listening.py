@@ -89,9 +89,7 @@ class SharedListening:
         self._newest = trio.CancelScope()  # of the newest acknowledged listen
         self._stream = ""  # the name of that one
         self._both_until = -math.inf  # what the owner tells by now is told by the upstream, too
-        self._listened: tuple[str, frozenset[str]] | None = (
-            None  # where, and for what; None when it has ended
-        )
+        self._listened: tuple[str, frozenset[str]] | None = None  # its owner and URIs; None at its end
         wishes.is_expected = self._expects
 
     def begin(self) -> None:
