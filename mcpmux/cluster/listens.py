@@ -5,8 +5,9 @@ answers a listen, so that no replica listens at one that listens elsewhere. Anot
 owner's hub: it hears of a change when all replicas have forgotten what they remembered.
 
 A stream ends when the owner's lease does, or when the upstream does not tell it any more of something that it
-honoured. When another becomes the owner it goes on for as long as a lease lasts: by then the replicas listen
-there, and until they do the one before goes on asking the upstream itself.
+honoured. When another becomes the owner it goes on for a few leases: by then the replicas listen there, and
+have heard what was still to be told here. Until then the one before goes on asking the upstream itself. A
+stream that another one replaces tells what it has, and ends.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import encode_notification, raw
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.upstreams.shared_listening import is_shared
+from mcpmux.runtime.upstreams.shared_listening import Wish, is_shared
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
 SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
+LINGER_LEASES: Final = 4  # until the others know of another owner, listen there, and let the one before end
+SETTLE_LEASES: Final = 2  # until all replicas have forgotten, when one of them does not answer
 COMMENT: Final = b":\n\n"
 
 
@@ -44,6 +47,7 @@ class Listens:
         self._members, self._client = members, client
         self._hub: NotificationHub
         self._upstreams: Mapping[str, Upstream] = {}
+        self._streams: dict[str, ClientOutbox] = {}  # those of others, by their names
         self._told: Counter[str] = Counter()  # upstreams -> replicas that listen here
         self._ids: frozenset[str] = frozenset()
         self._owners: dict[str, str] = {}  # by upstream, among those with `_ids`
@@ -68,13 +72,15 @@ class Listens:
     async def owners_changed(self) -> None:
         await self._members.changed(math.inf)
 
-    async def listen(
-        self, owner: str, upstream: str, uris: Collection[str], hear: Callable[[Event], None]
-    ) -> None:
+    @property
+    def settle_seconds(self) -> float:
+        return self._members.lease * SETTLE_LEASES
+
+    async def listen(self, owner: str, wish: Wish, hear: Callable[[Event], None]) -> None:
         there = self._members.neighbours.get(owner)
         if there is None:
             raise TransportClosed("that replica has gone")
-        await self._client.listen(there, ListenWanted(upstream, list(uris)), self._members.lease, hear)
+        await self._client.listen(there, ListenWanted(*wish), self._members.lease, hear)
 
     def _owner(self, upstream: str) -> str:
         members = self._members
@@ -105,14 +111,16 @@ class Listens:
             return
         outbox = self._hub.join_replica()
         self._told[name] += 1
+        self._streams[wanted.stream] = outbox
         try:
             await reply.open(200, STREAM_HEADERS, COMMENT)
             honoured = await self._subscribe(outbox, upstream, wanted.uris)
-            self._hub.rely_on(outbox)
+            self._hub.rely_on(outbox, self._streams.get(wanted.replaces))
             await reply.write(_encode(_acknowledgement(honoured)))
             await self._tell(outbox, name, honoured, reply)
         finally:
             self._told[name] -= 1
+            self._streams.pop(wanted.stream, None)
             self._hub.leave(outbox)
         await reply.finish()
 
@@ -137,10 +145,10 @@ class Listens:
         owned_at = due = trio.current_time()
         while True:
             now = trio.current_time()
-            if now >= due:
+            if now >= due and not outbox.is_closed:
                 due = now + lease / SIGNS
                 owned_at = now if self._owns(name) else owned_at
-                if not self._may_go_on(name, honoured) or now - owned_at > lease:
+                if not self._may_go_on(name, honoured) or now - owned_at > LINGER_LEASES * lease:
                     return
             said = COMMENT
             with trio.move_on_at(due):

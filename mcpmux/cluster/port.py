@@ -89,10 +89,15 @@ class StateWanted(msgspec.Struct, array_like=True, tag="state", frozen=True):
 
 
 class ListenWanted(msgspec.Struct, array_like=True, tag="listen", frozen=True):
-    """Tell me of changes of an upstream's `uris`, as the upstream has them."""
+    """Tell me of changes of an upstream's `uris`, as the upstream has them.
+
+    `stream`: what this listen is called; `replaces`: another one, which is to end when this is acknowledged.
+    """
 
     upstream: str
     uris: list[str]
+    stream: str
+    replaces: str = ""
 
 
 Content: TypeAlias = HandedRequest | News | StateWanted | ListenWanted

@@ -102,6 +102,10 @@ class ClientOutbox:
             del self.waiting[key]
         return bool(dropped)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Nothing more will come: `take` gives what waits, then None."""
         self._closed = True

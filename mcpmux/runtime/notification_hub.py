@@ -205,10 +205,16 @@ class NotificationHub:
         self._add(outbox)
         return outbox
 
-    def rely_on(self, outbox: ClientOutbox) -> None:
-        """Another replica relies on its outbox from now on: what was said before is not for it."""
+    def rely_on(self, outbox: ClientOutbox, before: ClientOutbox | None) -> None:
+        """Another replica relies on its outbox from now on, in place of `before`.
+
+        What was told before is told in that one, which comes to its end; without one it is not for it.
+        """
         outbox.drop(m.RESOURCE_UPDATED)
-        outbox.since = trio.current_time()
+        outbox.since = before.since if before is not None else trio.current_time()
+        if before is not None:
+            self.leave(before)
+            before.close()
 
     def _add(self, outbox: ClientOutbox) -> None:
         self._listeners.add(outbox)

@@ -87,8 +87,8 @@ def test_replicas_are_shown_by_each_of_them(invoke: Invoke, tmp_path: Path, redi
         assert all(each["state"] == "inside" and each["lag_ms"] > 0 for each in replicas_at(invoke, b))
         heading, first, other = invoke("ctl", "status", "--cluster", "-c", str(a)).stdout.splitlines()
         assert heading.split() == [
-            *("NAME", "STATE", "ID", "VERSION", "SINCE", "OTHERS", "SESSIONS", "TAKEN", "OVER", "HANDED"),
-            *("OVER", "HANDED", "IN", "COMMANDS", "LAG", "WAITING", "LEASE", "DETAILS"),
+            *("NAME", "STATE", "ID", "VERSION", "SINCE", "OTHERS", "OWNED", "SESSIONS", "TAKEN"),
+            *("OVER", "HANDED", "OVER", "HANDED", "IN", "COMMANDS", "LAG", "WAITING", "LEASE", "DETAILS"),
         ]
         assert (first.split()[:2], other.split()[:2]) == (["a", "inside"], ["b", "inside"])
         metrics = scrape(a)

@@ -98,7 +98,7 @@ async def test_nothing_in_a_letter_can_be_changed_on_the_way():
 
 async def test_a_listen_is_answered_when_its_letter_is_for_this_replica():
     async with open_alone() as replica:
-        letter = Letter(replica.members.replica, time.time(), "once", ListenWanted("docs", ["memo:1"]))
+        letter = Letter(replica.members.replica, time.time(), "once", ListenWanted("docs", ["memo:1"], "1"))
         assert await post(replica, letter, key=b"key of somebody else") == 403
         assert await post(replica, msgspec.structs.replace(letter, to="somebody")) == 403
         assert await post(replica, msgspec.structs.replace(letter, at=0.0)) == 403

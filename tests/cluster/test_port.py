@@ -102,7 +102,7 @@ async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said,
             )
             url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
             client = ReplicaClient(ClusterSeal(KEY.encode()), TlsContexts(), ClientTls(), Limits())
-            wanted = ListenWanted("docs", ["memo:1"])
+            wanted = ListenWanted("docs", ["memo:1"], "1")
             with pytest.raises((TransportError, RemoteProtocolError), match=reason):
                 await client.listen(Neighbour("a", Card("a", url)), wanted, SILENCE, [].append)
             client.close()

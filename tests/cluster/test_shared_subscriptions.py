@@ -257,6 +257,20 @@ async def test_an_owner_that_loses_its_upstream_is_left_and_found_again(revision
 
 
 @pytest.mark.parametrize("revision", ERAS)
+async def test_a_change_that_waits_at_the_owner_is_told_in_the_listen_that_replaces_another(revision):
+    async with open_docs(revision) as (_, docs):
+        listener, dead = docs.others()
+        async with clients_of(listener) as (client,):
+            await until_shared(docs)
+            await dead.kill()
+            await docs.update("memo:1")  # which waits until the one that was killed has no lease any more
+            await client.subscribe("docs+memo:2")
+            assert await client.updates(URI) == [URI]
+            await docs.update("memo:2")
+            assert await client.updates("docs+memo:2") == ["docs+memo:2"]
+
+
+@pytest.mark.parametrize("revision", ERAS)
 async def test_a_subscription_moves_to_a_replica_that_comes_and_nobody_notices(revision):
     async with (
         open_docs(revision, "ab") as (replicas, docs),
@@ -339,7 +353,8 @@ async def test_a_replica_that_is_no_owner_answers_no_listen():
         heard: list[Any] = []
         there = owner.node.members.neighbours[other.node.members.replica]
         with pytest.raises(RemoteProtocolError, match="refuses"):
-            await owner.node._client.listen(there, ListenWanted("docs", ["memo:1"]), LEASE, heard.append)
+            wanted = ListenWanted("docs", ["memo:1"], "1")
+            await owner.node._client.listen(there, wanted, LEASE, heard.append)
         assert heard == []
         assert not docs.subscribed("memo:1")
 

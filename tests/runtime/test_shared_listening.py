@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
+from mcpmux.runtime.upstreams.shared_listening import Wish
 from tests.runtime.scripted import Json, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_subscriber import Moody, uris_in
@@ -39,7 +40,7 @@ class Owner:
         self.delay = 0.3  # seconds until it acknowledges
         self.declined: set[str] = set()
         self.asked = Counter[str]()
-        self._listens: dict[object, tuple[frozenset[str], Callable[[Event], None], trio.Event]] = {}
+        self._listens: dict[str, tuple[frozenset[str], Callable[[Event], None], trio.Event]] = {}
         self._change = trio.lowlevel.ParkingLot()
 
     @property
@@ -66,10 +67,12 @@ class Owner:
     async def owners_changed(self) -> None:
         await self._change.park()
 
-    async def listen(
-        self, owner: str, upstream: str, uris: Collection[str], hear: Callable[[Event], None]
-    ) -> None:
-        assert (owner, upstream) == ("owner", "x")
+    @property
+    def settle_seconds(self) -> float:
+        return 2 * LEASE
+
+    async def listen(self, owner: str, wish: Wish, hear: Callable[[Event], None]) -> None:
+        assert (owner, wish.upstream) == ("owner", "x")
         self.asked[self.mood] += 1
         if self.mood == "refusing":
             raise TransportClosed("refused")
@@ -77,14 +80,15 @@ class Owner:
             await trio.sleep(LEASE)
             raise TransportClosed("silent")
         await trio.sleep(self.delay)
-        honoured = frozenset(uris) - self.declined
-        key, end = object(), trio.Event()
-        self._listens[key] = honoured, hear, end
+        honoured, end = frozenset(wish.uris) - self.declined, trio.Event()
+        self._listens[wish.stream] = honoured, hear, end
         try:
+            if wish.replaces in self._listens:
+                self._listens[wish.replaces][2].set()
             hear(Event(m.ACKNOWLEDGED, {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}))
             await end.wait()
         finally:
-            del self._listens[key]
+            del self._listens[wish.stream]
 
 
 async def be_slow(_server: Subscribable, method: str, _params: Json, _message: Json) -> None:

@@ -1,9 +1,9 @@
 """How an upstream is asked through another replica, which asks it for all: its owner.
 
-A changed wish opens the next listen there and, once that is acknowledged, closes the one before. What the
+A changed wish opens the next listen there, which replaces the one before once it is acknowledged. What the
 owner does not honour, and everything when it does not answer, is asked of the upstream itself at once, so
-nothing waits for replicas to agree on an owner. What moves from one way to the other ends there only when the
-other has agreed, so nothing is missed.
+nothing waits for replicas to agree on an owner. What moves from one way to the other, or from one owner to
+another, is told in both for a while when the other has agreed: the one before may have something to tell yet.
 
     no owner but this replica   everything is asked of the upstream itself
     trusted                     what is new waits for the owner's word
@@ -14,8 +14,9 @@ other has agreed, so nothing is missed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from typing import Protocol
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import structlog
 import trio
@@ -31,7 +32,20 @@ from mcpmux.runtime.upstreams.wishes import Wishes
 
 log = structlog.get_logger()
 
+NAME_BYTES = 8  # of randomness in the name of a stream
 RETRY_SECONDS = 2.0  # after an owner did not answer, or had not noticed yet that it is one
+
+
+class Wish(NamedTuple):
+    """A listen at an owner. `stream` is its name, `replaces` that of one that ends when this is acknowledged.
+
+    That one tells what it has; if it is somewhere else it goes on.
+    """
+
+    upstream: str
+    uris: list[str]
+    stream: str
+    replaces: str
 
 
 class Replicas(Protocol):
@@ -43,10 +57,12 @@ class Replicas(Protocol):
     async def owners_changed(self) -> None:
         """Wait until `owner_of` may give something else."""
 
-    async def listen(
-        self, owner: str, upstream: str, uris: Collection[str], hear: Callable[[Event], None]
-    ) -> None:
-        """Have `owner` tell of changes of `uris`, until it does not any more.
+    @property
+    def settle_seconds(self) -> float:
+        """How long what an owner has heard may wait there until it is told."""
+
+    async def listen(self, owner: str, wish: Wish, hear: Callable[[Event], None]) -> None:
+        """Have `owner` tell of changes, until it does not any more.
 
         `hear` gets an acknowledgement of what it honours, then updates, as those of a modern listen. Raises
         TransportError, RemoteProtocolError.
@@ -71,14 +87,14 @@ class SharedListening:
         self._again_at = math.inf  # when an owner that has failed is tried again, with what it has declined
         self._declined: set[str] = set()
         self._newest = trio.CancelScope()  # of the newest acknowledged listen
-        self._listened: tuple[str, frozenset[str]] | None = (
-            None  # where, and for what; None when it has ended
-        )
+        self._stream = ""  # the name of that one
+        self._both_until = -math.inf  # what the owner tells by now is told by the upstream, too
+        self._listened: tuple[str, frozenset[str]] | None = None  # its owner and URIs; None at its end
         wishes.is_expected = self._expects
 
     def begin(self) -> None:
         """There is a new connection: nothing is listened to yet."""
-        self._newest, self._listened = trio.CancelScope(), None
+        self._newest, self._listened, self._both_until = trio.CancelScope(), None, -math.inf
         self._owner = self._replicas.owner_of(self._upstream)
         self._trust()
 
@@ -93,19 +109,26 @@ class SharedListening:
                     self._end_if_unneeded()
                 elif not self._has_failed and (self._owner, wish) != self._listened:
                     await nursery.start(self._keep_listening, self._owner, wish)
-                with trio.move_on_at(self._again_at) as waiting:
+                with trio.move_on_at(self._next_at()) as waiting:
                     await wishes.poked(turn)
                 if waiting.cancelled_caught:
-                    self._declined.clear()
-                    self._has_failed, self._again_at = False, math.inf
+                    if trio.current_time() >= self._again_at:
+                        self._declined.clear()
+                        self._has_failed, self._again_at = False, math.inf
+                    wishes.poke()
                 await trio.sleep(GATHER_SECONDS)
+
+    def _next_at(self) -> float:
+        """When something is to be done though nothing else is wanted."""
+        both_until = self._both_until
+        return min(self._again_at, both_until) if both_until > trio.current_time() else self._again_at
 
     def _expects(self, uri: str) -> bool:
         """Whether the upstream need not be asked for `uri`."""
         if self._owner is None:
             return False
         if uri in self._wishes.shared:
-            return True
+            return uri not in self._wishes.direct or trio.current_time() >= self._both_until
         return self._is_trusted and uri not in self._declined and uri not in self._wishes.direct
 
     def _wish(self) -> frozenset[str]:
@@ -129,10 +152,11 @@ class SharedListening:
     def _end_if_unneeded(self) -> None:
         """End the listen, unless clients would hear nothing of some URI then."""
         wishes = self._wishes
-        if wishes.shared & wishes.wanted() <= wishes.direct:
-            wishes.shared.clear()
-            self._newest.cancel(reason="nothing is listened to elsewhere any more")
+        wanted = wishes.shared & wishes.wanted()
+        if wanted <= wishes.direct:
+            self._newest.deadline = trio.current_time() + (self._replicas.settle_seconds if wanted else 0)
             self._newest, self._listened = trio.CancelScope(), None
+            wishes.shared.clear()
 
     async def _keep_listening(
         self,
@@ -141,53 +165,62 @@ class SharedListening:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """One listen until another takes over. Started once the owner has acknowledged it or has failed."""
-        acknowledged = False
+        acknowledged = is_over = False
+        stream, honoured = secrets.token_hex(NAME_BYTES), frozenset[str]()
 
         def hear(event: Event) -> None:
-            nonlocal acknowledged
+            nonlocal acknowledged, honoured
             if event.method == m.ACKNOWLEDGED and not acknowledged:
-                acknowledged = True
-                self._take_over(scope, owner, wish, uris_in(event.params) & wish)
+                acknowledged, honoured = True, uris_in(event.params) & wish
+                self._take_over(scope, owner, wish, honoured)
+                self._stream = stream
                 task_status.started()
             elif event.method == m.RESOURCE_UPDATED and acknowledged:
                 self._pass_on(text_of(event.params.get("uri")) or "")
 
         with trio.CancelScope() as scope:
             try:
-                await self._replicas.listen(owner, self._upstream, sorted(wish), hear)
+                asked = Wish(self._upstream, sorted(wish), stream, self._stream)
+                await self._replicas.listen(owner, asked, hear)
+                is_over = True
             except (TransportError, RemoteProtocolError) as error:
                 log.debug("a replica does not tell of updates", owner=owner, reason=str(error))
-            self._has_ended(owner, is_newest=self._newest is scope)
             if not acknowledged:
+                self._has_failed_at(owner)
                 task_status.started()
+            elif self._newest is scope:
+                self._listened = None
+                self._wishes.lose(list(self._wishes.shared), self._wishes.shared)
+                self._has_failed_at(owner)
+            elif not is_over or self._listened is None or self._listened[0] != owner:
+                self._wishes.catch_up(honoured)  # it may have had something to tell yet
 
     def _take_over(
         self, listen: trio.CancelScope, owner: str, wish: frozenset[str], honoured: frozenset[str]
     ) -> None:
         """`listen` is the one from now on: the one before is not needed any more."""
-        self._newest.cancel(reason="another listen has taken over")
+        now, settle_seconds = trio.current_time(), self._replicas.settle_seconds
+        self._newest.deadline = now + settle_seconds
         self._newest, self._listened = listen, (owner, honoured)
         self._is_trusted = True
         wishes, declined = self._wishes, wish - honoured
+        if honoured & wishes.direct:
+            self._both_until = now + settle_seconds
         wishes.lose(declined, wishes.shared)
         wishes.shared &= honoured
         wishes.agree(sorted(honoured), wishes.shared)
         if declined:
             self._declined |= declined
-            self._again_at = min(self._again_at, trio.current_time() + REASK_SECONDS)
+            self._again_at = min(self._again_at, now + REASK_SECONDS)
             wishes.poke()
         wishes.progressed()
 
-    def _has_ended(self, owner: str, *, is_newest: bool) -> None:
+    def _has_failed_at(self, owner: str) -> None:
         """A listen was refused or broke off."""
-        wishes = self._wishes
-        if is_newest:
-            self._listened = None
-            wishes.lose(list(wishes.shared), wishes.shared)
         if owner == self._owner:
             self._is_trusted, self._has_failed = False, True
             self._again_at = min(self._again_at, trio.current_time() + RETRY_SECONDS)
-        wishes.poke()
+        self._wishes.poke()
 
 
 def is_shared(config: UpstreamConfig) -> bool:

@@ -83,8 +83,7 @@ class Subscriber:
 
     def catch_up(self) -> None:
         """What the upstream told for a while was lost: everything that it was asked for may have changed."""
-        for uri in sorted(self._wishes.direct):
-            self._wishes.tell_update(uri)
+        self._wishes.catch_up(self._wishes.direct)
 
     async def hears_lists(self, seconds: float) -> None:
         """Wait until changes of the lists are heard, or cannot be; for so long at most.

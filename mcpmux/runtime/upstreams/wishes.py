@@ -121,6 +121,11 @@ class Wishes:
         self._missed |= uris - agreed
         self.poke()
 
+    def catch_up(self, uris: Iterable[str]) -> None:
+        """Something of what was told of `uris` may have been lost."""
+        for uri in sorted(self.agreed.intersection(uris)):
+            self.tell_update(uri)
+
     async def ensure(self, uri: str, seconds: float) -> bool:
         """See `Subscriber.ensure`."""
         if self.is_agreed(uri):
