@@ -22,6 +22,7 @@ import mcpmux
 PLACES = {
     "serve": "mcpmux.cli.serve:serve",
     "demo": "mcpmux.cli.serve:demo",
+    "import": "mcpmux.cli.moving_in:import_command",
     "ctl": "mcpmux.cli.ctl:ctl",
     "check": "mcpmux.cli.client:check",
     "ls": "mcpmux.cli.client:ls",
