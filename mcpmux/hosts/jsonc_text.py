@@ -16,7 +16,9 @@ from attrs import field, frozen
 
 from mcpmux.config.reading import parse_jsonc
 
-_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
+_TOKEN = re.compile(
+    r'"(?:\\.|[^"\\])*"|//[^\n]*?(?=\r?\n|\Z)|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL
+)
 _INDENT = 2
 
 Path = tuple[str, ...]
@@ -41,8 +43,10 @@ def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
             new = _Writing(text, line_end, unit or " " * _INDENT)
             return new.insert(found, key, value)
         if member.inside is None or depth == len(path) - 1:
-            indent = _indent_of(text, member.start) or ""
-            written = _format(value, indent, unit or " " * _INDENT, line_end)
+            indent = _indent_of(text, member.start)
+            written = json.dumps(value, ensure_ascii=False)
+            if indent is not None:
+                written = _format(value, indent, unit or " " * _INDENT, line_end)
             return text[: member.value_start] + written + text[member.value_end :]
         found = member.inside
     raise AssertionError("a path has a key")

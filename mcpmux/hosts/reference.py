@@ -20,6 +20,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from mcpmux.config.expansion import REFERENCE
 from mcpmux.errors import McpmuxError
 from mcpmux.hosts.host import DOLLAR, LITERAL, SHELL, Host
 
@@ -33,7 +34,7 @@ _SHELL = re.compile(rf"\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{
 _DOLLAR = re.compile(rf"\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$(?P<bare>{_NAME})|\$\{{")
 _EDITOR = re.compile(r"\$\{(?P<inner>[^}]*)\}|\$\{")
 _KIND = re.compile(r"[A-Za-z]{1,32}")
-_OURS = re.compile(rf"(?<!\$)\$\{{({_NAME})(:-[^}}]*)?\}}")
+_LITERAL = re.compile(r"\$\{[^}]*\}?")
 
 
 @frozen
@@ -128,18 +129,20 @@ def variable_name(*parts: str) -> str:
 
 def escape(text: str) -> str:
     """Text that our configuration reads as `text`."""
-    return text.replace("${", "$${")
+    return _LITERAL.sub(r"$\g<0>", text)
 
 
 def unescape(text: str) -> str:
     """The inverse of `escape`."""
-    return text.replace("$${", "${")
+    return REFERENCE.sub(lambda match: match[0].removeprefix("$") if _is_literal(match) else match[0], text)
 
 
 def variables_in(value: Any) -> Iterator[str]:
     """Yields the variables without a default that texts of ours refer to."""
     if isinstance(value, str):
-        yield from (match[1] for match in _OURS.finditer(value) if match[2] is None)
+        for match in REFERENCE.finditer(value):
+            if not _is_literal(match) and re.fullmatch(_NAME, match[1]):
+                yield match[1]
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from variables_in(each)
@@ -147,4 +150,8 @@ def variables_in(value: Any) -> Iterator[str]:
 
 def has_reference(text: str) -> bool:
     """Whether our configuration would expand something in the text."""
-    return "${" in text.replace("$${", "")
+    return not all(map(_is_literal, REFERENCE.finditer(text)))
+
+
+def _is_literal(match: re.Match[str]) -> bool:
+    return match[0].startswith("$$")
