@@ -23,6 +23,8 @@ PLACES = {
     "serve": "mcpmux.cli.serve:serve",
     "demo": "mcpmux.cli.serve:demo",
     "import": "mcpmux.cli.moving_in:import_command",
+    "install": "mcpmux.cli.installing:install",
+    "uninstall": "mcpmux.cli.installing:uninstall",
     "add": "mcpmux.cli.adding:add",
     "remove": "mcpmux.cli.adding:remove_command",
     "ctl": "mcpmux.cli.ctl:ctl",
