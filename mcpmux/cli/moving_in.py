@@ -21,11 +21,10 @@ from mcpmux.hosts.place import Machine
 from mcpmux.hosts.reference import has_reference, variables_in
 from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Moved, Vault
-from mcpmux.hosts.writing import read_text, replace_text
+from mcpmux.hosts.writing import read_text, replace_private, replace_text
 
 DEFAULT_FILE = "mux.toml"
 HOST = click.Choice(list(HOSTS))
-PRIVATE_FOLDER = 0o700
 
 _STYLES = {"taken over": "green", "disabled": "dim", "not taken over": "red", "not read": "red"}
 COLUMNS: Columns = {
@@ -145,9 +144,7 @@ def _write(file: Path, text: str, moved: list[Moved], *, force: bool) -> None:
     if taken and not force:
         raise Mistake(f"{taken[0]}: there is another secret already; --force overwrites it")
     for path, value in kept:
-        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # so that it gets our mode
-        replace_text(path, value, None)
+        replace_private(path, value)
     replace_text(file, text, before)
 
 

@@ -52,7 +52,13 @@ _HOSTS = (
         servers=("servers",),
         references=EDITOR,
     ),
-    Host("windsurf", "Windsurf", (("home", ".codeium/windsurf/mcp_config.json"),), references=EDITOR),
+    Host(
+        "windsurf",
+        "Windsurf",
+        # The second is that of its plugins for other editors.
+        (("home", ".codeium/windsurf/mcp_config.json"), ("home", ".codeium/mcp_config.json")),
+        references=EDITOR,
+    ),
     Host(
         "zed",
         "Zed",

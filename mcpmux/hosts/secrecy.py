@@ -25,6 +25,7 @@ _LAST_WORDS = frozenset({"KEY", "KEYS", "TOKEN", "TOKENS", "PAT", "AUTH", "PWD",
 _LONG = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{32,}")  # as keys without a prefix are
 _SCHEME = re.compile(r"((?:Bearer|Basic|Token) +)?(.*)", re.DOTALL | re.IGNORECASE)
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=)?(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(=)(.+)", re.DOTALL)
 _USER = re.compile(r"(?<=://)[^/?#@\s]+(?=@)")
 _QUERY = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]+)")
 
@@ -114,7 +115,7 @@ def _clear_arguments(arguments: Any, keep: Keep) -> Iterator[Any]:
     option = ""
     for number, argument in enumerate(arguments if isinstance(arguments, list) else (), start=1):
         text = argument if isinstance(argument, str) else ""
-        match = _OPTION.fullmatch(text)
+        match = _OPTION.fullmatch(text) or _ASSIGNMENT.fullmatch(text)
         what = f"argument {number}"
         if has_reference(text) or not text:
             yield argument

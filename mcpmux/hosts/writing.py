@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mcpmux.errors import ConfigError
 
-PRIVATE = 0o600
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -69,6 +69,16 @@ def _take_over_mode(target: Path, new: Path, mode: int) -> None:
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(target.stat().st_mode)
     new.chmod(mode)
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Make `text` the contents of a file, and of a folder, that only we can read. Raises ConfigError."""
+    try:
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([f"{path.parent}: cannot make the folder: {error.strerror}"]) from None
+    remove_file(path)  # a new file gets our mode
+    replace_text(path, text, None)
 
 
 def remove_file(path: Path) -> None:

@@ -57,7 +57,7 @@ TABLE: dict[str, Any] = {
     "command": "x",
     "args": [
         *("--token", SECRET, f"--password={SECRET}", "-v", "--region", "eu", f"--header=Cookie: {SECRET}"),
-        *("${A}", "ghp_" + "a1" * 18),
+        *("${A}", "ghp_" + "a1" * 18, "-e", f"DB_PASS_KEY={SECRET}", "MODE=fast"),
     ],
     "env": {"API_KEY": SECRET, "MODE": "fast", "OTHER_KEY": "${A}", "DB": f"postgres://u:{SECRET}@h/d"},
 }
@@ -94,7 +94,8 @@ def test_what_is_no_secret_stays(tmp_path: Path) -> None:
     cleared = Vault().clear("docs", TABLE)
     assert cleared["args"] == [
         *("--token", "${DOCS_TOKEN}", "--password=${DOCS_PASSWORD}", "-v", "--region", "eu"),
-        *("--header=${DOCS_HEADER}", "${A}", "${DOCS_ARGUMENT_9}"),
+        *("--header=${DOCS_HEADER}", "${A}", "${DOCS_ARGUMENT_9}", "-e", "DB_PASS_KEY=${DOCS_DB_PASS_KEY}"),
+        "MODE=fast",
     ]
     assert cleared["env"] == {
         "API_KEY": "${DOCS_API_KEY}",
