@@ -113,10 +113,10 @@ def make(change: Change) -> None:
         replace_text(backup, change.backup, read_text(backup), mode)
     if change.after is not None:
         replace_text(path, change.after, change.before)
-    elif read_text(path) == change.before:
-        remove_file(path)
+    else:
+        remove_file(path, change.before)
     if change.is_restored:
-        remove_file(backup)
+        remove_file(backup, change.after)
 
 
 def backup_of(path: Path) -> Path:

@@ -148,6 +148,17 @@ def variables_in(value: Any) -> Iterator[str]:
             yield from variables_in(each)
 
 
+def split(text: str) -> Iterator[tuple[str, bool]]:
+    """Yields the text piece by piece, and whether our configuration would expand the piece."""
+    at = 0
+    for match in REFERENCE.finditer(text):
+        if not _is_literal(match):
+            yield text[at : match.start()], False
+            yield match[0], True
+            at = match.end()
+    yield text[at:], False
+
+
 def has_reference(text: str) -> bool:
     """Whether our configuration would expand something in the text."""
     return not all(map(_is_literal, REFERENCE.finditer(text)))

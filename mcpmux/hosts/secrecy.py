@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 from mcpmux.config.expansion import Secret
 from mcpmux.config.traffic import BUILT_IN
 from mcpmux.hosts.entry import Table
-from mcpmux.hosts.reference import has_reference, unescape, variable_name
+from mcpmux.hosts.reference import has_reference, split, unescape, variable_name
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.redaction.secret_patterns import make_label
 
@@ -26,8 +26,12 @@ _LONG = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{32,}")  # as keys 
 _SCHEME = re.compile(r"((?:Bearer|Basic|Token) +)?(.*)", re.DOTALL | re.IGNORECASE)
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=)?(.*)", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(=)(.+)", re.DOTALL)
-_USER = re.compile(r"(?<=://)[^/?#@\s]+(?=@)")
-_QUERY = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]+)")
+_WORD = re.compile("[A-Za-z0-9_+/=.-]{6,}")
+_URL_PART = re.compile(
+    r"(?<=://)(?P<user>[^/?#@\s]+)(?=@)"
+    r"|(?<=[^/]/)(?P<path>[A-Za-z0-9_+=-]{32,})(?=[/?#]|$)"
+    r"|(?<=[?&])(?P<name>[^=&#]+)=(?P<value>[^&#]+)"
+)
 
 _label = make_label(BUILT_IN, ())
 _redactor = cache(Redactor)
@@ -100,15 +104,24 @@ Move = Callable[[str], str]
 Keep = Callable[[str, str], Move]
 
 
+def _clear_text(text: str, is_named: bool, move: Move, before: str = "") -> str:
+    """The text without a secret. `is_named`: its name says that it is one. `before`: what is in front."""
+    if not has_reference(text):
+        return move(text) if text and (is_named or looks_secret(before + text)) else text
+    return "".join(
+        move(piece)
+        if not is_reference and (looks_secret(piece) or (is_named and _WORD.fullmatch(piece)))
+        else piece
+        for piece, is_reference in split(text)
+    )
+
+
 def _clear_value(name: str, value: Any, move: Move) -> Any:
-    if not isinstance(value, str):
+    match = _SCHEME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         return value
-    match = _SCHEME.fullmatch(value)
-    assert match is not None
-    scheme, text = match[1] or "", match[2]
-    if not text or has_reference(text) or not (names_secret(name) or looks_secret(value)):
-        return value
-    return scheme + move(text)
+    scheme = match[1] or ""
+    return scheme + _clear_text(match[2], names_secret(name), move, scheme)
 
 
 def _clear_arguments(arguments: Any, keep: Keep) -> Iterator[Any]:
@@ -117,25 +130,24 @@ def _clear_arguments(arguments: Any, keep: Keep) -> Iterator[Any]:
         text = argument if isinstance(argument, str) else ""
         match = _OPTION.fullmatch(text) or _ASSIGNMENT.fullmatch(text)
         what = f"argument {number}"
-        if has_reference(text) or not text:
+        if match and match[2]:
+            head = text[: match.start(3)]
+            yield head + _clear_text(match[3], names_secret(match[1]), keep(what, match[1]), head)
+        elif match or not text:
             yield argument
-        elif match and match[2] and match[3] and (names_secret(match[1]) or looks_secret(match[3])):
-            yield text[: match.start(3)] + keep(what, match[1])(match[3])
-        elif option and not match and names_secret(option):
-            yield keep(what, option)(text)
-        elif looks_secret(text):
-            yield keep(what, option or f"argument-{number}")(text)
         else:
-            yield argument
+            key = option or f"argument-{number}"
+            yield _clear_text(text, bool(option) and names_secret(option), keep(what, key))
         option = match[1] if match and not match[2] else ""
 
 
 def _clear_url(url: str, keep: Keep) -> str:
-    def clear_pair(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        if has_reference(value) or not (names_secret(name) or looks_secret(value)):
-            return match[0]
-        return f"{name}={keep('URL', name)(value)}"
+    def clear_part(match: re.Match[str]) -> str:
+        if match["user"] is not None:
+            return _clear_text(match["user"], True, keep("URL", "user"))
+        if match["path"] is not None:
+            return _clear_text(match["path"], False, keep("URL", "path"))
+        name, value = match["name"], match["value"]
+        return f"{name}={_clear_text(value, names_secret(name), keep('URL', name))}"
 
-    url = _USER.sub(lambda match: match[0] if has_reference(match[0]) else keep("URL", "user")(match[0]), url)
-    return _QUERY.sub(clear_pair, url)
+    return _URL_PART.sub(clear_part, url)

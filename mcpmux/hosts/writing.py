@@ -55,8 +55,7 @@ def replace_text(path: Path, text: str, expected: str | None, mode: int = PRIVAT
                 file.flush()
                 os.fsync(file.fileno())
             _take_over_mode(target, Path(name), mode)
-            if read_text(target) != expected:
-                raise ConfigError([f"{path}: the file was changed in the meantime; nothing was written"])
+            _check(path, expected)
             Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -77,13 +76,19 @@ def replace_private(path: Path, text: str) -> None:
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError([f"{path.parent}: cannot make the folder: {error.strerror}"]) from None
-    remove_file(path)  # a new file gets our mode
+    remove_file(path, read_text(path))  # a new file gets our mode
     replace_text(path, text, None)
 
 
-def remove_file(path: Path) -> None:
-    """Remove the file if it is there. Raises ConfigError."""
+def remove_file(path: Path, expected: str | None) -> None:
+    """Remove the file if it is there. Raises ConfigError. `expected`: as for `replace_text`."""
+    _check(path, expected)
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError([f"{path}: cannot remove the file: {error.strerror}"]) from None
+
+
+def _check(path: Path, expected: str | None) -> None:
+    if read_text(path) != expected:
+        raise ConfigError([f"{path}: the file was changed in the meantime; nothing was written"])

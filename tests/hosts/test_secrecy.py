@@ -59,10 +59,17 @@ TABLE: dict[str, Any] = {
         *("--token", SECRET, f"--password={SECRET}", "-v", "--region", "eu", f"--header=Cookie: {SECRET}"),
         *("${A}", "ghp_" + "a1" * 18, "-e", f"DB_PASS_KEY={SECRET}", "MODE=fast"),
     ],
-    "env": {"API_KEY": SECRET, "MODE": "fast", "OTHER_KEY": "${A}", "DB": f"postgres://u:{SECRET}@h/d"},
+    "env": {
+        "API_KEY": SECRET,
+        "MODE": "fast",
+        "OTHER_KEY": "${A}",
+        "DB": f"postgres://u:{SECRET}@h/d",
+        "DB_URL": f"postgres://u:{SECRET}@${{A}}/d",
+        "LAST_KEY": f"${{A}}.{SECRET}",
+    },
 }
 WEB: dict[str, Any] = {
-    "url": f"https://u:{SECRET}@x.example/mcp?a=1&api_key={SECRET}&b=2",
+    "url": f"https://u:{SECRET}@x.example/s/{'0f' * 16}/mcp?a=1&api_key={SECRET}&b=2&token=${{A}}",
     "headers": {"Authorization": f"Bearer {SECRET}", "X-Key": escape(SECRET + "${"), "X-Team": "blue"},
 }
 
@@ -102,9 +109,11 @@ def test_what_is_no_secret_stays(tmp_path: Path) -> None:
         "MODE": "fast",
         "OTHER_KEY": "${A}",
         "DB": "${DOCS_DB}",
+        "DB_URL": "${DOCS_DB_URL}${A}/d",
+        "LAST_KEY": "${A}${DOCS_LAST_KEY}",
     }
     assert Vault().clear("web", WEB) == {
-        "url": "https://${WEB_USER}@x.example/mcp?a=1&api_key=${WEB_API_KEY}&b=2",
+        "url": "https://${WEB_USER}@x.example/s/${WEB_PATH}/mcp?a=1&api_key=${WEB_API_KEY}&b=2&token=${A}",
         "headers": {
             "Authorization": "Bearer ${WEB_AUTHORIZATION}",
             "X-Key": "${WEB_X_KEY}",
