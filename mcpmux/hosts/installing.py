@@ -131,6 +131,8 @@ def describe(change: Change) -> Iterator[str]:
     """
     before, after = change.before or "", change.after or ""
     start = _count_common(before, after)
+    line_start = before.rfind(LINE_END, 0, start) + 1
+    start = start if before[line_start:start].strip() else line_start  # else a line would lose its indent
     rest = [text[start:] for text in (before, after)]
     end = _count_common(*(text[::-1] for text in rest))
     old, new = (text[: len(text) - end].splitlines() for text in rest)

@@ -1,19 +1,16 @@
-"""A home folder with host apps in it, for commands that run in this process."""
+"""A home folder for commands that run in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.hosts.machines import write_files
 
 VARIABLES = ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "CLINE_DIR", "CLINE_DATA_DIR")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home folder, and a folder `work` in it, where the command runs."""
     for variable in (*VARIABLES, "CLINE_MCP_SETTINGS_PATH"):
         monkeypatch.delenv(variable, raising=False)
@@ -21,7 +18,4 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    yield tmp_path
-
-
-__all__ = ["home", "write_files"]
+    return tmp_path

@@ -146,6 +146,17 @@ def test_what_changes_is_shown_and_nothing_else(tmp_path: Path) -> None:
     assert lines(plan_uninstall(place))[0] == '-     "mcpmux": {'
 
 
+def test_lines_are_shown_with_their_indents(tmp_path: Path) -> None:
+    place = place_of(tmp_path, "zed")
+    place.path.write_text('{\n  "context_servers": {\n    "x": {},\n  },\n}\n')
+    assert lines(plan_install(place, COMMAND[:1])) == [
+        '+     "mcpmux": {',
+        '+       "command": "/opt/mcpmux",',
+        '+       "args": []',
+        "+     },",
+    ]
+
+
 def test_an_entry_that_was_made_by_hand_is_not_shown_and_comes_back(tmp_path: Path) -> None:
     place = place_of(tmp_path, "cursor")
     entry = '"mcpmux": { "command": "x", "env": { "A": "geheim" } }'
