@@ -37,7 +37,7 @@ class Found:
 
 def find_servers(place: Place, document: Mapping[str, Any], machine: Machine) -> Iterator[Found]:
     """Yields every server in the document that was read from `place`, in its order."""
-    host = place.host
+    host, document = place.host, _plain(document)
     for servers, project, disabled in _find_parts(place, document):
         inputs = {str(each.get("id")): each for each in _tables(document.get("inputs"))}
         around = Surroundings(host, machine.home, machine.separator, project, inputs)
@@ -71,6 +71,15 @@ def _find_parts(place: Place, document: Mapping[str, Any]) -> Iterator[Part]:
         for path, part in _table(document.get("projects")).items():
             off = frozenset(_texts(_table(part).get("disabledMcpServers")))
             yield _table(_table(part).get("mcpServers")), Path(path), off
+
+
+def _plain(value: Any) -> Any:
+    """The same as JSON would have it: names are texts, and so are dates."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _table(value: object) -> Mapping[str, Any]:
@@ -120,9 +129,9 @@ def _read_codex(raw: Mapping[str, Any], around: Surroundings) -> Table:
     if isinstance(token := said.pop("bearer_token_env_var", None), str):
         headers["Authorization"] = f"Bearer {reference(token)}"
     env = dict(_table(said.get("env")))
-    for each in said.pop("env_vars", None) or ():
-        name = each.get("name") if isinstance(each, Mapping) else each
-        env.setdefault(str(name), reference(str(name)))
+    listed = said.pop("env_vars", None)
+    for name in [*_texts(listed), *_texts([each.get("name") for each in _tables(listed)])]:
+        env.setdefault(name, reference(name))
     milliseconds = said.pop("startup_timeout_ms", None)
     if "startup_timeout_sec" in said:
         said["connect_timeout"] = said.pop("startup_timeout_sec")
@@ -149,7 +158,7 @@ _GOOSE_OWN = {
 
 
 def _read_goose(raw: Mapping[str, Any], around: Surroundings) -> Table:
-    kind = raw.get("type")
+    kind = str(raw.get("type"))
     if kind in _GOOSE_OWN:
         raise NotTakenOver(_GOOSE_OWN[kind])
     if raw.get("socket"):

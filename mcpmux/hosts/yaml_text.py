@@ -18,13 +18,13 @@ _WIDE = 10**6  # columns; no line is folded
 
 
 def parse(text: str) -> Any:
-    """The document; an empty one is a mapping. Raises ValueError, which quotes nothing."""
+    """The document; an empty one is a mapping. Raises ValueError, which says where and nothing else."""
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # of a date that there is not
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
-        raise ValueError(f"invalid YAML at {where}") from None
+        where = f"at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "somewhere"
+        raise ValueError(where) from None
     return {} if found is None else found
 
 

@@ -195,8 +195,9 @@ def test_how_it_looks(format_: str, text: str, after: str) -> None:
         ("toml", "s = { y = 1 }", "written in a way that mcpmux cannot change"),
         ("toml", "a = 'geheim\n", "not valid TOML: at "),
         ("yaml", "s: { y: 1 }\n", "written in a way that mcpmux cannot change"),
-        ("yaml", "s: [geheim\n", "not valid YAML: invalid YAML at line 2"),
+        ("yaml", "s: [geheim\n", "not valid YAML: at line 2"),
         ("yaml", "- s\n", "expected a table"),
+        ("yaml", "s: 2026-99-99\n", "not valid YAML: somewhere"),
     ],
 )
 def test_what_cannot_be_changed_is_an_error_without_the_text(format_: str, text: str, problem: str) -> None:

@@ -21,7 +21,7 @@ from mcpmux.hosts.importing import look_around
 from mcpmux.hosts.reference import variables_in
 from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Vault
-from mcpmux.hosts.toml_text import format_table
+from mcpmux.hosts.toml_text import format_table, format_value
 from tests.hosts.machines import USER_FILES, machine_of, write_files
 
 SECRET = "Zq8-geheim-77"
@@ -104,6 +104,81 @@ def test_whatever_is_taken_over_is_accepted(
         }
 
 
+keys = st.sampled_from(
+    [
+        *(
+            "command",
+            "args",
+            "env",
+            "cwd",
+            "url",
+            "headers",
+            "type",
+            "timeout",
+            "enabled",
+            "disabled",
+            "envFile",
+        ),
+        *(
+            "http_headers",
+            "env_http_headers",
+            "bearer_token_env_var",
+            "env_vars",
+            "startup_timeout_ms",
+            "oauth",
+        ),
+        *("tool_timeout_sec", "enabled_tools", "tools", "cmd", "uri", "envs", "env_keys", "available_tools"),
+        *("socket", "source", "settings", "mcpmux", "serverUrl", "includeTools", "name"),
+    ]
+)
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | words
+    | st.sampled_from(["${input:k}", "stdio"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words | keys, inner, max_size=3),
+    max_leaves=5,
+)
+odd_servers = anything | st.dictionaries(
+    words, anything | st.dictionaries(keys, anything, max_size=5), max_size=3
+)
+others = st.dictionaries(st.sampled_from(["inputs", "mcp", "projects"]), anything, max_size=2)
+
+
+@given(st.sampled_from(list(HOSTS)), odd_servers, others)
+def test_whatever_is_in_a_file_is_no_bug(
+    tmp_path_factory: pytest.TempPathFactory, name: str, made: Any, beside: dict[str, Any]
+) -> None:
+    host = HOSTS[name]
+    document = {**beside, host.servers[0]: made}
+    if host.format == "toml":
+        text = "".join(f"{key} = {format_value(value)}\n" for key, value in document.items())
+    else:
+        text = yaml.safe_dump(document) if host.format == "yaml" else json.dumps(document)
+    home = tmp_path_factory.mktemp("home")
+    write_files(home, {USER_FILES[name]: text})
+    found, _ = look_around(machine_of(home), [name])
+    vault, gathered = Vault(), gather(found)
+    text = render([(each, vault.clear(each.name, each.table)) for each in gathered])
+    if any(each.enabled for each in gathered):
+        assert read(text, vault).enabled
+
+
+def test_keys_that_are_no_text_are_no_bug(tmp_path: Path) -> None:
+    servers = (
+        "1: { type: stdio, cmd: x, args: [2026-01-01, 1.5] }\n  y: { type: stdio, cmd: x, envs: { 2: 3 } }"
+    )
+    write_files(tmp_path, {USER_FILES["goose"]: f"extensions:\n  {servers}\n"})
+    found, unread = look_around(machine_of(tmp_path), HOSTS)
+    assert unread == []
+    assert [(each.name, each.reason) for each in found] == [
+        ("1", "args[1]: expected text, got a number"),
+        ("y", None),
+    ]
+
+
 @pytest.mark.parametrize("name", HOSTS)
 @pytest.mark.parametrize("place", ["env", "headers", "args", "url"])
 def test_a_secret_is_out_of_the_file_and_still_reaches_the_server(
@@ -148,5 +223,5 @@ def test_a_file_that_cannot_be_read_is_told_without_its_text(tmp_path: Path) -> 
         "cursor": "not valid JSON: at line 1",
         "zed": "not valid JSON: expected a table",
         "codex": "not valid TOML: at line 1, column 5",
-        "goose": "not valid YAML: invalid YAML at line 1, column 11",
+        "goose": "not valid YAML: at line 1, column 11",
     }
