@@ -16,6 +16,7 @@ import trio
 
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import LoginFile, StoreTrouble, default_folder
+from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
@@ -33,7 +34,13 @@ A_NAME = Parsed("NAME", Text("letters, digits, and . _ @ -, at most 64", PRINCIP
 A_SCOPE = Parsed("TEXT", Text("printable text without spaces and quotes", SCOPE.pattern).read)
 
 config_option = click.option(
-    "-c", "--config", default="mcpmux.toml", show_default=True, metavar="FILE", help="The configuration file."
+    "-c",
+    "--config",
+    default="mcpmux.toml",
+    show_default=True,
+    metavar="FILE",
+    help="The configuration file.",
+    shell_complete=complete_file,
 )
 
 

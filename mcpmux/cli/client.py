@@ -20,6 +20,7 @@ from mcpmux.app.listeners import check_listeners
 from mcpmux.app.unmatched import Listed, find_unmatched_names, list_names
 from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
+from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
@@ -99,7 +100,7 @@ Finding = dict[str, Any]
 
 
 @click.command()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=complete_file)
 @upstream_option
 @upstream_json_option
 @click.option("--allow-anyone", is_flag=True, help="Do not report listeners without authentication.")
@@ -299,8 +300,11 @@ def read_left_out(result: Fields) -> dict[str, str]:
     return {name: str(entry.get("reason", "")) for name, entry in entries if isinstance(entry, dict)}
 
 
+target_argument = click.argument("target", shell_complete=complete_file)
+
+
 @click.command()
-@click.argument("target")
+@target_argument
 @click.argument("kinds", nargs=-1, metavar="[KINDS]...", type=click.Choice(list(KINDS)))
 @json_option(help="Print the unchanged items, one JSON object per line.")
 @quiet_option
@@ -403,8 +407,8 @@ def render_block(block: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("target")
-@click.argument("uri")
+@target_argument
+@click.argument("uri", shell_complete=complete_uri)
 @click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
 @json_option(help="Print the whole result as JSON.")
 @quiet_option
@@ -472,8 +476,8 @@ def parse_arguments(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("target")
-@click.argument("tool")
+@target_argument
+@click.argument("tool", shell_complete=complete_tool)
 @click.argument("pairs", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
 @click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object.")
 @json_option(help="Print the whole result as JSON, with structured content.")

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, show_json
 from mcpmux.cli.options import load_config, upstream_json_option
 from mcpmux.cli.process import Mistake
@@ -62,7 +63,7 @@ def access() -> None:
 
 
 @access.command()
-@click.argument("config")
+@click.argument("config", shell_complete=complete_file)
 @click.option("--principal", default="", help="Name of the principal. Default: an unauthenticated client.")
 @click.option("--scope", "scopes", multiple=True, help="A scope of the principal. May be repeated.")
 @click.option("--method", help="read, subscribe, call, get, complete, or a method such as resources/read.")

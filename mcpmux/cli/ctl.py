@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from mcpmux.cli.admin_client import AdminClient
+from mcpmux.cli.completion import complete_file, complete_upstream
 from mcpmux.cli.console import Columns, show_items, state_cell, tell
 from mcpmux.cli.options import json_option, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
@@ -91,7 +92,13 @@ Command = Callable[..., None]
 def admin_options(command: Command) -> Command:
     """Options that say which mcpmux is meant. The command gets its listener as `admin`."""
 
-    @click.option("-c", "--config", metavar="FILE", help="Configuration file of the running mcpmux.")
+    @click.option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="Configuration file of the running mcpmux.",
+        shell_complete=complete_file,
+    )
     @click.option(
         "--url",
         envvar="MCPMUX_ADMIN_URL",
@@ -180,7 +187,7 @@ ACTIONS = {
 
 def _add_action(action: str, done: str, about: str) -> None:
     @ctl.command(action, help=about)
-    @click.argument("upstream", metavar="UPSTREAM")
+    @click.argument("upstream", metavar="UPSTREAM", shell_complete=complete_upstream)
     @admin_options
     def act(admin: AdminClient, upstream: str) -> None:
         run(admin.ask, "POST", f"/api/upstreams/{quote(upstream, safe='')}/{action}")

@@ -13,15 +13,23 @@ from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import mcpmux
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 PLACES = {
     "serve": "mcpmux.cli.serve:serve",
     "demo": "mcpmux.cli.serve:demo",
+    "import": "mcpmux.cli.moving_in:import_command",
+    "install": "mcpmux.cli.installing:install",
+    "uninstall": "mcpmux.cli.installing:uninstall",
+    "add": "mcpmux.cli.adding:add",
+    "remove": "mcpmux.cli.adding:remove_command",
     "ctl": "mcpmux.cli.ctl:ctl",
     "check": "mcpmux.cli.client:check",
     "ls": "mcpmux.cli.client:ls",
@@ -34,6 +42,7 @@ PLACES = {
     "traffic": "mcpmux.cli.main:traffic",
     "bench": "mcpmux.cli.bench:bench",
     "config": "mcpmux.cli.config:config",
+    "completion": "mcpmux.cli.completion:completion",
 }
 TRAFFIC_PLACES = {
     "tail": "mcpmux.cli.traffic_messages:tail",
@@ -68,6 +77,13 @@ class LazyCommands(click.Group):
             command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Names of commands without their help, which would import them all; then options."""
+        from click.shell_completion import CompletionItem  # not at the top: only a shell needs it
+
+        names = [CompletionItem(name) for name in self._places if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that `ctx` names. Raises only what click turns into an exit code."""

@@ -13,6 +13,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.app import ConfigFile
+from mcpmux.cli.completion import complete_file
 from mcpmux.cli.options import (
     DEFAULT_ADDRESS,
     HTTP,
@@ -33,7 +34,7 @@ from mcpmux.mux.rewrite import WORKERS_LIMIT
 
 
 @click.command()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=complete_file)
 @upstream_option
 @click.option("--stdio", is_flag=True, help="Serve the program that started mcpmux, on stdin and stdout.")
 @click.option("--view", help="The view that the program on stdin and stdout gets; see [views].")

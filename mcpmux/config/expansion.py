@@ -85,7 +85,9 @@ def read_env_file(path: str) -> dict[str, Secret]:
 
 FILE_BYTES = 64 * 1024  # of a file with a secret; a longer one is the wrong file
 
-_REFERENCE = re.compile(r"\$?\$\{([^}]*)(\}?)")
+REFERENCE = re.compile(r"\$?\$\{([^}]*)(\}?)")
+"""What `expand` looks at: a reference, or text of one if it begins with two `$`."""
+
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
@@ -102,7 +104,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
             mistakes.append(str(mistake))
             return ""
 
-    expanded = _REFERENCE.sub(replace, text)
+    expanded = REFERENCE.sub(replace, text)
     if mistakes:
         raise InvalidValue("; ".join(mistakes))
     return expanded

@@ -46,6 +46,8 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "anyio",
     "opentelemetry",
     "prometheus_client",
+    "yaml",
+    "mcpmux.hosts",
     "mcpmux.transports.websocket",
     "mcpmux.auth.upstream_auth",
     "mcpmux.traffic.admin.listener",

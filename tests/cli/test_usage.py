@@ -14,7 +14,7 @@ from tests.cli.conftest import Invoke
 COMMANDS = [["serve"], ["demo"], ["check"], ["ls"], ["read"], ["call"], ["config"], ["config", "schema"]]
 TRAFFIC = ["tail", "show", "grep", "stats", "export", "replay", "mock"]
 COMMANDS += [["traffic"], *(["traffic", name] for name in TRAFFIC)]
-COMMANDS += [["bench"]]
+COMMANDS += [["bench"], ["import"], ["add"], ["remove"], ["install"], ["uninstall"], ["completion"]]
 COMMANDS += [["audit"], ["audit", "verify"], ["audit", "show"], ["audit", "head"]]
 
 

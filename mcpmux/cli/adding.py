@@ -1,0 +1,184 @@
+"""`mcpmux add` and `mcpmux remove`: one server into a configuration file or out of it. Comments stay."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcpmux.cli.console import tell
+from mcpmux.cli.options import PATH, Decorator
+from mcpmux.cli.process import Mistake
+from mcpmux.config import read_config
+from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
+from mcpmux.config.model import NO_UPSTREAM
+from mcpmux.config.report import InvalidValue, closest
+from mcpmux.config.scalars import derive_name, is_name
+from mcpmux.errors import ConfigError
+from mcpmux.hosts.document import get, parse, put, remove
+from mcpmux.hosts.gathering import STAND_IN
+from mcpmux.hosts.reference import has_reference, variables_in
+from mcpmux.hosts.secrecy import looks_secret, names_secret
+from mcpmux.hosts.writing import read_text, replace_text
+
+DEFAULT_FILE = "mux.toml"
+
+_LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|unix:.*", re.DOTALL)
+
+file_option: Decorator = click.option(
+    "-f",
+    "--file",
+    type=PATH,
+    default=DEFAULT_FILE,
+    show_default=True,
+    help="Configuration file: TOML, or the JSON of a host app.",
+)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("target", nargs=-1, required=True, metavar="URL | -- COMMAND...", type=click.UNPROCESSED)
+@file_option
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Variable for the command.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header for the URL.")
+def add(
+    name: str, target: tuple[str, ...], file: Path, env: tuple[str, ...], headers: tuple[str, ...]
+) -> None:
+    """Add a server to a configuration file, by its URL or its command.
+
+    The file is made if there is none. Everything else in it stays as it is, with its comments. Nothing is
+    written when mcpmux would not accept the result. Values may have references such as ${TOKEN}, so that no
+    secret has to be in the file.
+
+    \b
+    Examples:
+      mcpmux add time -- uvx mcp-server-time
+      mcpmux add docs https://docs.example.com/mcp --header 'Authorization=Bearer ${DOCS_TOKEN}'
+      mcpmux add files --file mux.toml --env MODE=ro -- npx -y files-server .
+    """
+    if not is_name(name):
+        expected = f"a name of a-z, 0-9, `.` and `-`, at most 32 characters, such as `{derive_name(name)}`"
+        raise Mistake(f"NAME: expected {expected}")
+    entry = make_entry(target, pairs_of("--env", env), pairs_of("--header", headers))
+    before = read_text(file)
+    document, format_ = read_file(file, before)
+    place = find_place(document, format_)
+    if taken := find_key(document, place, name):
+        raise Mistake(f"{file}: there is `{taken}` already; remove it first, or take another name")
+    change(file, before, lambda text: put(text, format_, (*place, name), entry), entry)
+    click.echo(f"{name}: added to {file}")
+    tell_about(entry)
+
+
+@click.command("remove")
+@click.argument("name")
+@file_option
+def remove_command(name: str, file: Path) -> None:
+    """Remove a server from a configuration file. Everything else in it stays as it is.
+
+    \b
+    Example:
+      mcpmux remove time --file mux.toml
+    """
+    before = read_text(file)
+    if before is None:
+        raise Mistake(f"{file}: there is no such file")
+    document, format_ = read_file(file, before)
+    place = find_place(document, format_)
+    key = find_key(document, place, name)
+    if key is None:
+        close = closest(name, get(document, place) or ())
+        hint = f"; did you mean `{close}`?" if close else ""
+        raise Mistake(f"{file}: there is no server `{name}`{hint}")
+    change(file, before, lambda text: remove(text, format_, (*place, key)))
+    click.echo(f"{name}: removed from {file}")
+
+
+def make_entry(target: tuple[str, ...], env: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of the server. Raises Mistake."""
+    if len(target) == 1 and _LOOKS_LIKE_URL.fullmatch(target[0]):
+        if env:
+            raise Mistake("--env: a URL has no environment; it is for a command")
+        if not has_reference(target[0]):
+            try:
+                SERVER_URL.read(target[0])
+            except InvalidValue as mistake:
+                raise Mistake(f"URL: {mistake}") from None
+        return {"url": target[0], **({"headers": headers} if headers else {})}
+    if headers:
+        raise Mistake("--header: a command has no headers; they are for a URL")
+    command, *args = target
+    return {"command": command, **({"args": args} if args else {}), **({"env": env} if env else {})}
+
+
+def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """NAME=VALUE as a table. Raises Mistake."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in pairs:
+            raise Mistake(f"{option}: expected NAME=VALUE, and each name once")
+        pairs[name] = value
+    return pairs
+
+
+def read_file(file: Path, text: str | None) -> tuple[Mapping[str, Any], str]:
+    """The document and its format. Raises ConfigError."""
+    is_json = file.suffix.lower() in (".json", ".jsonc") or (text or "").lstrip()[:1] in ("{", "/")
+    format_ = "json" if is_json else "toml"
+    try:
+        return parse(text or "", format_), format_
+    except ConfigError as error:
+        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from None
+
+
+def find_place(document: Mapping[str, Any], format_: str) -> tuple[str, ...]:
+    """The key path of the servers."""
+    if format_ == "toml" or UPSTREAMS in document:
+        return (UPSTREAMS,)
+    return next((place for place in SERVER_PLACES if get(document, place) is not None), SERVER_PLACES[0])
+
+
+def find_key(document: Mapping[str, Any], place: tuple[str, ...], name: str) -> str | None:
+    """The key of the server that has the name, or gets it; None if there is none."""
+    servers = get(document, place)
+    keys = servers if isinstance(servers, Mapping) else ()
+    return next((key for key in keys if name in (key, derive_name(key))), None)
+
+
+def change(
+    file: Path, before: str | None, edit: Callable[[str], str], entry: Mapping[str, Any] | None = None
+) -> None:
+    """Edit the file if mcpmux accepts the result at least as well as before. Raises ConfigError."""
+    stand_ins = dict.fromkeys(variables_in(entry), STAND_IN)
+    try:
+        after = edit(before or "")
+    except ConfigError as error:
+        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from None
+    known = {NO_UPSTREAM, *find_problems(before or "", stand_ins)}
+    if problems := [each for each in find_problems(after, stand_ins) if each not in known]:
+        raise ConfigError([f"{file}: {problem}" for problem in problems])
+    replace_text(file, after, before)
+
+
+def find_problems(text: str, stand_ins: Mapping[str, str]) -> list[str]:
+    """What mcpmux does not accept in the text of a configuration."""
+    try:
+        read_config("-", {**stand_ins, **os.environ}, text.encode)
+    except ConfigError as error:
+        return [each.removeprefix("standard input").removeprefix(": ") for each in error.problems]
+    return []
+
+
+def tell_about(entry: Mapping[str, Any]) -> None:
+    """Print on stderr what the user may want to change."""
+    for part in ("env", "headers"):
+        for key, value in entry.get(part, {}).items():
+            if not has_reference(value) and (names_secret(key) or looks_secret(value)):
+                tell(f"{part} {key}: the value is in the file; better is ${{VARIABLE}} or ${{file:PATH}}")
+    if unset := [name for name in dict.fromkeys(variables_in(entry)) if name not in os.environ]:
+        tell(f"these variables are not set, and have to be: {', '.join(unset)}")

@@ -1,0 +1,172 @@
+"""`mcpmux completion`, and what shells complete: files, and names from a mcpmux that is running.
+
+Whoever presses Tab waits for at most a second, and gets nothing rather than a message. No server is started
+for it. What a server says is only offered if a shell takes it as one word that does nothing by itself.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+PATIENCE_SECONDS = 1.0
+MOST_ITEMS = 500  # what a shell can still show
+VARIABLE = "_MCPMUX_COMPLETE"
+
+_ONE_WORD = re.compile(r"[A-Za-z0-9_./@%][A-Za-z0-9_./:@%+=,-]*")
+
+# As the one of click, but for bash's own idea of words: it takes URLs and URIs apart at their colons.
+_BASH = """\
+_mcpmux_completion() {
+    local line=${COMP_LINE:0:COMP_POINT} type value word prefix
+    local -a words
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    word=${words[${#words[@]}-1]}
+    prefix=${word%"${word##*:}"}
+    [[ $COMP_WORDBREAKS == *:* ]] || prefix=
+    COMPREPLY=()
+    while IFS=, read -r type value; do
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$prefix"}") ;;
+        esac
+    done < <(
+        COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) _MCPMUX_COMPLETE=bash_complete \\
+            "$1" 2> /dev/null
+    )
+}
+complete -o nosort -F _mcpmux_completion mcpmux
+"""
+
+Items = list["CompletionItem[str]"]
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes a shell complete commands, options, files and names.
+
+    Names of upstreams, tools and URIs come from a mcpmux that is running.
+
+    \b
+    Examples:
+      mcpmux completion bash > ~/.local/share/bash-completion/completions/mcpmux
+      mcpmux completion zsh > ~/.zfunc/_mcpmux         a folder in $fpath
+      mcpmux completion fish > ~/.config/fish/completions/mcpmux.fish
+    """
+    if shell == "bash":
+        click.echo(_BASH, nl=False)
+        return
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None
+    root = click.get_current_context().find_root().command
+    click.echo(script(root, {}, "mcpmux", VARIABLE).source(), nl=False)
+
+
+def complete_file(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Files, by the shell itself."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_upstream(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """The upstreams of the mcpmux whose admin listener the options name."""
+    return _offer(incomplete, lambda: _ask_upstreams(context.params))
+
+
+def complete_tool(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """The tools at TARGET, if it is running."""
+    return _offer(incomplete, lambda: _list(context.params, ("tools",), "name"))
+
+
+def complete_uri(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """The URIs of resources at TARGET, if it is running."""
+    return _offer(incomplete, lambda: _list(context.params, ("resources",), "uri"))
+
+
+def _offer(incomplete: str, find: Callable[[], Iterable[str]]) -> Items:
+    """What was found and begins with `incomplete`; nothing if anything goes wrong."""
+    from click.shell_completion import CompletionItem
+
+    found: list[str] = []
+    with (
+        suppress(Exception, BaseExceptionGroup),
+        redirect_stderr(io.StringIO()),
+        redirect_stdout(io.StringIO()),
+    ):
+        found = list(find())
+    fitting = (each for each in found if each.startswith(incomplete) and _ONE_WORD.fullmatch(each))
+    return [CompletionItem(each) for _, each in zip(range(MOST_ITEMS), fitting, strict=False)]
+
+
+# Nothing of this is imported at the top: commands import this module, and most have nothing to complete.
+
+
+def _run(work: Callable[[], Awaitable[Any]]) -> Any:
+    """What `work` returns. Raises TimeoutError after PATIENCE_SECONDS."""
+    import trio
+
+    from mcpmux.cli.main import import_structlog
+
+    import_structlog()
+    from mcpmux.logs import configure_logs
+
+    configure_logs("error", "console")
+
+    async def bounded() -> Any:
+        with trio.move_on_after(PATIENCE_SECONDS):
+            return await work()
+        raise TimeoutError
+
+    return trio.run(bounded)
+
+
+def _ask_upstreams(options: dict[str, Any]) -> Iterable[str]:
+    from mcpmux.cli.ctl import find_admin
+
+    admin = find_admin(*(options.get(key) for key in ("config", "url", "token", "ca")))
+    answer = _run(lambda: admin.ask("GET", "/api/upstreams"))
+    return [each["name"] for each in answer["upstreams"]]
+
+
+def _list(options: dict[str, Any], kinds: tuple[str, ...], member: str) -> Iterable[str]:
+    from mcpmux.cli.client import fetch_lists
+    from mcpmux.config import Config, parse_upstream_argument
+    from mcpmux.protocol.envelope import text_of
+
+    url = find_running(options["target"])
+    config = Config(upstreams=(parse_upstream_argument(url),))
+    lists, _ = _run(lambda: fetch_lists(config, kinds))
+    return [text for kind in kinds for item in lists[kind] if (text := text_of(item.get(member)))]
+
+
+def find_running(target: str) -> str:
+    """The URL at which TARGET answers if it is running. Raises LookupError if that cannot be known."""
+    from mcpmux.cli.ctl import ANYWHERE
+    from mcpmux.cli.options import DEFAULT_ADDRESS, is_file, load_config
+    from mcpmux.config.listener import parse_http_argument
+
+    if target.startswith(("http://", "https://", "ws://", "wss://")):
+        return target
+    if not is_file(target):
+        raise LookupError(target)
+    listeners = load_config(target).listeners
+    configured = listeners.http if listeners.bound else (parse_http_argument(DEFAULT_ADDRESS),)
+    for listener in configured:
+        if listener.tls is None and listener.port:
+            host = ANYWHERE.get(listener.host, listener.host)
+            return f"http://{f'[{host}]' if ':' in host else host}:{listener.port}{listener.path}"
+    raise LookupError(target)

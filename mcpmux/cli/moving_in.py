@@ -1,0 +1,166 @@
+"""`mcpmux import`: one configuration out of those of the host apps on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcpmux.cli.console import Columns, show_items, tell
+from mcpmux.cli.options import PATH, json_option
+from mcpmux.cli.process import Mistake
+from mcpmux.hosts.entry import Found
+from mcpmux.hosts.gathering import Gathered, gather
+from mcpmux.hosts.host import HOSTS
+from mcpmux.hosts.importing import Unread, look_around
+from mcpmux.hosts.place import Machine
+from mcpmux.hosts.reference import has_reference, variables_in
+from mcpmux.hosts.rendering import render
+from mcpmux.hosts.secrecy import Moved, Vault
+from mcpmux.hosts.writing import read_text, replace_private, replace_text
+
+DEFAULT_FILE = "mux.toml"
+HOST = click.Choice(list(HOSTS))
+
+_STYLES = {"taken over": "green", "disabled": "dim", "not taken over": "red", "not read": "red"}
+COLUMNS: Columns = {
+    "HOST": lambda row: row["host"],
+    "SERVER": lambda row: row.get("server"),
+    "UPSTREAM": lambda row: row.get("upstream"),
+    "STATE": lambda row: (row["state"], _STYLES[row["state"]]),
+    "FILE": lambda row: row["file"],
+    "DETAILS": lambda row: "; ".join(row.get("details", ())),
+}
+
+
+def this_machine(project: Path | None) -> Machine:
+    """Where we are. `project` is the current folder by default."""
+    project = Path.cwd() if project is None else project.absolute()
+    return Machine(sys.platform, Path.home(), os.environ, project)
+
+
+@click.command("import")
+@click.option("--host", "hosts", type=HOST, multiple=True, help="Only this host app. May be repeated.")
+@click.option(
+    "--project", type=PATH, help="Folder of the project whose files count, too. Default: the current folder."
+)
+@click.option(
+    "--write",
+    "file",
+    type=PATH,
+    is_flag=False,
+    flag_value=DEFAULT_FILE,
+    help=f"Write a configuration with these servers. Default: {DEFAULT_FILE}.",
+)
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option(
+    "--secrets", type=PATH, metavar="DIR", help="Keep secrets in files of this folder, not in variables."
+)
+@json_option(help="Print one JSON object per server, one per line.")
+def import_command(
+    hosts: tuple[str, ...],
+    project: Path | None,
+    file: Path | None,
+    force: bool,
+    secrets: Path | None,
+    as_json: bool,
+) -> None:
+    """Find the servers of the host apps on this machine, and make one configuration of them.
+
+    Without --write nothing is written. The files of the host apps are never changed. The same server in
+    several host apps is taken over once. Different servers with one name get the host app's name behind it.
+    Secrets are moved out of the configuration: into environment variables that you set, or with --secrets
+    into files that only you can read.
+
+    \b
+    Examples:
+      mcpmux import
+      mcpmux import --write --secrets ~/.config/mcpmux/secrets
+      mcpmux import --host cursor --host codex --write mux.toml
+    """
+    if secrets is not None and file is None:
+        raise Mistake("--secrets: needs --write")
+    machine = this_machine(project)
+    found, unread = look_around(machine, hosts or HOSTS)
+    gathered = gather(found)
+    show_items(_rows(found, unread, gathered), as_json, COLUMNS)
+    if not found and not unread:
+        tell("no host app on this machine has servers in a file that mcpmux knows")
+    vault = Vault(None if secrets is None else _absolute(secrets))
+    servers = [(server, vault.clear(server.name, server.table)) for server in gathered]
+    if file is not None:
+        if not servers:
+            raise click.ClickException("there is no server to write")
+        _write(file, render(servers), vault.moved, force=force)
+        tell(f"{file}: {len(servers)} upstreams written")
+    _tell_secrets(vault.moved, is_written=file is not None)
+    _tell_unset([table for _, table in servers], vault.moved, machine.environ)
+
+
+def _rows(found: list[Found], unread: list[Unread], gathered: list[Gathered]) -> Iterator[dict[str, Any]]:
+    upstreams = {id(source): server for server in gathered for source in server.sources}
+    for each in found:
+        server = upstreams.get(id(each))
+        details = list(each.notes) if each.reason is None else [each.reason]
+        if server is not None and server.sources[0] is not each:
+            details.insert(0, f"the same as in {server.sources[0].place.host.title}")
+        state = "not taken over" if server is None else "taken over" if each.enabled else "disabled"
+        yield {
+            "host": each.place.host.name,
+            "server": each.name,
+            **({} if server is None else {"upstream": server.name}),
+            "state": state,
+            "file": str(each.place.path),
+            **({} if each.place.project is None else {"project": str(each.place.project)}),
+            **({"details": details} if details else {}),
+        }
+    for broken in unread:
+        place = broken.place
+        yield {
+            "host": place.host.name,
+            "state": "not read",
+            "file": str(place.path),
+            "details": [broken.reason],
+        }
+
+
+def _absolute(folder: Path) -> Path:
+    absolute = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100  # without `..`
+    if has_reference(str(absolute)) or "}" in str(absolute):
+        raise Mistake("--secrets: the name of the folder cannot have ${ or } in it")
+    return absolute
+
+
+def _write(file: Path, text: str, moved: list[Moved], *, force: bool) -> None:
+    before = read_text(file)
+    if before is not None and not force:
+        raise Mistake(f"{file}: the file is there already; --force overwrites it")
+    kept = [(each.file, each.value.reveal()) for each in moved if each.file is not None]
+    taken = [path for path, value in kept if read_text(path) not in (None, value)]
+    if taken and not force:
+        raise Mistake(f"{taken[0]}: there is another secret already; --force overwrites it")
+    for path, value in kept:
+        replace_private(path, value)
+    replace_text(file, text, before)
+
+
+def _tell_secrets(moved: list[Moved], *, is_written: bool) -> None:
+    """Print where each secret goes, and nothing of it."""
+    verb = "is" if is_written else "would be"
+    for each in moved:
+        where = f"${{{each.variable}}}, which you have to set" if each.file is None else str(each.file)
+        tell(f"{each.upstream}: the secret in its {each.what} {verb} in {where}")
+
+
+def _tell_unset(tables: list[dict[str, Any]], moved: list[Moved], environ: Mapping[str, str]) -> None:
+    """Print which variables have to be set before mcpmux starts."""
+    told = {each.variable for each in moved}
+    unset = dict.fromkeys(
+        name for table in tables for name in variables_in(table) if name not in environ and name not in told
+    )
+    if unset:
+        tell(f"these variables are not set, and have to be: {', '.join(unset)}")

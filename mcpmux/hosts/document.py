@@ -1,0 +1,92 @@
+"""One entry of a file changed, whatever its format. The result is read again before anybody gets it.
+
+A text is only given out when it says exactly what the old one said and the change. Whatever an editor of text
+may do wrong is an error then, and never a broken file.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from mcpmux.errors import ConfigError
+from mcpmux.hosts import jsonc_text, toml_text
+
+Path = tuple[str, ...]
+
+_MARK = "\ufeff"  # of byte order; some editors on Windows write it
+
+
+def _editor(format_: str) -> ModuleType:
+    if format_ == "yaml":
+        from mcpmux.hosts import yaml_text  # not at the top: only Goose has YAML
+
+        return yaml_text
+    return {"json": jsonc_text, "toml": toml_text}[format_]
+
+
+def parse(text: str, format_: str) -> Mapping[str, Any]:
+    """The document in `text`, which is "json", "toml" or "yaml". Raises ConfigError, which quotes nothing."""
+    try:
+        document = _editor(format_).parse(text.removeprefix(_MARK))
+    except (ValueError, RecursionError) as error:
+        place = f"line {error.lineno}" if hasattr(error, "lineno") else str(error).partition("(at ")[2]
+        where = str(error) if format_ == "yaml" else f"at {place.rstrip(')')}" if place else "somewhere"
+        raise ConfigError([f"not valid {format_.upper()}: {where}"]) from None
+    if not isinstance(document, Mapping):
+        raise ConfigError([f"not valid {format_.upper()}: expected a table"])
+    return document
+
+
+def get(document: Mapping[str, Any], path: Path) -> Any:
+    """What is at `path`; None if nothing is."""
+    node: Any = document
+    for key in path:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def put(text: str, format_: str, path: Path, entry: Mapping[str, Any]) -> str:
+    """The text with `entry` at `path` and everything else as it was. Raises ConfigError."""
+    wanted = copy.deepcopy(dict(parse(text, format_)))
+    node: Any = wanted
+    for key in path[:-1]:
+        if node.get(key) is None:
+            node[key] = {}
+        node = node[key]
+        if not isinstance(node, dict):
+            raise ConfigError([f"`{key}` is no table"])
+    node[path[-1]] = dict(entry)
+    return _edit(text, format_, wanted, lambda editor, bare: editor.put(bare, path, entry))
+
+
+def remove(text: str, format_: str, path: Path) -> str:
+    """The text without what is at `path` and everything else as it was. Raises ConfigError."""
+    wanted = copy.deepcopy(dict(parse(text, format_)))
+    parent = get(wanted, path[:-1])
+    if not isinstance(parent, dict) or path[-1] not in parent:
+        return text
+    del parent[path[-1]]
+    return _edit(text, format_, wanted, lambda editor, bare: editor.remove(bare, path))
+
+
+def _edit(text: str, format_: str, wanted: Mapping[str, Any], change: Any) -> str:
+    bare = text.removeprefix(_MARK)
+    mark = text[: len(text) - len(bare)]
+    try:
+        changed: str = change(_editor(format_), bare)
+        if _filled(_editor(format_).parse(changed)) == _filled(wanted):
+            return mark + changed
+    except (ValueError, RecursionError):
+        pass
+    raise ConfigError(["it is written in a way that mcpmux cannot change; please change it by hand"])
+
+
+def _filled(value: Any) -> Any:
+    """The same without tables that have nothing in them, which some formats cannot say."""
+    if isinstance(value, Mapping):
+        inside = {key: _filled(each) for key, each in value.items()}
+        return {key: each for key, each in inside.items() if each is not None and each != {}}
+    return [_filled(each) for each in value] if isinstance(value, list) else value

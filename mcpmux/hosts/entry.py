@@ -1,0 +1,275 @@
+"""How each host app says a server, and what our configuration makes of it.
+
+Most of them say it as Claude Desktop does: `command`, `args`, `env`, `url`, `headers`. Codex, Goose and Zed
+have words of their own, which become those first. What our configuration cannot say is told in `notes`, and
+if nothing is left of the server in `reason`. Neither ever has a value out of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from mcpmux.config.expansion import read_env_file
+from mcpmux.config.layout import HOST_APP_KEYS
+from mcpmux.config.report import InvalidValue
+from mcpmux.hosts.host import DOLLAR
+from mcpmux.hosts.place import Machine, Place
+from mcpmux.hosts.reference import NotTakenOver, Surroundings, escape, reference, translate
+
+Table = dict[str, Any]
+
+
+@frozen
+class Found:
+    """A server in the file of a host app. `table`: its upstream as our file has it, with secrets in it."""
+
+    name: str
+    place: Place
+    table: Table = field(factory=dict, repr=False)
+    enabled: bool = True
+    notes: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+def find_servers(place: Place, document: Mapping[str, Any], machine: Machine) -> Iterator[Found]:
+    """Yields every server in the document that was read from `place`, in its order."""
+    host, document = place.host, _plain(document)
+    for servers, project, disabled in _find_parts(place, document):
+        inputs = {str(each.get("id")): each for each in _tables(document.get("inputs"))}
+        around = Surroundings(host, machine.home, machine.separator, project, inputs)
+        for name, raw in servers.items():
+            here = Place(host, place.path, project)
+            try:
+                if not isinstance(raw, Mapping):
+                    raise NotTakenOver("it is no table")
+                said = _READERS.get(host.name, _read_plain)(raw, around)
+                table, notes = _make_table(said, around)
+                enabled = said.get("enabled") is not False and said.get("disabled") is not True
+                yield Found(name, here, table, enabled and name not in disabled, tuple(notes))
+            except NotTakenOver as mistake:
+                yield Found(name, here, reason=str(mistake))
+
+
+Part = tuple[Mapping[str, Any], Path | None, frozenset[str]]
+"""Servers by name, the project that they are for, and the names of those that are turned off elsewhere."""
+
+
+def _find_parts(place: Place, document: Mapping[str, Any]) -> Iterator[Part]:
+    node: Any = document
+    for key in place.host.servers:
+        node = _table(_table(node).get(key))
+    settings = _table(document.get("mcp")) if place.host.name == "gemini" else {}
+    disabled = set(_texts(settings.get("excluded")))
+    if "allowed" in settings:
+        disabled |= node.keys() - set(_texts(settings["allowed"]))
+    yield node, place.project, frozenset(disabled)
+    if place.host.name == "claude-code" and place.project is None:
+        for path, part in _table(document.get("projects")).items():
+            off = frozenset(_texts(_table(part).get("disabledMcpServers")))
+            yield _table(_table(part).get("mcpServers")), Path(path), off
+
+
+def _plain(value: Any) -> Any:
+    """The same as JSON would have it: names are texts, and so are dates."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _tables(value: object) -> Iterator[Mapping[str, Any]]:
+    yield from (each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else ()
+
+
+def _texts(value: object) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+# From the words of one host app to those of most.
+
+
+def _read_plain(raw: Mapping[str, Any], around: Surroundings) -> Table:
+    said = _translate({key: each for key, each in raw.items() if key != "envFile"}, around)
+    if isinstance(raw.get("envFile"), str):
+        said["env"] = {**_read_variables(raw["envFile"], around), **_table(said.get("env"))}
+    return said
+
+
+def _translate(raw: Mapping[str, Any], around: Surroundings) -> Table:
+    """The same without keys that are for the host app itself, and with our references."""
+    kept = {key: each for key, each in raw.items() if key not in HOST_APP_KEYS or key in _NOTED}
+    said: Table = translate(dict(kept), around)
+    return said | {key: raw[key] for key in ("timeout",) if key in raw}
+
+
+def _read_variables(path: str, around: Surroundings) -> Table:
+    """The variables of an `envFile`, in which nothing is expanded."""
+    translated = translate(path, around)
+    where = (around.project or around.home) / translated
+    try:
+        return {name: escape(value.reveal()) for name, value in read_env_file(str(where)).items()}
+    except InvalidValue:
+        raise NotTakenOver("its `envFile` cannot be read, or has lines that are not NAME=value") from None
+
+
+def _read_codex(raw: Mapping[str, Any], around: Surroundings) -> Table:
+    said = _translate(raw, around)
+    headers = dict(_table(said.pop("http_headers", None)))
+    for header, name in _table(said.pop("env_http_headers", None)).items():
+        headers[header] = reference(str(name))
+    if isinstance(token := said.pop("bearer_token_env_var", None), str):
+        headers["Authorization"] = f"Bearer {reference(token)}"
+    env = dict(_table(said.get("env")))
+    listed = said.pop("env_vars", None)
+    for name in [*_texts(listed), *_texts([each.get("name") for each in _tables(listed)])]:
+        env.setdefault(name, reference(name))
+    milliseconds = said.pop("startup_timeout_ms", None)
+    if "startup_timeout_sec" in said:
+        said["connect_timeout"] = said.pop("startup_timeout_sec")
+    elif isinstance(milliseconds, int):
+        said["connect_timeout"] = milliseconds / 1000
+    if "tool_timeout_sec" in said:
+        said["timeouts"] = {"tools/call": said.pop("tool_timeout_sec")}
+    renamed = {"enabled_tools": "includeTools", "disabled_tools": "excludeTools", "oauth_resource": "oauth"}
+    for key, plain in renamed.items():
+        if key in said:
+            said.setdefault(plain, said.pop(key))
+    if isinstance(said.get("tools"), Mapping):
+        said.pop("tools")  # which tools are used without asking
+    return said | {key: each for key, each in (("headers", headers), ("env", env)) if each}
+
+
+_GOOSE_OWN = {
+    "builtin": "it is a part of Goose",
+    "platform": "it is a part of Goose",
+    "frontend": "its tools are those of the Goose app",
+    "inline_python": "it is Python code in the file, which Goose runs",
+    "sse": "Goose itself has no HTTP+SSE any more",
+}
+
+
+def _read_goose(raw: Mapping[str, Any], around: Surroundings) -> Table:
+    kind = str(raw.get("type"))
+    if kind in _GOOSE_OWN:
+        raise NotTakenOver(_GOOSE_OWN[kind])
+    if raw.get("socket"):
+        raise NotTakenOver("it speaks HTTP over a Unix socket")
+    said = _translate({key: each for key, each in raw.items() if key != "headers"}, around)
+    env = dict(_table(said.pop("envs", None)))
+    for name in _texts(said.pop("env_keys", None)):
+        env.setdefault(name, reference(name))  # the value is in the system's keyring
+    headers = translate(dict(_table(raw.get("headers"))), around, DOLLAR)
+    for name, value in env.items():
+        headers = {key: str(each).replace(f"${{{name}}}", str(value)) for key, each in headers.items()}
+    renamed = {"cmd": "command", "uri": "url", "available_tools": "includeTools"}
+    said = {renamed.get(key, key): each for key, each in said.items()}
+    for key in ("bundled", "display_name", "socket"):
+        said.pop(key, None)
+    if kind == "stdio":
+        return said | {"env": env}
+    return said | {"headers": headers}
+
+
+def _read_zed(raw: Mapping[str, Any], around: Surroundings) -> Table:
+    said = {key: each for key, each in raw.items() if key not in ("source", "remote")}
+    if isinstance(said.get("command"), Mapping):  # as older versions have it
+        inner = said.pop("command")
+        said |= {"command": inner.get("path"), **{key: each for key, each in inner.items() if key != "path"}}
+    if "command" not in said and "url" not in said:
+        raise NotTakenOver("an extension of Zed starts it")
+    said.pop("settings", None)
+    return _translate(said, around)
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], Surroundings], Table]] = {
+    "codex": _read_codex,
+    "goose": _read_goose,
+    "zed": _read_zed,
+}
+
+
+# From the words of most host apps to ours.
+
+_URLS = ("url", "serverUrl", "httpUrl")
+_COPIED = ("command", "args", "cwd", "headers", "connect_timeout", "timeouts")
+_TOOLS = ("includeTools", "enabledTools", "tools", "excludeTools", "disabledTools")
+_LOGIN = ("oauth", "auth", "authProviderType", "authentication")
+_LOGGED_IN = "the host app logs in for it: see `oauth` and `mcpmux auth login`"
+_CHOSEN = "only some of its tools are on in the host app: a view of mcpmux can select them"
+_NOTED = {
+    **dict.fromkeys(_TOOLS, _CHOSEN),
+    **dict.fromkeys(_LOGIN, _LOGGED_IN),
+    "headersHelper": "a program of the host app makes its headers",
+    "sandboxEnabled": "the host app runs it in a sandbox, mcpmux does not",
+    "sandbox": "the host app runs it in a sandbox, mcpmux does not",
+}
+"""Keys that our configuration has no word for -> what is lost."""
+_READ = {*_URLS, *_COPIED, "env", "type", "transport", "timeout", "enabled", "disabled", *_NOTED, "mcpmux"}
+_QUIET = {"required", "supports_parallel_tool_calls", "default_tools_approval_mode"}
+_QUIET |= {"experimental_environment"} | HOST_APP_KEYS
+
+
+def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
+    """The table of the upstream, and what is lost. Raises NotTakenOver."""
+    urls = [said[key] for key in _URLS if said.get(key)]
+    table: Table = {key: said[key] for key in _COPIED if said.get(key)}
+    if (urls and "command" in table) or len(urls) > 1:
+        raise NotTakenOver("it has a command and a URL, or two URLs")
+    if not urls and "command" not in table:
+        raise NotTakenOver("it has neither a command nor a URL")
+    notes = [note for key, note in _NOTED.items() if said.get(key) and not _selects_all(key, said[key])]
+    if urls:
+        if str(urls[0]).partition(":")[0] in ("unix", "pipe"):
+            raise NotTakenOver("it speaks HTTP over a socket or a pipe")
+        table = {"url": urls[0], **{key: each for key, each in table.items() if key not in ("args", "cwd")}}
+        if "sse" in (said.get("type"), said.get("transport")):
+            table["transport"] = "sse"
+    else:
+        table.pop("headers", None)
+        table |= _read_env(said.get("env"), notes)
+        table |= _find_folder(table.get("cwd"), around)
+        if _is_mcpmux(table):
+            raise NotTakenOver("it is mcpmux itself")
+    unit, timeout = around.host.timeout_seconds, said.get("timeout")
+    if unit is not None and isinstance(timeout, int | float) and timeout > 0:
+        table.setdefault("timeouts", {"tools/call": round(timeout * unit, 3)})
+    unknown = sorted(said.keys() - _READ - _QUIET)
+    notes += [f"keys that mcpmux does not know: {', '.join(unknown)}"] if unknown else []
+    return table, list(dict.fromkeys(notes))
+
+
+def _selects_all(key: str, value: object) -> bool:
+    return key == "tools" and value == ["*"]
+
+
+def _read_env(value: object, notes: list[str]) -> Table:
+    env: dict[str, str] = {}
+    for name, each in _table(value).items():
+        if each is None:
+            notes.append("the host app takes a variable away from it, which mcpmux cannot do")
+        else:
+            env[name] = str(each).lower() if isinstance(each, bool) else str(each)
+    return {"env": env} if env else {}
+
+
+def _find_folder(cwd: object, around: Surroundings) -> Table:
+    """`cwd`, which in a project is the project if nothing else is said."""
+    if around.project is None or (isinstance(cwd, str) and cwd.startswith("${")):
+        return {} if cwd is None else {"cwd": cwd}
+    project = escape(str(around.project))
+    return {"cwd": str(Path(project) / cwd) if isinstance(cwd, str) else project}
+
+
+def _is_mcpmux(table: Table) -> bool:
+    words = [str(table["command"]), *map(str, table.get("args", ()))]
+    names = [word.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe") for word in words]
+    return "mcpmux" in names[:3] and "serve" in names

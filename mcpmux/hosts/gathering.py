@@ -1,0 +1,72 @@
+"""One list of upstreams out of what all host apps say: the same server once, different ones apart.
+
+Servers are the same when their tables are. Different servers with one name are told apart by the host app:
+`search-cursor`, `search-codex`. A server is on if it is on in one of the host apps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from attrs import evolve, frozen
+
+from mcpmux.config import read_config
+from mcpmux.config.scalars import derive_name, derive_names
+from mcpmux.errors import ConfigError
+from mcpmux.hosts.entry import Found, Table
+from mcpmux.hosts.reference import variables_in
+from mcpmux.hosts.toml_text import format_table
+
+STAND_IN = "https://placeholder.invalid"  # for a variable that is not set: fit for texts and for URLs
+_CHECKED = "checked"
+
+
+@frozen
+class Gathered:
+    """An upstream to be, and where it was found, the first place first. `table` has secrets in it."""
+
+    name: str
+    table: Table
+    enabled: bool
+    sources: tuple[Found, ...]
+
+    def __repr__(self) -> str:
+        return f"<Gathered {self.name} from {len(self.sources)}>"
+
+
+def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
+    """The same, with a reason if our configuration does not accept its table."""
+    if found.reason is not None:
+        return found
+    stand_ins = dict.fromkeys(variables_in(found.table), STAND_IN)
+    try:
+        data = format_table(("upstreams", _CHECKED), found.table).encode()
+        read_config("-", {**stand_ins, **environ}, lambda: data)
+    except UnicodeEncodeError:
+        return evolve(found, table={}, reason="it has text that is no Unicode")
+    except ConfigError as error:
+        problems = [each.removeprefix("standard input: ") for each in error.problems]
+        shown = "; ".join(each.removeprefix(f"upstreams.{_CHECKED}.") for each in problems)
+        return evolve(found, table={}, reason=shown.removeprefix(f"upstreams.{_CHECKED}: "))
+    return found
+
+
+def gather(all_found: Iterable[Found]) -> list[Gathered]:
+    """The upstreams of all servers that can be taken over, in order of their first places."""
+    same: dict[str, list[Found]] = {}
+    for found in all_found:
+        if found.reason is None:
+            key = json.dumps([derive_name(found.name), found.table], sort_keys=True)
+            same.setdefault(key, []).append(found)
+    groups = list(same.values())
+    bases = Counter(derive_name(group[0].name) for group in groups)
+    wanted = []
+    for group in groups:
+        base = derive_name(group[0].name)
+        wanted.append(f"{base}-{group[0].place.host.name}" if bases[base] > 1 else group[0].name)
+    return [
+        Gathered(name, group[0].table, any(each.enabled for each in group), tuple(group))
+        for name, group in zip(derive_names(wanted), groups, strict=True)
+    ]

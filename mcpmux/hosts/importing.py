@@ -1,0 +1,38 @@
+"""All files of host apps on a machine, read: which servers there are, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from mcpmux.errors import ConfigError
+from mcpmux.hosts.document import parse
+from mcpmux.hosts.entry import Found, find_servers
+from mcpmux.hosts.gathering import refuse_invalid
+from mcpmux.hosts.place import Machine, Place, find_places
+from mcpmux.hosts.writing import read_text
+
+
+@frozen
+class Unread:
+    """A file that is there and cannot be read, and why."""
+
+    place: Place
+    reason: str
+
+
+def look_around(machine: Machine, hosts: Iterable[str]) -> tuple[list[Found], list[Unread]]:
+    """Every server in the files of these hosts, and the files that could not be read."""
+    found: list[Found] = []
+    unread: list[Unread] = []
+    for place in find_places(machine, hosts):
+        try:
+            text = read_text(place.path)
+            if text is None or not text.strip():
+                continue
+            servers = find_servers(place, parse(text, place.host.format), machine)
+            found += [refuse_invalid(each, machine.environ) for each in servers]
+        except ConfigError as error:
+            unread.append(Unread(place, "; ".join(error.problems).removeprefix(f"{place.path}: ")))
+    return found, unread

@@ -1,0 +1,201 @@
+"""mcpmux itself in the file of a host app: put in, and taken out as if it had never been there.
+
+| when mcpmux is taken out | what happens |
+| --- | --- |
+| the file is as mcpmux left it | the backup is put back, byte by byte; without one the file is removed |
+| something else in it has changed | only the entry goes, and the backup stays |
+
+A change is planned first, so that it can be shown, and made when it was seen. What is shown has nothing of
+the file in it but the entry.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import frozen
+
+from mcpmux.errors import ConfigError
+from mcpmux.hosts.document import get, parse, put, remove
+from mcpmux.hosts.host import HOSTS, Host
+from mcpmux.hosts.place import Machine, Place, find_places
+from mcpmux.hosts.writing import PRIVATE, read_text, remove_file, replace_text
+
+NAME: Final = "mcpmux"
+BACKUP_SUFFIX: Final = ".before-mcpmux"
+LINE_END: Final = "\n"
+
+_TYPED = ("claude-code", "vscode")  # say the transport of each server
+_GOOSE_TIMEOUT = 300  # seconds, as Goose itself writes it
+_EMPTY = ("env", "envs", "env_keys", "headers")
+
+
+@frozen
+class Change:
+    """What will become of a file. None is no file. `backup`: what to keep beside it, if not None.
+
+    `is_shown`: the entry that was there is one of ours, so that its text may be shown.
+    """
+
+    place: Place
+    before: str | None
+    after: str | None
+    backup: str | None = None
+    is_restored: bool = False
+    is_shown: bool = True
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing has to be done."""
+        return self.before == self.after
+
+
+def find_place(machine: Machine, host: str) -> Place:
+    """The file in which mcpmux is installed: that of the project if there is one, or else of the user.
+
+    Raises ConfigError if the host app has no such file, or is not on this machine.
+    """
+    places = list(find_places(machine, [host]))
+    title = HOSTS[host].title
+    if machine.project is not None:
+        inside = [place for place in places if place.project is not None]
+        if not inside:
+            raise ConfigError([f"{title} has no file for a project"])
+        return inside[0]
+    place = next((each for each in places if each.path.exists()), places[0])
+    if not place.path.parent.is_dir():
+        raise ConfigError([f"{title} was not found: there is no folder {place.path.parent}"])
+    return place
+
+
+def plan_install(place: Place, command: Sequence[str]) -> Change:
+    """mcpmux in the file as a server that is started by `command`. Raises ConfigError."""
+    host, before = place.host, read_text(place.path)
+    old = _find_entry(place, before)
+    after = _put(place, before or "", make_entry(host, command))
+    backup = before
+    if old is not None:
+        first = read_text(backup_of(place.path))
+        if first is not None and _put(place, first, old) == before:
+            backup = first  # from before mcpmux came
+        elif before == _put(place, "", old):
+            backup = None  # mcpmux made the file
+    return Change(place, before, after, backup, is_shown=_is_ours(host, old))
+
+
+def plan_uninstall(place: Place) -> Change:
+    """The file without mcpmux. Raises ConfigError."""
+    before = read_text(place.path)
+    entry = _find_entry(place, before)
+    if before is None or entry is None:
+        return Change(place, before, before)
+    backup, is_shown = read_text(backup_of(place.path)), _is_ours(place.host, entry)
+    with suppress(ConfigError):  # of a backup that is none
+        if backup is not None and _put(place, backup, entry) == before:
+            return Change(place, before, backup, is_restored=True, is_shown=is_shown)
+    if backup is None and _put(place, "", entry) == before:
+        return Change(place, before, None, is_shown=is_shown)
+    after = remove(before, place.host.format, _path_of(place.host))
+    return Change(place, before, after, is_shown=is_shown)
+
+
+def make(change: Change) -> None:
+    """Write the file, its backup first. Raises ConfigError."""
+    path, backup = change.place.path, backup_of(change.place.path)
+    if change.backup is not None:
+        mode = PRIVATE
+        with suppress(OSError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+        replace_text(backup, change.backup, read_text(backup), mode)
+    if change.after is not None:
+        replace_text(path, change.after, change.before)
+    else:
+        remove_file(path, change.before)
+    if change.is_restored:
+        remove_file(backup, change.after)
+
+
+def backup_of(path: Path) -> Path:
+    """Where the file is kept as it was before mcpmux came."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def describe(change: Change) -> Iterator[str]:
+    """Yields the lines that go (`-`) and that come (`+`), and first where that is.
+
+    A line that only gets or loses a comma is none of them: it may be anything.
+    """
+    before, after = change.before or "", change.after or ""
+    start = _count_common(before, after)
+    line_start = before.rfind(LINE_END, 0, start) + 1
+    start = start if before[line_start:start].strip() else line_start  # else a line would lose its indent
+    rest = [text[start:] for text in (before, after)]
+    end = _count_common(*(text[::-1] for text in rest))
+    old, new = (text[: len(text) - end].splitlines() for text in rest)
+    staying = {"", *map(_bare, old)} & {"", *map(_bare, new)}
+    going, coming = ([line for line in lines if _bare(line) not in staying] for lines in (old, new))
+    yield f"{change.place.path}, line {before.count(LINE_END, 0, start) + 1}:"
+    if going and not change.is_shown:
+        yield f"- {len(going)} lines of the entry `{NAME}`"
+    else:
+        yield from (f"- {line}" for line in going)
+    yield from (f"+ {line}" for line in coming)
+
+
+def _count_common(one: str, other: str) -> int:
+    """How many characters at the beginning of both are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+def _bare(line: str) -> str:
+    return line.strip(" \t,")
+
+
+def make_entry(host: Host, command: Sequence[str]) -> dict[str, Any]:
+    """The server as the host app says it."""
+    program, *args = command
+    if host.name == "goose":
+        return {
+            "enabled": True,
+            "type": "stdio",
+            "name": NAME,
+            "description": "All MCP servers behind mcpmux",
+            "cmd": program,
+            "args": args,
+            "envs": {},
+            "env_keys": [],
+            "timeout": _GOOSE_TIMEOUT,
+        }
+    kind = {"type": "stdio"} if host.name in _TYPED else {}
+    return {**kind, "command": program, "args": args}
+
+
+def _path_of(host: Host) -> tuple[str, ...]:
+    return (*host.servers, NAME)
+
+
+def _find_entry(place: Place, text: str | None) -> Mapping[str, Any] | None:
+    try:
+        entry = get(parse(text or "", place.host.format), _path_of(place.host))
+    except ConfigError as error:
+        raise ConfigError([f"{place.path}: {problem}" for problem in error.problems]) from None
+    return entry if isinstance(entry, Mapping) else None
+
+
+def _put(place: Place, text: str, entry: Mapping[str, Any]) -> str:
+    try:
+        return put(text, place.host.format, _path_of(place.host), entry)
+    except ConfigError as error:
+        raise ConfigError([f"{place.path}: {problem}" for problem in error.problems]) from None
+
+
+def _is_ours(host: Host, entry: Mapping[str, Any] | None) -> bool:
+    """Whether the entry has nothing but what mcpmux writes, and so no secret."""
+    if entry is None:
+        return True
+    return entry.keys() <= make_entry(host, ["x"]).keys() and not any(entry.get(key) for key in _EMPTY)

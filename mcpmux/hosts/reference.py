@@ -1,0 +1,168 @@
+"""Variables in the texts of host apps, put as our configuration puts them.
+
+| host says | with the rules | becomes |
+| --- | --- | --- |
+| `${` | literal | `$${`, as nothing is expanded there |
+| `${VAR}`, `${VAR:-default}` | shell | the same |
+| `$VAR`, `${VAR}`, `${VAR:-default}` | dollar | `${VAR}`, `${VAR:-default}` |
+| `${env:VAR}`, `${VAR}` | editor | `${VAR}` |
+| `${workspaceFolder}`, `${userHome}` and the like | editor | what they stand for |
+| `${input:ID}` | editor | `${ID}` in capitals, with the default of the input if it has one |
+| `${file:PATH}` | editor, in Windsurf | the same |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from mcpmux.config.expansion import REFERENCE
+from mcpmux.errors import McpmuxError
+from mcpmux.hosts.host import DOLLAR, LITERAL, SHELL, Host
+
+
+class NotTakenOver(McpmuxError):
+    """A server that our configuration cannot say. The text says why, and has nothing of a value."""
+
+
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_SHELL = re.compile(rf"\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{")
+_DOLLAR = re.compile(rf"\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$(?P<bare>{_NAME})|\$\{{")
+_EDITOR = re.compile(r"\$\{(?P<inner>[^}]*)\}|\$\{")
+_KIND = re.compile(r"[A-Za-z]{1,32}")
+_LITERAL = re.compile(r"\$\{[^}]*\}?")
+
+
+@frozen
+class Surroundings:
+    """What texts of one file may refer to. `inputs`: the questions of a VS Code file, by id."""
+
+    host: Host
+    home: Path
+    separator: str = "/"
+    project: Path | None = None
+    inputs: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+
+
+def translate(value: Any, around: Surroundings, rules: str | None = None) -> Any:
+    """`value` with all its texts in our words. Raises NotTakenOver."""
+    rules = rules or around.host.references
+    if isinstance(value, dict):
+        return {key: translate(each, around, rules) for key, each in value.items()}
+    if isinstance(value, list):
+        return [translate(each, around, rules) for each in value]
+    return _translate_text(value, around, rules) if isinstance(value, str) else value
+
+
+def _translate_text(text: str, around: Surroundings, rules: str) -> str:
+    if rules == LITERAL:
+        return escape(text)
+    if rules in (SHELL, DOLLAR):
+        return (_SHELL if rules == SHELL else _DOLLAR).sub(_translate_shell, text)
+    return _EDITOR.sub(lambda match: _translate_editor(match["inner"], around), text)
+
+
+def _translate_shell(match: re.Match[str]) -> str:
+    found = match.groupdict()
+    name, default = found["name"] or found.get("bare"), found["default"]
+    if name is None:
+        return "$${"
+    return reference(name, default)
+
+
+def _translate_editor(inner: str | None, around: Surroundings) -> str:
+    if inner is None:
+        return "$${"
+    kind, colon, rest = inner.partition(":")
+    if colon and kind == "env" and re.fullmatch(_NAME, rest):
+        return reference(rest)
+    if colon and kind == "input":
+        return _translate_input(rest, around)
+    if colon and kind == "file" and around.host.name == "windsurf":
+        return f"${{file:{rest}}}"
+    known = {
+        "userHome": str(around.home),
+        "pathSeparator": around.separator,
+        "/": around.separator,
+        "workspaceFolder": None if around.project is None else str(around.project),
+        "workspaceFolderBasename": None if around.project is None else around.project.name,
+    }
+    if inner in known:
+        if (value := known[inner]) is None:
+            raise NotTakenOver(f"${{{inner}}} is only known in a project")
+        return escape(value)
+    if re.fullmatch(_NAME, inner) and inner.isupper():  # no variable of an editor is written so
+        return reference(inner)
+    what = f"${{{kind}…}}" if _KIND.fullmatch(kind) else "a reference"
+    raise NotTakenOver(f"{what} is only known inside of {around.host.title}")
+
+
+def _translate_input(name: str, around: Surroundings) -> str:
+    asked = around.inputs.get(name)
+    if asked is None:
+        raise NotTakenOver("it refers to an input that the file does not have")
+    if asked.get("type") == "command":
+        raise NotTakenOver(f"one of its inputs is the result of a command of {around.host.title}")
+    default = asked.get("default")
+    is_open = isinstance(default, str) and not asked.get("password")
+    return reference(variable_name(name), default if is_open else None)
+
+
+def reference(name: str, default: str | None = None) -> str:
+    """How our configuration says a variable. Raises NotTakenOver for a default that it cannot say."""
+    if default is None:
+        return f"${{{name}}}"
+    if "${" in default or "}" in default:
+        raise NotTakenOver(f"the default of ${{{name}}} has another reference in it")
+    return f"${{{name}:-{default}}}"
+
+
+def variable_name(*parts: str) -> str:
+    """The name of an environment variable: "docs", "x-api-key" -> DOCS_X_API_KEY."""
+    name = re.sub("[^A-Z0-9]+", "_", "_".join(parts).upper()).strip("_")
+    return name if name[:1].isalpha() else f"MCP_{name}".rstrip("_")
+
+
+def escape(text: str) -> str:
+    """Text that our configuration reads as `text`."""
+    return _LITERAL.sub(r"$\g<0>", text)
+
+
+def unescape(text: str) -> str:
+    """The inverse of `escape`."""
+    return REFERENCE.sub(lambda match: match[0].removeprefix("$") if _is_literal(match) else match[0], text)
+
+
+def variables_in(value: Any) -> Iterator[str]:
+    """Yields the variables without a default that texts of ours refer to."""
+    if isinstance(value, str):
+        for match in REFERENCE.finditer(value):
+            if not _is_literal(match) and re.fullmatch(_NAME, match[1]):
+                yield match[1]
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from variables_in(each)
+
+
+def split(text: str) -> Iterator[tuple[str, bool]]:
+    """Yields the text piece by piece, and whether our configuration would expand the piece."""
+    at = 0
+    for match in REFERENCE.finditer(text):
+        if not _is_literal(match):
+            yield text[at : match.start()], False
+            yield match[0], True
+            at = match.end()
+    yield text[at:], False
+
+
+def has_reference(text: str) -> bool:
+    """Whether our configuration would expand something in the text."""
+    return not all(map(_is_literal, REFERENCE.finditer(text)))
+
+
+def _is_literal(match: re.Match[str]) -> bool:
+    return match[0].startswith("$$")

@@ -1,0 +1,135 @@
+"""TOML as text: a table at the end of a file, and a table out of it. All other text stays as it is.
+
+A table is known by its header, `[upstreams.docs]`, and has the lines down to its last value: comments above
+the next header belong to that. tomlkit would take them for the end of the table before, move them when one is
+added and lose them when one is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import frozen
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER = re.compile(r"^[ \t]*\[[^\n]*", re.MULTILINE)
+_VALUE_LINE = re.compile(r"[ \t]*[^\s#]")
+
+Path = tuple[str, ...]
+
+
+def parse(text: str) -> Any:
+    """The document. Raises ValueError."""
+    return tomllib.loads(text)
+
+
+def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:
+    """The text with `entry` as the table at `path`: at the end, or in the place of the one that is there."""
+    new = format_table(path, entry)
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    new = new.replace("\n", line_end)
+    if tables := list(_find_tables(text, path)):
+        start, end = tables[0].start, tables[0].end
+        for table in reversed(tables[1:]):
+            text = text[: table.start] + text[table.end :]
+        return text[:start] + new + text[end:]
+    if text and not text.endswith("\n"):
+        text += line_end
+    return text + (line_end if text.strip() else "") + new
+
+
+def remove(text: str, path: Path) -> str:
+    """The text without the table at `path` and those inside of it, each with the empty line above it."""
+    for table in reversed(list(_find_tables(text, path))):
+        before = text[: table.start]
+        for line_end in ("\r\n", "\n"):
+            if before.endswith(line_end * 2):
+                before = before.removesuffix(line_end)
+                break
+        text = before + text[table.end :]
+    return text
+
+
+@frozen
+class _Span:
+    """The lines of a table: from its header to behind the line end of its last value."""
+
+    start: int
+    end: int
+
+
+def _find_tables(text: str, path: Path) -> Iterator[_Span]:
+    headers = list(_find_headers(text))
+    for index, (start, header_end, found) in enumerate(headers):
+        if found[: len(path)] == path:
+            limit = headers[index + 1][0] if index + 1 < len(headers) else len(text)
+            yield _Span(start, _find_end(text, header_end, limit))
+
+
+def _find_headers(text: str) -> Iterator[tuple[int, int, Path]]:
+    """Yields where each header begins and ends, and its path. A `[` inside of a value is no header."""
+    for match in _HEADER.finditer(text):
+        try:
+            tomllib.loads(text[: match.start()])
+            node = tomllib.loads(match[0].rstrip("\r"))
+        except tomllib.TOMLDecodeError:
+            continue
+        path: list[str] = []
+        inner: Any = node
+        while isinstance(inner, dict | list) and inner:
+            if isinstance(inner, list):
+                inner = inner[0]
+            else:
+                path.append(next(iter(inner)))
+                inner = inner[path[-1]]
+        yield match.start(), match.end(), tuple(path)
+
+
+def _find_end(text: str, start: int, limit: int) -> int:
+    """Behind the last line that is neither empty nor a comment."""
+    end, at = _next_line(text, start, limit), _next_line(text, start, limit)
+    while at < limit:
+        following = _next_line(text, at, limit)
+        if _VALUE_LINE.match(text, at, following):
+            end = following
+        at = following
+    return end
+
+
+def _next_line(text: str, at: int, limit: int) -> int:
+    newline = text.find("\n", at, limit)
+    return limit if newline < 0 else newline + 1
+
+
+# Values as text.
+
+
+def format_table(path: Path, table: Mapping[str, Any]) -> str:
+    """A table with its header, one key on a line; tables in it are inline."""
+    lines = [f"[{'.'.join(map(format_key, path))}]"]
+    lines += [f"{format_key(key)} = {format_value(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def format_key(key: str) -> str:
+    """A key, quoted if it must be."""
+    return key if _BARE.fullmatch(key) else _format_text(key)
+
+
+def format_value(value: Any) -> str:
+    """Text, a number, true or false, a list or an inline table."""
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{format_key(key)} = {format_value(each)}" for key, each in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(format_value, value))}]"
+    return _format_text(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _format_text(text: str) -> str:
+    # As JSON has it, but for one control character.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,150 @@
+"""`mcpmux add` and `mcpmux remove`."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from mcpmux.config import read_config
+from mcpmux.config.reading import parse_jsonc
+from tests.cli.conftest import Invoke
+from tests.cli.homes import home as home
+
+TOML = """\
+# mine
+[upstreams.docs] # a server
+command = "npx"
+
+# about access
+[[access]]
+effect = "allow"
+upstreams = ["docs"]
+"""
+HOST_JSON = """\
+{
+  // of the host app
+  "mcpServers": {
+    "My Docs": { "command": "npx" }, // kept
+  },
+}
+"""
+
+
+def test_a_command_and_a_url_are_added_to_a_new_file(home: Path, invoke: Invoke) -> None:
+    added = invoke("add", "time", "--env", "TZ=UTC", "--", "uvx", "mcp-server-time", "--x")
+    assert (added.exit_code, added.stdout) == (0, "time: added to mux.toml\n")
+    header = "Authorization=Bearer ${T}"
+    added = invoke("add", "web", "https://x.example/mcp", "--header", header)
+    assert (added.exit_code, added.stderr) == (0, "these variables are not set, and have to be: T\n")
+    file = home / "work/mux.toml"
+    assert file.read_text() == (
+        '[upstreams.time]\ncommand = "uvx"\nargs = ["mcp-server-time", "--x"]\nenv = { TZ = "UTC" }\n\n'
+        '[upstreams.web]\nurl = "https://x.example/mcp"\nheaders = { Authorization = "Bearer ${T}" }\n'
+    )
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(read_config(str(file), {"T": "x"}, lambda: b"").enabled) == ["time", "web"]
+
+
+def test_comments_of_a_toml_file_stay(home: Path, invoke: Invoke) -> None:
+    file = home / "work/mux.toml"
+    file.write_text(TOML)
+    file.chmod(0o640)
+    assert invoke("add", "time", "--", "uvx", "x").exit_code == 0
+    assert file.read_text() == TOML + '\n[upstreams.time]\ncommand = "uvx"\nargs = ["x"]\n'
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert invoke("remove", "time").stdout == "time: removed from mux.toml\n"
+    assert file.read_text() == TOML
+
+
+def test_comments_of_a_host_app_s_file_stay(home: Path, invoke: Invoke) -> None:
+    file = home / "work/host.json"
+    file.write_text(HOST_JSON)
+    assert invoke("add", "web", "--file", "host.json", "https://x.example").exit_code == 0
+    text = file.read_text()
+    assert parse_jsonc(text)["mcpServers"]["web"] == {"url": "https://x.example"}
+    assert [line for line in text.splitlines() if line in HOST_JSON.splitlines()] == HOST_JSON.splitlines()
+    assert invoke("remove", "web", "--file", "host.json").exit_code == 0
+    assert file.read_text() == HOST_JSON
+    assert invoke("remove", "my-docs", "--file", "host.json").exit_code == 0
+    assert parse_jsonc(file.read_text()) == {"mcpServers": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [('{"servers": {}}', "servers"), ('{"upstreams": {}}', "upstreams"), ("{}", "mcpServers")],
+)
+def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: str, place: str) -> None:
+    file = home / "work/x.json"
+    file.write_text(text)
+    assert invoke("add", "a", "-f", "x.json", "--", "run").exit_code == 0
+    assert json.loads(file.read_text()) == {place: {"a": {"command": "run"}}}
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["add", "docs", "--", "x"], "mux.toml: there is `docs` already"),
+        (
+            ["add", "Docs!", "--", "x"],
+            "NAME: expected a name of a-z, 0-9, `.` and `-`, at most 32 characters",
+        ),
+        (["add", "a", "htp://x.example"], "URL: expected a URL: http://, https://"),
+        (["add", "a", "https://"], "URL: expected a URL"),
+        (["add", "a", "https://x.example", "--env", "A=b"], "--env: a URL has no environment"),
+        (["add", "a", "--header", "A=b", "--", "x"], "--header: a command has no headers"),
+        (["add", "a", "--env", "A", "--", "x"], "--env: expected NAME=VALUE"),
+        (["add", "a", "--env", "A=1", "--env", "A=2", "--", "x"], "--env: expected NAME=VALUE"),
+        (["add", "a", "https://x.example", "--header", "a b=c"], 'headers."a b": expected the name of an'),
+        (["add", "a", "--", "x", "${input:y}"], "upstreams.a.args[0]: `${input:…}` is asked for"),
+        (["add", "a"], "Missing argument"),
+        (["remove", "dosc"], "there is no server `dosc`; did you mean `docs`?"),
+        (["remove", "docs"], "access[0]: `upstreams`: there is no upstream of one of these names"),
+        (["remove", "docs", "-f", "none.toml"], "none.toml: there is no such file"),
+    ],
+)
+def test_a_mistake_changes_nothing(home: Path, invoke: Invoke, args: list[str], problem: str) -> None:
+    file = home / "work/mux.toml"
+    file.write_text(TOML)
+    refused = invoke(*args)
+    assert (refused.exit_code, problem in refused.stderr) == (2, True), refused.stderr
+    assert [path.name for path in file.parent.iterdir()] == ["mux.toml"]
+    assert file.read_text() == TOML
+
+
+@pytest.mark.parametrize("text", ['upstreams = { a = { command = "x" } }', "[upstreams\n", "\udcff"])
+def test_a_file_that_cannot_be_changed_stays(home: Path, invoke: Invoke, text: str) -> None:
+    file = home / "work/mux.toml"
+    file.write_bytes(data := text.encode(errors="surrogateescape"))
+    refused = invoke("add", "b", "--", "x")
+    assert (refused.exit_code, "mux.toml: " in refused.stderr) == (2, True)
+    assert file.read_bytes() == data
+
+
+def test_mistakes_that_were_there_already_are_no_reason(home: Path, invoke: Invoke) -> None:
+    file = home / "work/mux.toml"
+    file.write_text('[upstreams.old]\ncommand = "${NOT_SET}"\n')
+    assert invoke("add", "new", "--", "x").exit_code == 0
+
+
+def test_the_last_server_can_be_removed(home: Path, invoke: Invoke) -> None:
+    assert invoke("add", "a", "--", "x").exit_code == 0
+    assert invoke("remove", "a").exit_code == 0
+    assert (home / "work/mux.toml").read_text() == ""
+
+
+def test_a_secret_in_the_file_is_told_without_it(home: Path, invoke: Invoke) -> None:
+    added = invoke("add", "a", "--env", "API_KEY=geheim", "--", "x")
+    assert "env API_KEY: the value is in the file" in added.stderr
+    assert "geheim" not in added.output
+
+
+def test_a_link_still_leads_to_the_file(home: Path, invoke: Invoke) -> None:
+    (home / "real.toml").write_text(TOML)
+    link = home / "work/mux.toml"
+    link.symlink_to(home / "real.toml")
+    assert invoke("add", "a", "--", "x").exit_code == 0
+    assert link.is_symlink()
+    assert "upstreams.a" in (home / "real.toml").read_text()

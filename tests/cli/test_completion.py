@@ -1,0 +1,220 @@
+"""Shell completion: the scripts, and what they offer with and without a mcpmux that is running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.shell_completion import BashComplete
+
+from mcpmux.cli.completion import VARIABLE, find_running
+from mcpmux.cli.main import PLACES, cli
+from tests.cli.conftest import Invoke
+from tests.cli.running import WAIT_SECONDS, Running
+from tests.cli.test_ctl import TOKEN
+from tests.cli.test_ctl import config as config
+from tests.cli.test_ctl import running as running
+
+
+def offered(*args: str) -> list[str]:
+    """What is offered for the last word."""
+    *before, incomplete = args
+    found = BashComplete(cli, {}, "mcpmux", VARIABLE).get_completions(before, incomplete)
+    return [f"<{item.type}>" if item.type != "plain" else item.value for item in found]
+
+
+def test_commands_and_options_are_offered() -> None:
+    assert offered("") == list(PLACES)
+    assert offered("un") == ["uninstall"]
+    assert offered("traffic", "t") == ["tail"]
+    assert offered("import", "--host", "c") == ["claude-desktop", "claude-code", "cursor", "codex", "cline"]
+    assert offered("install", "z") == ["zed"]
+    assert offered("add", "--he") == ["--header", "--help"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(
+            ["serve"],
+            ["check"],
+            ["ls"],
+            ["read"],
+            ["call"],
+            ["view"],
+            ["import", "--write"],
+            ["add", "--file"],
+        ),
+        *(["ctl", "status", "-c"], ["auth", "login", "x", "-c"], ["install", "zed"]),
+    ],
+    ids=" ".join,
+)
+def test_files_are_left_to_the_shell(args: list[str]) -> None:
+    assert offered(*args, "mu") == ["<file>"]
+
+
+def test_tools_and_uris_come_from_the_url(demo_url: str) -> None:
+    assert offered("call", demo_url, "clock") == ["clock__now"]
+    assert offered("read", demo_url, "notes+note:///we") == ["notes+note:///welcome"]
+
+
+def test_upstreams_come_from_the_admin_listener(config: Path, running: Running) -> None:
+    assert offered("ctl", "drain", "-c", str(config), "o") == ["other"]
+    port = config.read_text().partition("port = ")[2].partition("\n")[0]
+    url = f"http://127.0.0.1:{port}"
+    assert offered("ctl", "restart", "--url", url, "--token", TOKEN, "") == ["clock", "other"]
+    assert offered("ctl", "restart", "--url", url, "--token", "wrong", "") == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["call", "http://127.0.0.1:9/mcp", ""],
+        ["read", "echo x", ""],
+        ["read", "nowhere.toml", ""],
+        ["ctl", "drain", ""],
+        ["ctl", "drain", "-c", "nowhere.toml", ""],
+        ["ctl", "drain", "--url", "http://127.0.0.1:9", ""],
+        ["ctl", "drain", "--url", "nonsense", ""],
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_offered_and_nothing_said_when_nothing_runs(
+    args: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert offered(*args) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert offered("call", f"{address}/mcp", "") == []
+        assert offered("ctl", "drain", "--url", address, "") == []
+
+
+def test_what_a_shell_would_take_apart_is_not_offered(tmp_path: Path) -> None:
+    names = ["good", "a b", "$(x)", "`x`", "a;b", "a\nplain,b", "-x", "~", "a&b", "a'b", "é", "g/:@%+=,.-_1"]
+    server = tmp_path / "server.py"
+    server.write_text(SERVER.format(names=names))
+    with Running("serve", "--upstream", f"{sys.executable} {server}", "--http", "127.0.0.1:0") as mux:
+        url = mux.line().strip()
+        mux.line("stderr", containing="upstream ready")
+        assert offered("call", url, "") == ["good", "g/:@%+=,.-_1"]
+
+
+SERVER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {{"error": {{"code": -32601, "message": "no"}}}}
+    if asked["method"] == "initialize":
+        answer = {{"result": {{"protocolVersion": "2025-06-18", "capabilities": {{"tools": {{}}}},
+                              "serverInfo": {{"name": "x", "version": "1"}}}}}}
+    elif asked["method"] == "tools/list":
+        answer = {{"result": {{"tools": [{{"name": name, "inputSchema": {{}}}} for name in {names!r}]}}}}
+    print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], **answer}}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("listeners", "url"),
+    [
+        ("", "http://127.0.0.1:8484/mcp"),
+        ('[listeners]\nhttp = ["0.0.0.0:1234"]\n', "http://127.0.0.1:1234/mcp"),
+        ('[listeners]\nhttp = ["[::]:1234"]\n', "http://[::1]:1234/mcp"),
+        ('[listeners]\nunix = ["x.sock"]\n', None),
+        ('[listeners]\nhttp = ["127.0.0.1:0"]\n', None),
+    ],
+)
+def test_a_file_says_where_its_mcpmux_answers(tmp_path: Path, listeners: str, url: str | None) -> None:
+    file = tmp_path / "mux.toml"
+    file.write_text(f'[upstreams.a]\ncommand = "x"\n{listeners}')
+    if url is not None:
+        assert find_running(str(file)) == url
+    else:
+        with pytest.raises(LookupError):
+            find_running(str(file))
+
+
+# The scripts.
+
+
+@pytest.fixture
+def complete_in_bash(tmp_path: Path) -> Callable[[str], list[str]]:
+    program = tmp_path / "mcpmux"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mcpmux "$@"\n')
+    program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def complete(line: str) -> list[str]:
+        script = f"""
+            source <(mcpmux completion bash)
+            compopt() {{ echo "files"; }}
+            COMP_LINE={line!r} COMP_POINT={len(line)}
+            _mcpmux_completion mcpmux
+            printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        command = ["bash", "--norc", "-c", script]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True, env=env
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return complete
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_words_with_colons(
+    complete_in_bash: Callable[[str], list[str]], demo_url: str
+) -> None:
+    assert complete_in_bash("mcpmux unin") == ["uninstall"]
+    assert complete_in_bash("mcpmux serve mu") == ["files"]
+    # bash itself replaces what is behind the last colon
+    assert complete_in_bash(f"mcpmux read {demo_url} notes+note:///we") == ["///welcome"]
+    assert complete_in_bash(f"mcpmux call {demo_url} ")[0] == "notes__add_note"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(invoke: Invoke, shell: str) -> None:
+    done = invoke("completion", shell)
+    assert (done.exit_code, f"{VARIABLE}={shell}_complete" in done.stdout) == (0, True)
+    program = shutil.which(shell)
+    if program is not None:
+        checked = subprocess.run(
+            [program, "-n"], input=done.stdout, text=True, capture_output=True, check=False
+        )
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_completing_a_command_imports_no_command(tmp_path: Path) -> None:
+    script = """
+import sys
+from mcpmux.cli.main import cli
+try:
+    cli(prog_name="mcpmux")
+finally:
+    sys.stderr.write("\\n".join(sys.modules))
+"""
+    env = {**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": "mcpmux s", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
+        env=env,
+    )
+    assert done.stdout == "plain,serve\n"
+    found = done.stderr.split()
+    assert [name for name in found if name.startswith("mcpmux.")] == ["mcpmux.cli", "mcpmux.cli.main"]
+    assert "trio" not in found
