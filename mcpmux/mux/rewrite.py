@@ -47,7 +47,7 @@ from mcpmux.protocol.envelope import (
     read_objects,
     text_of,
 )
-from mcpmux.protocol.headers import SESSION_HEADER, SESSION_KEY
+from mcpmux.protocol.headers import METHOD_HEADER, SESSION_HEADER, SESSION_KEY
 from mcpmux.protocol.input_requests import RELATED_TASK, RESPONSES
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
@@ -237,8 +237,10 @@ def owner_of_request(headers: Mapping[str, str], query: str, body: bytes) -> str
         return owner_of(session)
     if query and SESSION_KEY in query:
         return owner_of(next(iter(parse_qs(query).get(SESSION_KEY, ())), None))
-    # `find`, for `in` takes bytes for a number first.
-    if body.find(b'"requestState"') < 0 and body.find(b'"taskId"') < 0:
+    method = headers.get(METHOD_HEADER)  # if it is not that of the message, any process refuses it
+    may_name_task = method is None or method.startswith("tasks/")
+    # Without the quotes, of which there are many; by `find`, for `in` takes bytes for a number first.
+    if body.find(b"requestState") < 0 and not (may_name_task and body.find(b"taskId") >= 0):
         return None
     params = members_of(members_of(body).get("params"))
     found = owner_of(text_of(params.get("requestState")))

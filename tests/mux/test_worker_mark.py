@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of, owner_of_request
+from mcpmux.protocol.method import ABOUT_ONE_TASK, READ_ONLY, TOOLS_CALL
 
 PROCESSES = st.text("abcxyz0123456789", min_size=1, max_size=16)
 HEADER, KEY = "mcp-session-id", "session_id"
 
 
-def owner(body: object = None, *, session: str | None = None, query: str = "") -> str | None:
+def owner(
+    body: object = None, *, session: str | None = None, query: str = "", method: str | None = None
+) -> str | None:
     headers = {HEADER: session} if session is not None else {}
+    if method is not None:
+        headers["mcp-method"] = method
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return owner_of_request(headers, query, data)
 
@@ -46,6 +51,13 @@ def test_a_request_is_for_the_process_that_has_what_it_names(process, text: str)
     assert owner(query=f"a=b&{KEY}={marked}") == process
     assert owner({"params": {"requestState": marked}}) == process
     assert owner({"id": 1, "params": {"name": "x", "taskId": marked}}) == process
+
+
+@pytest.mark.parametrize("method", [*READ_ONLY, *ABOUT_ONE_TASK, TOOLS_CALL])
+def test_a_modern_request_is_for_the_process_that_gave_what_its_method_comes_back_with(method: str):
+    asked = {"method": method, "params": {"_meta": {}}}
+    asked["params"] |= {"taskId": "a.1"} if method in ABOUT_ONE_TASK else {"requestState": "a.1"}
+    assert owner(asked, method=method) == "a"
 
 
 @given(PROCESSES, PROCESSES)
