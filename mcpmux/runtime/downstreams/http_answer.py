@@ -36,6 +36,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
 from mcpmux.runtime.tap import Said, Watch, said_in_result
+from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import NEW, HttpReply
 from mcpmux.transports.inline import AT_ONCE
 from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, encode_event
@@ -46,7 +47,9 @@ Headers = tuple[tuple[str, str], ...]
 Say = Callable[[bytes], Awaitable[None]]
 """Sends one more message to the client, before the answer."""
 
-JSON: Final[Headers] = (("Content-Type", "application/json"),)
+JSON_TYPE: Final = "application/json"
+NOT_JSON: Final = f"Content-Type must be {JSON_TYPE}"
+JSON: Final[Headers] = (("Content-Type", JSON_TYPE),)
 JSON_LATER: Final[Headers] = (*JSON, ("Retry-After", str(RETRY_SECONDS)))
 
 
@@ -56,6 +59,11 @@ class NoSession(RpcError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(INVALID_REQUEST, message)
         self.status = status
+
+
+def is_json(request: HttpRequest) -> bool:
+    """Whether the body says that it is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON_TYPE
 
 
 def status_of(error: RpcError) -> int:

@@ -13,25 +13,23 @@ HTTP+SSE, a parked call, a task) does not come here: its own process asks who co
 belongs to none any more is recovered here.
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-25; "Authorization" of
-2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728; "HTTP with SSE" of 2024-11-05.
+2025-06-18 to 2026-07-28; RFC 6750, section 3.1; RFC 9728; "HTTP with SSE" is in `sse_endpoint`.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
 from mcpmux.config import HttpListener, Limits
-from mcpmux.errors import RpcError, TransportClosed
-from mcpmux.mux.narrowing import NARROWED, BadNarrowing
+from mcpmux.errors import RpcError
+from mcpmux.mux.narrowing import BadNarrowing
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
@@ -55,7 +53,6 @@ from mcpmux.protocol.headers import (
     LAST_EVENT_ID,
     METHOD_HEADER,
     SESSION_HEADER,
-    SESSION_KEY,
     VERSION_HEADER,
     OriginPolicy,
     ToolHeaders,
@@ -66,23 +63,26 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
 from mcpmux.runtime.downstreams.http_answer import (
     JSON,
+    JSON_TYPE,
+    NOT_JSON,
     HttpNotify,
     NoSession,
     WatchedReply,
     failure,
     headers_of,
+    is_json,
     refuse_with,
     respond,
     status_of,
 )
 from mcpmux.runtime.downstreams.http_session import HttpSession
+from mcpmux.runtime.downstreams.recovery import Recoveries
 from mcpmux.runtime.downstreams.service import Service, Session
-from mcpmux.runtime.downstreams.session_records import MovedElsewhere, SessionRecords
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
+from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, SessionRecords
+from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint
 from mcpmux.runtime.tap import EXCHANGE, Said, Tap, Watch
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
-from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import DeadlineSweeper
 
@@ -94,8 +94,6 @@ log = structlog.get_logger()
 Handling = Awaitable[None]
 """What is still to be done for a request."""
 
-JSON_TYPE: Final = "application/json"
-NOT_JSON: Final = f"Content-Type must be {JSON_TYPE}"
 _OBJECT: Final = b"{"  # what most bodies begin with, and no batch does
 SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's proof, so it must not be guessed
 SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
@@ -103,25 +101,6 @@ SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
 LEARNERS_LIMIT: Final = 1000
 # Legs without a session that are remembered, of which most are over: a listener serves 800 at a time.
 LEGS_LIMIT: Final = 1024
-
-
-class SseSession(NamedTuple):
-    """One client's stream over HTTP+SSE; `scope` ends it, in time unless the client says something."""
-
-    messages: SseServerStream
-    scope: trio.CancelScope
-    principal: Principal
-
-
-class Recovery:
-    """Of a session, for all requests in it of one principal. `trouble`: why they are not answered here.
-
-    Until it is over that is that the request which began it was called off.
-    """
-
-    def __init__(self) -> None:
-        self.over = trio.Event()
-        self.trouble: RpcError | MovedElsewhere | None = MovedElsewhere("nobody has gone on with it yet")
 
 
 class HttpEndpoint:
@@ -144,8 +123,7 @@ class HttpEndpoint:
         """
         self._marks = marks or Marks()
         self._records = records
-        # Sessions of others that are about to be this process's, and for whom.
-        self._recovering: dict[tuple[str, str], Recovery] = {}
+        self._recoveries = Recoveries(records, self._go_on) if records is not None else None
         self._gate = gate
         self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
@@ -162,8 +140,10 @@ class HttpEndpoint:
         # What stands before the name of a view, and the endpoint that this is.
         self._places: dict[str, tuple[str, str]] = {}  # where paths lead to that have led somewhere
         self._bases = {path.rstrip("/"): path for path in (listener.sse_path, listener.path) if path}
-        self._streams: dict[str, SseSession] = {}
-        self._stopping = stopping
+        self._sse: SseEndpoint | None = None
+        if listener.sse_path:
+            more = gate, stopping, self._new_id, self._is_full
+            self._sse = SseEndpoint(listener.sse_path, service, limits, *more)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the calls that outlive their connections, and end sessions nobody uses, until cancelled."""
@@ -200,7 +180,8 @@ class HttpEndpoint:
             session.close()
 
     def _is_full(self) -> bool:
-        return len(self.sessions) + len(self._streams) >= self._limits.max_sessions
+        streams = len(self._sse) if self._sse is not None else 0
+        return len(self.sessions) + streams >= self._limits.max_sessions
 
     def _make_room(self, principal: Principal) -> bool:
         """End a session of the principal that has most, when it has more than `principal` will have.
@@ -296,9 +277,11 @@ class HttpEndpoint:
         if refusal is not None:
             return refuse_with(reply, 403, refusal)
         if request.path != self._path:
-            return self._handle_elsewhere(request, reply)
-        if self._records is not None and self._lacks_session(request):
-            return self._recover(self._records, request, reply)
+            if self._sse is not None and request.path == self._sse_path:
+                return self._sse.handle(request, reply)
+            return refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
+        if self._recoveries is not None and self._lacks_session(request):
+            return self._recover(self._recoveries, request, reply)
         return self._answer(request, reply)
 
     def _answer(self, request: HttpRequest, reply: HttpReply) -> Handling:
@@ -314,36 +297,21 @@ class HttpEndpoint:
         session_id = request.headers.get(SESSION_HEADER)
         return session_id is not None and session_id not in self.sessions
 
-    async def _recover(self, records: SessionRecords, request: HttpRequest, reply: HttpReply) -> None:
+    async def _recover(self, recoveries: Recoveries, request: HttpRequest, reply: HttpReply) -> None:
         """Answer a request in a session of a process that has gone: go on with it first, if there is one."""
         await in_task()
-        session_id, principal = request.headers[SESSION_HEADER], request.principal
-        key = session_id, principal.key
-        recovery = self._recovering.get(key)
-        if recovery is None:
-            recovery = self._recovering[key] = Recovery()
-            try:
-                recovered = await records.recover(session_id, principal)
-                recovery.trouble = None
-                if recovered is not None:
-                    self._counter.go_on(session_id, principal)
-                    self._hold(session_id, recovered.session).go_on(recovered)
-                    revision = recovered.session.revision
-                    log.info("session taken over", revision=revision, sessions=len(self.sessions))
-            except (RpcError, MovedElsewhere) as error:
-                recovery.trouble = error
-            finally:
-                del self._recovering[key]
-                recovery.over.set()
-        else:
-            await recovery.over.wait()
-        trouble = recovery.trouble
+        trouble = await recoveries.recover(request.headers[SESSION_HEADER], request.principal)
         if isinstance(trouble, RpcError):
             await reply.send(status_of(trouble), headers_of(trouble), encode_error(None, trouble))
-            return
-        if trouble is not None:
+        elif trouble is not None:
             raise MovedElsewhere(str(trouble))
-        await self._answer(request, reply)
+        else:
+            await self._answer(request, reply)
+
+    def _go_on(self, session_id: str, principal: Principal, recovered: Recovered) -> None:
+        self._counter.go_on(session_id, principal)
+        self._hold(session_id, recovered.session).go_on(recovered)
+        log.info("session taken over", revision=recovered.session.revision, sessions=len(self.sessions))
 
     def _hold(self, session_id: str, session: Session) -> HttpSession:
         """Have a session from now on."""
@@ -372,7 +340,7 @@ class HttpEndpoint:
         return self._legs[address]
 
     def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
-        if request.headers.get("content-type", "") != JSON_TYPE and not _is_json(request):
+        if request.headers.get("content-type", "") != JSON_TYPE and not is_json(request):
             return refuse_with(reply, 415, NOT_JSON)
         try:
             if request.body[:1] != _OBJECT and (session := self._batching(request)) is not None:
@@ -532,83 +500,6 @@ class HttpEndpoint:
         # The same somebody, perhaps with other scopes.
         legacy.principal = legacy.outbox.principal = principal
         return session
-
-    # HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names the way in. A session
-    # lives as long as its stream; when the client leaves, its calls are cancelled. What the messages say is
-    # the business of the duplex client that serves them, as on stdio: any revision may travel here.
-
-    async def _handle_elsewhere(self, request: HttpRequest, reply: HttpReply) -> None:
-        await in_task()
-        if request.path != self._sse_path:
-            await refuse_with(reply, 404, f"Nothing here; the MCP endpoint is {self._path}")
-        elif request.method == "GET":
-            await self._open_stream(request.principal, reply)
-        elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
-            await self._post_to_stream(self._streams.get(session_ids[0]), request, reply)
-        else:
-            # What a client hears that tries Streamable HTTP first; it goes on with GET then.
-            sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
-            await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
-
-    async def _open_stream(self, principal: Principal, reply: HttpReply) -> None:
-        session_id = self._new_id()
-        try:
-            if self._is_full():
-                raise Busy("too many sessions are open; end one", "limits.max_sessions")
-            await self._counter.begin(session_id, principal)
-        except Busy as error:
-            await reply.send(error.status, headers_of(error), encode_error(None, error))
-            return
-        try:
-            await self._serve_stream(session_id, principal, reply)
-        finally:
-            self._counter.end(session_id)
-
-    async def _serve_stream(self, session_id: str, principal: Principal, reply: HttpReply) -> None:
-        with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
-            view, _, narrowing = principal.view.partition(NARROWED)
-            query = f"{narrowing}&" if narrowing else ""
-            address = f"{self._sse_path}{view and f'/{view}'}?{query}{SESSION_KEY}={session_id}"
-            async with open_sse_server_stream(reply, address) as messages:
-                self._streams[session_id] = SseSession(messages, scope, principal)
-                log.info("stream opened", streams=len(self._streams))
-                try:
-                    await serve_messages(
-                        messages, self._service, self._limits, "sse", principal, self._gate, self._stopping
-                    )
-                finally:
-                    del self._streams[session_id]
-                    log.info("stream ended", streams=len(self._streams))
-        if scope.cancelled_caught:
-            log.info("a client that never said anything is closed")
-
-    async def _post_to_stream(
-        self, session: SseSession | None, request: HttpRequest, reply: HttpReply
-    ) -> None:
-        if session is None or session.principal.key != request.principal.key:
-            await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
-            return
-        if not _is_json(request):
-            await refuse_with(reply, 415, NOT_JSON)
-            return
-        try:
-            if is_batch(request.body):
-                raise BadMessage(INVALID_REQUEST, "Invalid request: batches do not travel over HTTP+SSE")
-            decode_message(request.body)
-        except BadMessage as bad:
-            await reply.send(400, JSON, encode_error(bad.id, bad))
-            return
-        session.scope.deadline = math.inf
-        try:
-            await session.messages.take(request.body)
-        except TransportClosed as error:
-            await refuse_with(reply, 404, f"Session not found: {error}")
-        else:
-            await reply.send(202, ())
-
-
-def _is_json(request: HttpRequest) -> bool:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON_TYPE
 
 
 def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:

@@ -1,0 +1,150 @@
+"""HTTP+SSE: a GET is a session's stream out, POSTs to the address that it names are the way in.
+
+A session lives as long as its stream; when the client leaves, its calls are cancelled. What the messages say
+is the business of the duplex client that serves them, as on stdio: any revision may travel here.
+
+Source: "HTTP with SSE" of 2024-11-05.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs
+
+import structlog
+import trio
+
+from mcpmux.config import Limits
+from mcpmux.errors import TransportClosed
+from mcpmux.mux.narrowing import NARROWED
+from mcpmux.protocol.codes import INVALID_REQUEST, Busy
+from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
+from mcpmux.protocol.headers import SESSION_KEY
+from mcpmux.protocol.principal import Principal
+from mcpmux.runtime.downstreams.http_answer import (
+    JSON,
+    NOT_JSON,
+    headers_of,
+    is_json,
+    refuse_with,
+)
+from mcpmux.runtime.downstreams.service import Service
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
+from mcpmux.transports.inline import in_task
+
+if TYPE_CHECKING:
+    from mcpmux.auth.gate import Gate
+
+log = structlog.get_logger()
+
+
+class SseSession(NamedTuple):
+    """One client's stream over HTTP+SSE; `scope` ends it, in time unless the client says something."""
+
+    messages: SseServerStream
+    scope: trio.CancelScope
+    principal: Principal
+
+
+class SseEndpoint:
+    """All clients of one listener that speak HTTP+SSE at `path`."""
+
+    def __init__(
+        self,
+        path: str,
+        service: Service,
+        limits: Limits,
+        gate: Gate | None,
+        stopping: trio.Event | None,
+        new_id: Callable[[], str],
+        is_full: Callable[[], bool],
+    ) -> None:
+        """`new_id` makes session ids. `is_full`: whether there are as many sessions as may be.
+
+        The rest as for HttpEndpoint.
+        """
+        self._path = path
+        self._service = service
+        self._counter = service.session_counter
+        self._limits = limits
+        self._gate = gate
+        self._stopping = stopping
+        self._new_id = new_id
+        self._is_full = is_full
+        self._streams: dict[str, SseSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer a request at the path."""
+        await in_task()
+        if request.method == "GET":
+            await self._open_stream(request.principal, reply)
+        elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
+            await self._post_to_stream(self._streams.get(session_ids[0]), request, reply)
+        else:
+            # What a client hears that tries Streamable HTTP first; it goes on with GET then.
+            sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
+            await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
+
+    async def _open_stream(self, principal: Principal, reply: HttpReply) -> None:
+        session_id = self._new_id()
+        try:
+            if self._is_full():
+                raise Busy("too many sessions are open; end one", "limits.max_sessions")
+            await self._counter.begin(session_id, principal)
+        except Busy as error:
+            await reply.send(error.status, headers_of(error), encode_error(None, error))
+            return
+        try:
+            await self._serve_stream(session_id, principal, reply)
+        finally:
+            self._counter.end(session_id)
+
+    async def _serve_stream(self, session_id: str, principal: Principal, reply: HttpReply) -> None:
+        with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
+            view, _, narrowing = principal.view.partition(NARROWED)
+            query = f"{narrowing}&" if narrowing else ""
+            address = f"{self._path}{view and f'/{view}'}?{query}{SESSION_KEY}={session_id}"
+            async with open_sse_server_stream(reply, address) as messages:
+                self._streams[session_id] = SseSession(messages, scope, principal)
+                log.info("stream opened", streams=len(self._streams))
+                try:
+                    await serve_messages(
+                        messages, self._service, self._limits, "sse", principal, self._gate, self._stopping
+                    )
+                finally:
+                    del self._streams[session_id]
+                    log.info("stream ended", streams=len(self._streams))
+        if scope.cancelled_caught:
+            log.info("a client that never said anything is closed")
+
+    async def _post_to_stream(
+        self, session: SseSession | None, request: HttpRequest, reply: HttpReply
+    ) -> None:
+        if session is None or session.principal.key != request.principal.key:
+            await refuse_with(reply, 404, "Session not found: its event stream has ended; open a new one")
+            return
+        if not is_json(request):
+            await refuse_with(reply, 415, NOT_JSON)
+            return
+        try:
+            if is_batch(request.body):
+                raise BadMessage(INVALID_REQUEST, "Invalid request: batches do not travel over HTTP+SSE")
+            decode_message(request.body)
+        except BadMessage as bad:
+            await reply.send(400, JSON, encode_error(bad.id, bad))
+            return
+        session.scope.deadline = math.inf
+        try:
+            await session.messages.take(request.body)
+        except TransportClosed as error:
+            await refuse_with(reply, 404, f"Session not found: {error}")
+        else:
+            await reply.send(202, ())
