@@ -256,15 +256,15 @@ class LegacySession:
         self._greeted.set()
         call = Call(m.RESOURCES_SUBSCRIBE, {}, self._client.meta, self, None, True, self.principal)
         for key, uri, said_raw in before.interests:
-            self._router.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
+            self._router.interests.go_on_listening(self.outbox, key, uri, call, said_raw=said_raw)
         for made in before.tasks:
-            self._router.go_on_with_task(self, made)
-        self._router.remind_of_lists(self.outbox)
+            self._router.interests.go_on_with_task(self, made)
+        self._router.interests.remind_of_lists(self.outbox)
 
     def catch_up(self) -> None:
         """The client may have missed that something has changed."""
         self._hub.remind(self.outbox)
-        self._router.remind_of_lists(self.outbox)
+        self._router.interests.remind_of_lists(self.outbox)
 
     async def ask(self, method: str, params: Fields) -> Fields:
         """Ask the client, once it is initialized, what no call of its own has caused. Raises RpcError."""
@@ -363,9 +363,9 @@ class LegacySession:
         uri = call.required("uri")
         try:
             if request.method == m.RESOURCES_SUBSCRIBE:
-                await self._router.subscribe(self.outbox, uri, call)
+                await self._router.interests.subscribe(self.outbox, uri, call)
             else:
-                await self._router.unsubscribe(self.outbox, uri, call)
+                await self._router.interests.unsubscribe(self.outbox, uri, call)
         except RpcError as error:
             raise downgrade_error(request.method, error) from None
         return {}
@@ -460,7 +460,7 @@ async def _subscribe_all(
 
     async def subscribe(uri: str) -> None:
         try:
-            await router.subscribe(outbox, uri, call)
+            await router.interests.subscribe(outbox, uri, call)
         except RpcError:
             return  # what cannot be honoured is left out of the acknowledgement
         honoured.add(uri)

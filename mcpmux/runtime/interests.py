@@ -1,0 +1,108 @@
+"""What clients want to hear of: resources whose updates they are told, and what they had in another process.
+
+Promises: who is told that it will hear of a URI does, as its upstream has agreed; nobody hears of what the
+access rules do not let it use; a client that was another process's hears that it may have missed something.
+"""
+
+from __future__ import annotations
+
+from mcpmux.errors import RpcError
+from mcpmux.mux import rewrite
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
+from mcpmux.protocol.raw_json import Raw
+from mcpmux.runtime.access_control import AccessControl, no_resource
+from mcpmux.runtime.calls import Client
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
+from mcpmux.runtime.rate_counter import RateCounter
+from mcpmux.runtime.resolver import Resolver
+from mcpmux.runtime.session_facts import MadeTask
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.transports.inline import in_task
+
+
+class Interests:
+    """Those of all clients."""
+
+    def __init__(
+        self,
+        registry: UpstreamRegistry,
+        resolver: Resolver,
+        hub: NotificationHub,
+        access: AccessControl,
+        rates: RateCounter,
+    ) -> None:
+        """`rates` says how many subscriptions may begin."""
+        self._registry, self._resolver, self._hub = registry, resolver, hub
+        self._access, self._rates = access, rates
+
+    async def subscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
+        """From now on `outbox`, of the client of `call`, hears of updates of `uri`. Raises RpcError."""
+        await in_task()
+        if call.method != m.LISTEN:  # which counts as one
+            await self._rates.begin(call)
+        said_raw = self._resolver.namespace.resolve_uri(uri) is None
+        owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
+        for upstream in self._registry.tellers(owner, call):
+            try:
+                await upstream.expect("resources", "subscribe")
+                # The rules may be others by now; from here to the hub's tables nothing waits.
+                self._access.check(call.principal, owner, m.RESOURCES_SUBSCRIBE, own, no_resource(uri))
+                await self._subscribe_at(upstream, outbox, own, said_raw)
+                return
+            except RpcError as error:
+                refusal = error
+                if error.code != METHOD_NOT_FOUND:
+                    break
+        raise refusal
+
+    async def _subscribe_at(self, upstream: Upstream, outbox: ClientOutbox, own: str, said_raw: bool) -> None:
+        new = self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
+        agreed = False
+        try:
+            agreed = await upstream.subscriber.ensure(own, upstream.config.list_timeout)
+        except RpcError as error:
+            raise rewrite.expose_error(error, upstream.space) from None
+        finally:
+            if new and not agreed:
+                self._hub.unsubscribe(outbox, upstream.key, own)
+        if not agreed:
+            raise upstream.error(UPSTREAM_TIMEOUT, f"did not agree to tell about changes of {own} in time")
+
+    def go_on_listening(
+        self, outbox: ClientOutbox, key: str, own: str, call: Call, *, said_raw: bool
+    ) -> None:
+        """`outbox` listened to a URI of the session `key` in another process, and goes on here.
+
+        It hears of one change, as it may have missed some. What its upstream refuses now is asked for again.
+        """
+        name = upstream_of(key)
+        if name in self._registry:
+            upstream = self._registry[name] if key == name else self._registry.for_call(name, call)
+            self._hub.subscribe(outbox, upstream.key, own, said_raw=said_raw)
+            upstream.subscriber.take_over(frozenset((own,)))
+
+    def go_on_with_task(self, client: Client, made: MadeTask) -> None:
+        """`client`, which was another process's, has made a task. One in a session of its own has gone."""
+        name, upstream = upstream_of(made.key), self._registry.by_key(made.key)
+        if name in self._registry and "#" not in made.key:
+            space = upstream.space if upstream is not None else self._registry[name].space
+            token = Raw(made.token) if made.token is not None else None
+            self._access.tasks.note(made.key, made.task_id, client.principal.key, made.tool)
+            self._hub.personal.own_task(made.key, space, made.task_id, client, token)
+
+    def remind_of_lists(self, outbox: ClientOutbox) -> None:
+        """A client that was another process's may have missed changes of any list."""
+        offered = {name for _, facts in self._registry.facts(legacy=True) for name in facts.capabilities}
+        for capability, change in m.LIST_CHANGES.items():
+            if capability in offered and self._access.may_hear(outbox.principal, change, self._registry):
+                outbox.put(Event(change, {}))
+
+    async def unsubscribe(self, outbox: ClientOutbox, uri: str, call: Call) -> None:
+        """`outbox` hears of `uri` no more. Raises RpcError when nobody can be meant."""
+        owner, own, _ = await self._resolver.resolve_uri(uri, call, m.RESOURCES_SUBSCRIBE)
+        for key in self._registry.keys_of(owner, call):
+            self._hub.unsubscribe(outbox, key, own)
