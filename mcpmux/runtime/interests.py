@@ -19,7 +19,7 @@ from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
 from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.runtime.session_facts import MadeTask
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.registry import PRIVATE, UpstreamRegistry
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 
@@ -88,7 +88,7 @@ class Interests:
     def go_on_with_task(self, client: Client, made: MadeTask) -> None:
         """`client`, which was another process's, has made a task. One in a session of its own has gone."""
         name, upstream = upstream_of(made.key), self._registry.by_key(made.key)
-        if name in self._registry and "#" not in made.key:
+        if name in self._registry and PRIVATE not in made.key:
             space = upstream.space if upstream is not None else self._registry[name].space
             token = Raw(made.token) if made.token is not None else None
             self._access.tasks.note(made.key, made.task_id, client.principal.key, made.tool)
