@@ -42,9 +42,9 @@ from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry
+from mcpmux.runtime.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
 from mcpmux.runtime.upstreams.response_cache import CacheStore
-from mcpmux.runtime.upstreams.shared_listening import Replicas, SharedListening, is_shared
+from mcpmux.runtime.upstreams.shared_listening import Replicas, SharedListening
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
 from mcpmux.runtime.upstreams.wishes import Wishes
@@ -184,7 +184,7 @@ class Mux:
 
     def _share_of(self, key: str, config: UpstreamConfig) -> Callable[[Wishes], SharedListening] | None:
         """What asks another replica for updates of a session; None when each replica has its own."""
-        if self._replicas is None or key != config.name or not is_shared(config):
+        if self._replicas is None or PRIVATE in key or not is_one_for_all(config):
             return None
         return partial(SharedListening, key, self._replicas, partial(self.hub.tell_update, key))
 

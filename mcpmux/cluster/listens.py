@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Final
 
 import trio
@@ -28,7 +28,8 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import encode_notification, raw
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.upstreams.shared_listening import Wish, is_shared
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry, is_one_for_all
+from mcpmux.runtime.upstreams.shared_listening import Wish
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
@@ -46,20 +47,20 @@ class Listens:
     def __init__(self, members: Membership, client: ReplicaClient) -> None:
         self._members, self._client = members, client
         self._hub: NotificationHub
-        self._upstreams: Mapping[str, Upstream] = {}
+        self._registry: UpstreamRegistry
         self._streams: dict[str, ClientOutbox] = {}  # those of others, by their names
         self._told: Counter[str] = Counter()  # upstreams -> replicas that listen here
         self._ids: frozenset[str] = frozenset()
         self._owners: dict[str, str] = {}  # by upstream, among those with `_ids`
 
-    def attach(self, hub: NotificationHub, upstreams: Mapping[str, Upstream]) -> None:
-        """These are the clients of this replica, and the upstreams by name."""
-        self._hub, self._upstreams = hub, upstreams
+    def attach(self, hub: NotificationHub, registry: UpstreamRegistry) -> None:
+        """These are the clients of this replica, and its sessions with upstreams."""
+        self._hub, self._registry = hub, registry
 
     @property
     def owned(self) -> int:
         """How many upstreams this replica subscribes at for all."""
-        return sum(is_shared(each.config) and self._owns(name) for name, each in self._upstreams.items())
+        return sum(is_one_for_all(each.config) and self._owns(key) for key, each in self._registry.items())
 
     # This replica listens at others: see `Replicas`
 
@@ -99,27 +100,22 @@ class Listens:
     async def answer(self, wanted: ListenWanted, reply: HttpReply) -> None:
         """Tell another replica what changes, until it closes the connection or that cannot be promised."""
         await in_task()
-        name = wanted.upstream
-        upstream = self._upstreams.get(name)
-        if (
-            upstream is None
-            or not is_shared(upstream.config)
-            or upstream.connection is None
-            or not self._owns(name)
-        ):
+        key = wanted.upstream
+        upstream = self._registry.for_replica(key) if self._owns(key) else None
+        if upstream is None:
             await reply.send(MISDIRECTED, ((NOT_HERE, "1"),))
             return
         outbox = self._hub.join_replica()
-        self._told[name] += 1
+        self._told[key] += 1
         self._streams[wanted.stream] = outbox
         try:
             await reply.open(200, STREAM_HEADERS, COMMENT)
             honoured = await self._subscribe(outbox, upstream, wanted.uris)
             self._hub.rely_on(outbox, self._streams.get(wanted.replaces))
             await reply.write(_encode(_acknowledgement(honoured)))
-            await self._tell(outbox, name, honoured, reply)
+            await self._tell(outbox, upstream, honoured, reply)
         finally:
-            self._told[name] -= 1
+            self._told[key] -= 1
             self._streams.pop(wanted.stream, None)
             self._hub.leave(outbox)
         await reply.finish()
@@ -138,7 +134,7 @@ class Listens:
         return honoured
 
     async def _tell(
-        self, outbox: ClientOutbox, name: str, honoured: frozenset[str], reply: HttpReply
+        self, outbox: ClientOutbox, upstream: Upstream, honoured: frozenset[str], reply: HttpReply
     ) -> None:
         """Tell what is put into the outbox, and a sign of life when there is nothing to tell."""
         lease = self._members.lease
@@ -147,8 +143,8 @@ class Listens:
             now = trio.current_time()
             if now >= due and not outbox.is_closed:
                 due = now + lease / SIGNS
-                owned_at = now if self._owns(name) else owned_at
-                if not self._may_go_on(name, honoured) or now - owned_at > LINGER_LEASES * lease:
+                owned_at = now if self._owns(upstream.key) else owned_at
+                if not self._may_go_on(upstream, honoured) or now - owned_at > LINGER_LEASES * lease:
                     return
             said = COMMENT
             with trio.move_on_at(due):
@@ -158,10 +154,9 @@ class Listens:
                 said = _encode(event)
             await reply.write(said)
 
-    def _may_go_on(self, name: str, honoured: frozenset[str]) -> bool:
+    def _may_go_on(self, upstream: Upstream, honoured: frozenset[str]) -> bool:
         """Whether this replica hears of all changes of what it has honoured."""
-        upstream = self._upstreams.get(name)
-        if upstream is None or not honoured <= upstream.subscriber.asked:
+        if self._registry.by_key(upstream.key) is not upstream or not honoured <= upstream.subscriber.asked:
             return False
         return self._members.is_inside or self._members.is_left
 

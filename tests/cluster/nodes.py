@@ -23,7 +23,7 @@ from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.test_http_endpoint import HttpClient
 from tests.runtime.world import World, upstream
 
-LEASE = 0.6  # seconds: short, and long enough for a machine that does other things
+LEASE = 1.0  # seconds: short, and long enough for a machine that does other things
 PATIENCE = 20.0
 KEY = "key of this cluster"
 

@@ -28,7 +28,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.config import Stdio
+from mcpmux.config import Http, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -63,11 +63,17 @@ def mirrors(config: UpstreamConfig) -> bool:
     return config.era == "mirror" or (config.era == "auto" and not isinstance(config.target, Stdio))
 
 
+ERA: Final = "@"  # in the key of an era session, and in the name of no upstream
+PRIVATE: Final = "#"  # the same of a private one
+
+
 def era_session_key(name: str) -> str:
-    return f"{name}@legacy"  # no upstream can have this name
+    return f"{name}{ERA}legacy"
 
 
-PRIVATE: Final = "#"  # in the key of a private session, and in the name of no upstream
+def is_one_for_all(config: UpstreamConfig) -> bool:
+    """Whether all replicas mean the same server by an upstream, and share their sessions with it."""
+    return isinstance(config.target, Http) and config.session == "shared"
 
 
 class Addressee:
@@ -186,6 +192,20 @@ class UpstreamRegistry(Mapping[str, Upstream]):
     def sessions(self) -> list[Upstream]:
         """Every session: the shared ones, era sessions and private ones."""
         return list(self._by_key.values())
+
+    def for_replica(self, key: str) -> Upstream | None:
+        """The session with that key if it serves clients of all replicas; None while it has no connection.
+
+        One for legacy clients is opened for them.
+        """
+        name = key.partition(ERA)[0]
+        shared = self._shared.get(name)
+        if shared is None or not is_one_for_all(shared.config):
+            return None
+        if key != name:
+            self._open_era_session(shared)
+        session = self._by_key.get(key)
+        return session if session is not None and session.connection is not None else None
 
     def by_key(self, key: str) -> Upstream | None:
         """The upstream with that key; None when it was a private one that has gone."""

@@ -21,8 +21,6 @@ from typing import NamedTuple, Protocol
 import structlog
 import trio
 
-from mcpmux.config import Http
-from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
@@ -39,7 +37,7 @@ RETRY_SECONDS = 2.0  # after an owner did not answer, or had not noticed yet tha
 class Wish(NamedTuple):
     """A listen at an owner. `stream` is its name, `replaces` that of one that ends when this is acknowledged.
 
-    That one tells what it has; if it is somewhere else it goes on.
+    That one tells what it has; if it is somewhere else it goes on. `upstream`: the key of a session.
     """
 
     upstream: str
@@ -52,7 +50,10 @@ class Replicas(Protocol):
     """The replicas of a cluster, as those that ask upstreams for each other."""
 
     def owner_of(self, upstream: str) -> str | None:
-        """The id of the replica that asks `upstream` for this one, too; None when this one does it itself."""
+        """The id of the replica that asks `upstream` for this one, too; None when this one does it itself.
+
+        It is the key of a session that serves clients of all replicas.
+        """
 
     async def owners_changed(self) -> None:
         """Wait until `owner_of` may give something else."""
@@ -221,8 +222,3 @@ class SharedListening:
             self._is_trusted, self._has_failed = False, True
             self._again_at = min(self._again_at, trio.current_time() + RETRY_SECONDS)
         self._wishes.poke()
-
-
-def is_shared(config: UpstreamConfig) -> bool:
-    """Whether all replicas mean the same server, and the same session with it, by an upstream."""
-    return isinstance(config.target, Http) and config.session == "shared"
