@@ -53,7 +53,7 @@ def test_a_request_is_for_the_process_that_has_what_it_names(process, text: str)
     assert owner({"id": 1, "params": {"name": "x", "taskId": marked}}) == process
 
 
-@pytest.mark.parametrize("method", [*READ_ONLY, *ABOUT_ONE_TASK, TOOLS_CALL])
+@pytest.mark.parametrize("method", sorted({*READ_ONLY, *ABOUT_ONE_TASK, TOOLS_CALL}))
 def test_a_modern_request_is_for_the_process_that_gave_what_its_method_comes_back_with(method: str):
     asked = {"method": method, "params": {"_meta": {}}}
     asked["params"] |= {"taskId": "a.1"} if method in ABOUT_ONE_TASK else {"requestState": "a.1"}
