@@ -14,16 +14,22 @@ from tests.cli.running import Running
 Invoke = Callable[..., Result]
 
 
-@pytest.fixture
-def invoke() -> Iterator[Invoke]:
-    """Run one command in this process: `invoke("ls", url)`. Not on a terminal."""
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command that runs in this process writes the log as it was told, and only for its test."""
     logging = structlog.get_config()
+    yield
+    structlog.configure(**logging)
+
+
+@pytest.fixture
+def invoke() -> Invoke:
+    """Run one command in this process: `invoke("ls", url)`. Not on a terminal."""
 
     def run(*args: str, stdin: bytes = b"") -> Result:
         return CliRunner().invoke(cli, args, input=stdin, prog_name="mcpmux")
 
-    yield run
-    structlog.configure(**logging)
+    return run
 
 
 @pytest.fixture(scope="session")
