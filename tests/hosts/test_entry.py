@@ -21,7 +21,7 @@ CLAUDE_CODE = """
     "old": { "type": "sse", "url": "https://b.example/sse" }
   },
   "projects": {
-    "/work/shop": {
+    "/project/shop": {
       "mcpServers": { "db": { "type": "stdio", "command": "./db", "args": [], "env": {} },
                       "off": { "command": "off" } },
       "disabledMcpServers": ["off"]
@@ -147,8 +147,8 @@ TABLES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         {
             "shared": {"url": "${BASE:-https://a.example}/mcp", "headers": {"X-Team": "${TEAM}"}},
             "old": {"url": "https://b.example/sse", "transport": "sse"},
-            "db": {"command": "./db", "cwd": "/work/shop"},
-            "off": {"command": "off", "cwd": "/work/shop"},
+            "db": {"command": "./db", "cwd": "/project/shop"},
+            "off": {"command": "off", "cwd": "/project/shop"},
         },
     ),
     "cursor": (

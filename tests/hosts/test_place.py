@@ -68,18 +68,18 @@ def test_cline_is_also_looked_for_where_older_versions_have_their_file() -> None
 
 
 def test_files_of_the_project_come_behind_those_of_the_user() -> None:
-    machine = Machine("linux", HOME, {}, Path("/work"))
+    machine = Machine("linux", HOME, {}, Path("/project"))
     places = list(find_places(machine))
     projects = {place.host.name: place.path for place in places if place.project is not None}
     assert projects == {
-        "claude-code": Path("/work/.mcp.json"),
-        "cursor": Path("/work/.cursor/mcp.json"),
-        "vscode": Path("/work/.vscode/mcp.json"),
-        "zed": Path("/work/.zed/settings.json"),
-        "codex": Path("/work/.codex/config.toml"),
-        "gemini": Path("/work/.gemini/settings.json"),
+        "claude-code": Path("/project/.mcp.json"),
+        "cursor": Path("/project/.cursor/mcp.json"),
+        "vscode": Path("/project/.vscode/mcp.json"),
+        "zed": Path("/project/.zed/settings.json"),
+        "codex": Path("/project/.codex/config.toml"),
+        "gemini": Path("/project/.gemini/settings.json"),
     }
-    assert paths(machine, "cursor") == ["/home/you/.cursor/mcp.json", "/work/.cursor/mcp.json"]
+    assert paths(machine, "cursor") == ["/home/you/.cursor/mcp.json", "/project/.cursor/mcp.json"]
 
 
 def test_the_home_folder_is_no_project() -> None:
