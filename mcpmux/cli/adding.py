@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import tell
+from mcpmux.cli.moving_in import DEFAULT_FILE
 from mcpmux.cli.options import PATH, Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.config import read_config
@@ -24,8 +25,6 @@ from mcpmux.hosts.gathering import STAND_IN
 from mcpmux.hosts.reference import has_reference, variables_in
 from mcpmux.hosts.secrecy import looks_secret, names_secret
 from mcpmux.hosts.writing import read_text, replace_text
-
-DEFAULT_FILE = "mux.toml"
 
 _LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|unix:.*", re.DOTALL)
 
