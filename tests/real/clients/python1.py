@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from contextlib import asynccontextmanager
+from functools import partial
 
+import anyio
 from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 from walk import ROOT, Refused, called, main, raw, sampled
@@ -60,24 +62,32 @@ def answers():
 
 @asynccontextmanager
 async def connect(target):
-    async with open_streams(target) as streams, ClientSession(*streams, **answers()) as session:
-        hello = raw(await session.initialize())
+    left = False
+    try:
+        async with open_streams(target) as streams, ClientSession(*streams, **answers()) as session:
+            yield await greet(session), partial(ask, session)
+            left = True
+    except* anyio.BrokenResourceError:
+        # The SDK's reader fails at what a server says of its own accord while its client leaves.
+        if not left:
+            raise
 
-        async def ask(method, params):
-            try:
-                return await request(session, method, params)
-            except McpError as error:
-                raise Refused(error.error.code, error.error.message, error.error.data) from error
 
-        yield (
-            {
-                "revision": hello["protocolVersion"],
-                "server": hello["serverInfo"]["name"],
-                "capabilities": hello["capabilities"],
-                "instructions": hello.get("instructions"),
-            },
-            ask,
-        )
+async def greet(session):
+    hello = raw(await session.initialize())
+    return {
+        "revision": hello["protocolVersion"],
+        "server": hello["serverInfo"]["name"],
+        "capabilities": hello["capabilities"],
+        "instructions": hello.get("instructions"),
+    }
+
+
+async def ask(session, method, params):
+    try:
+        return await request(session, method, params)
+    except McpError as error:
+        raise Refused(error.error.code, error.error.message, error.error.data) from error
 
 
 async def request(session, method, params):
