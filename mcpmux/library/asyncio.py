@@ -4,7 +4,7 @@
         result = await client.request("tools/call", {"name": "clock__now", "arguments": {}})
 
 mcpmux runs on trio, as a guest of the event loop that the program has: in the same thread, so that nothing
-has to be locked. In each thread there may be one such guest at a time.
+has to be locked. There may be one such guest at a time.
 
 Promises: cancelling an asyncio task cancels what it has asked for, and waits for its end. What is raised on
 one side leaves on the other as it is. Leaving the context ends everything. If mcpmux ends before, by an
@@ -206,7 +206,8 @@ class Guest:
         async def call() -> None:
             await function()
 
-        task = self._loop.create_task(call(), context=context)
+        # No task of a factory, which may begin at once: code of asyncio would run as a task of trio.
+        task = asyncio.Task(call(), loop=self._loop, context=context)
         over = trio.Event()
         task.add_done_callback(lambda _task: over.set())
         try:

@@ -4,15 +4,16 @@
         tools = await client.list_all("tools/list")
         result = await client.request("tools/call", {"name": "clock__now", "arguments": {}})
 
-Promises: nothing listens, no signal is handled, and no task, process or connection outlives the context. What
-the body raises leaves the context as it was raised. One program may open several.
+Promises: nothing listens, no signal is handled, and no task, process or connection outlives the context.
+What the body raises leaves the context as it was raised. A program may open several, all in one thread.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -101,7 +102,10 @@ class LocalMux:
 
 @asynccontextmanager
 async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -> AsyncIterator[LocalMux]:
-    """Run mcpmux as long as the context lasts. Raises ConfigError with every mistake in the configuration.
+    """Run mcpmux as long as the context lasts.
+
+    Raises ConfigError with every mistake in the configuration, and LocalProtocolError when mcpmux is open in
+    another thread.
 
     It begins when each upstream is ready or has failed, or after ten seconds; those that failed are tried
     again meanwhile. `open_channel` replaces the real transports.
@@ -114,8 +118,9 @@ async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -
     config = await trio.to_thread.run_sync(load, source)
     if not structlog.is_configured():
         set_up_logs(config)
-    async with as_raised(_open(config, open_channel)) as mux:
-        yield mux
+    with in_one_thread():
+        async with as_raised(_open(config, open_channel)) as mux:
+            yield mux
 
 
 @asynccontextmanager
@@ -128,6 +133,22 @@ async def _open(config: Config, open_channel: OpenChannel | None) -> AsyncIterat
         with trio.move_on_after(STARTUP_SECONDS):
             await mux.upstreams.settled(legacy=False)
         yield LocalMux(mux, feed)
+
+
+_threads: list[int] = []  # one entry for each mux that is open
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Exchanges that run inline are known to the whole process: two threads would take each other's."""
+    here = threading.get_ident()
+    _threads.append(here)
+    try:
+        if set(_threads) != {here}:
+            raise LocalProtocolError("mcpmux is open in another thread: open it once, and share it there")
+        yield
+    finally:
+        _threads.remove(here)
 
 
 def absent(mux: app.Mux) -> dict[str, str]:

@@ -149,6 +149,22 @@ async def test_a_method_that_nobody_has_is_refused(autojump_clock):
             assert caught.value.code == -32601
 
 
+async def test_a_log_level_that_does_not_exist_is_refused(autojump_clock):
+    async with open_local({"x": Worker(), "y": Worker()}) as (_, client):
+        with pytest.raises(RpcError, match="must be one of debug"):
+            await client.request("tools/list", log_level="loud")
+
+
+async def test_what_a_listener_of_notifications_raises_fails_its_request(autojump_clock):
+    async def hear(_notification: Notification) -> None:
+        raise ZeroDivisionError
+
+    async with open_local({"x": Worker(), "y": Worker()}) as (_, client):
+        with pytest.raises(ZeroDivisionError):
+            await call(client, "x__work", hear)
+        await call(client, "x__work")
+
+
 async def test_a_server_knows_who_asks_and_what_it_offers(autojump_clock):
     worker = Worker()
     async with (
