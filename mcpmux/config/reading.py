@@ -57,8 +57,9 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
 def read_table(
     document: Mapping[str, Any], environ: Mapping[str, str], origin: str, *, is_json: bool
 ) -> Config:
-    """The same of a document that is there already; `origin` names it in messages. Only JSON may be a host
-    app's.
+    """The configuration in a document that is read already, as `read_config` has it.
+
+    `origin` names the document in messages. Only a document in JSON may be a host app's.
     """
     report, unheeded = Report(origin), Report(origin)
     entries, raw_settings, path = lay_out(document, report, is_json=is_json)

@@ -1,8 +1,9 @@
 """A client of mcpmux in the same process: requests of 2026-07-28, without a stream and without a socket.
 
 Promises: what goes in and comes out are plain Python values, as the module `json` has them. A request goes
-the same way as one that comes over a transport, so access rules, views, limits, caches, captures and the
-audit log mean the same for it. Cancelling it cancels it at the server, too.
+the same way as one that comes over a transport, so access rules, views, rates, caches, captures and the audit
+log mean the same for it. Only how many of them run at a time is up to the program. Cancelling a request
+cancels it at the server, too.
 
 Source: "Base Protocol", `basic/patterns/subscriptions`, `basic/patterns/mrtr` of 2026-07-28.
 """

@@ -29,6 +29,7 @@ from mcpmux.library.client import Client, as_raised
 from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION
+from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.principal import Principal, is_name
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.runtime.router import STARTUP_SECONDS
@@ -39,6 +40,7 @@ Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
 """A configuration: ready, the path of a file, or what such a file has in it, our own or a host app's."""
 
 TRANSPORT: Final = "memory"
+GIVEN: Final = "the given configuration"
 MOST_EXCHANGES: Final = 1000  # that wait for whoever observes; a few hundred KiB
 
 
@@ -161,7 +163,11 @@ def load(source: Source) -> Config:
     if isinstance(source, Config):
         return source
     if isinstance(source, Mapping):
-        return read_table(source, os.environ, "configuration", is_json=True)
+        try:
+            document = decode_any(raw(dict(source)))  # with lists in place of tuples
+        except TypeError as error:
+            raise ConfigError([f"{GIVEN}: expected what JSON can hold: {error}"]) from None
+        return read_table(document, os.environ, GIVEN, is_json=True)
     return read_config(str(Path(source)), os.environ, _no_input)
 
 

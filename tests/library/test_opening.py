@@ -36,6 +36,10 @@ def test_a_configuration_is_a_value_a_path_or_a_mapping_of_either_layout(tmp_pat
     assert names(load(file)) == names(load(str(file))) == ["clock"]
     assert names(load({"upstreams": {"clock": CLOCK}})) == ["clock"]
     assert names(load({"mcpServers": {"Clock": CLOCK}})) == ["clock"]
+    assert load({"upstreams": {"x": {"command": "c", "args": ("a", "b")}}}).upstreams[0].target.args == (
+        "a",
+        "b",
+    )
 
 
 def test_variables_in_a_mapping_are_expanded(monkeypatch: pytest.MonkeyPatch):
@@ -44,7 +48,18 @@ def test_variables_in_a_mapping_are_expanded(monkeypatch: pytest.MonkeyPatch):
     assert upstream.target.display == "https://example.com/mcp"
 
 
-@pytest.mark.parametrize("source", [{}, {"upstreams": {"x": {}}}, {"listen": 1}, "nowhere.toml", "-", Path()])
+@pytest.mark.parametrize(
+    "source",
+    [
+        {},
+        {"upstreams": {"x": {}}},
+        {"upstreams": {"x": {"command": Path("c")}}},
+        {"listen": 1},
+        "nowhere.toml",
+        "-",
+        Path(),
+    ],
+)
 async def test_what_is_wrong_with_a_configuration_is_said(source: Any):
     with pytest.raises(ConfigError):
         async with open_mux(source):
