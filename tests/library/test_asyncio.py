@@ -181,16 +181,23 @@ async def test_one_thread_has_one_at_a_time():
 
 
 @on_asyncio
-async def test_cancelled_while_it_begins_it_leaves_nothing_behind():
+async def test_cancelled_while_it_begins_it_begins_no_more():
     begun = asyncio.Event()
+    given_up: list[bool] = []
 
-    class Silent(Worker):
-        async def handle(self, *_: Any) -> Any:
-            begun.set()
-            await trio.sleep_forever()
+    @asynccontextmanager
+    async def context() -> AsyncIterator[None]:
+        begun.set()
+        try:
+            with trio.move_on_after(5):
+                await trio.sleep_forever()
+        except trio.Cancelled:
+            given_up.append(True)
+            raise
+        yield
 
     async def begin() -> None:
-        async with open_local({"x": Silent()}):
+        async with open_guest(context()):
             pytest.fail("it began")
 
     task = asyncio.create_task(begin())
@@ -198,6 +205,7 @@ async def test_cancelled_while_it_begins_it_leaves_nothing_behind():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert given_up == [True]
 
 
 @on_asyncio
