@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_what_the_documentation_shows_is_from_an_example():
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert blocks
     for block in blocks:
-        assert block in (FOLDER / "on_trio.py").read_text()
+        assert textwrap.indent(block, "    ") in (FOLDER / "on_trio.py").read_text()
 
 
 def test_what_the_readme_shows_can_be_imported_and_called():
