@@ -29,6 +29,7 @@ ROOMS = (  # lowest first; a room may import itself and those before it
     "bench",
     "logs",
     "app",
+    "library",
     "cli",
     "__main__",
 )
@@ -136,7 +137,7 @@ def test_every_module_keeps_to_its_room():
     assert problems_of(PACKAGE) == []
 
 
-CORNERED = ["runtime", "traffic", "transports", "protocol", "mux", "bench", "hosts", "app"]
+CORNERED = ["runtime", "traffic", "transports", "protocol", "mux", "bench", "hosts", "app", "library"]
 
 
 @pytest.mark.parametrize("room", CORNERED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -140,8 +140,12 @@ def new_run() -> Run:
 
 
 @asynccontextmanager
-async def open_observers(config: Config, forwarder: Observer | None = None) -> AsyncIterator[Observers]:
+async def open_observers(
+    config: Config, forwarder: Observer | None = None, first: Sequence[ExchangeObserver] = ()
+) -> AsyncIterator[Observers]:
     """All observers; goes around `open_mux`. `forwarder` replaces the inspector's ring.
+
+    `first`: more of them, which only count or show, and so stand before those that may refuse an exchange.
 
     Raises CaptureUnusable and AuditUnusable if traffic that must be kept cannot be kept.
     """
@@ -150,7 +154,7 @@ async def open_observers(config: Config, forwarder: Observer | None = None) -> A
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         message_observers: list[MessageObserver] = []
-        exchange_observers: list[ExchangeObserver] = []
+        exchange_observers: list[ExchangeObserver] = [*first]
         batch_observers: list[BatchObserver] = []
         if config.admin.port is not None:
             from mcpmux.traffic.admin.ring import LiveRing

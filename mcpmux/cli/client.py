@@ -28,14 +28,16 @@ from mcpmux.config import Config
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
+from mcpmux.library.client import list_items
+from mcpmux.library.mux import absent
 from mcpmux.mux.view import selection_of
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event
-from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
+from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.merger import LEFT_OUT, walk_pages
+from mcpmux.runtime.merger import LEFT_OUT
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 # What servers list, as tables.
@@ -242,10 +244,6 @@ async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterat
         yield mux
 
 
-def absent(mux: Mux) -> dict[str, str]:
-    return {name: up.trouble for name, up in mux.upstreams.items() if up.state != "ready"}
-
-
 async def ask(config: Config, call: Call, activity: str, hint: str) -> Fields:
     """Send one request and show its progress. `hint` follows the error if what it names does not exist.
 
@@ -276,21 +274,13 @@ def _number(params: Fields, key: str) -> float | None:
 
 async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fields]:
     """Every item of a list, if there is one. Missing upstreams go to `left_out`. Raises McpmuxError."""
-    items: list[Fields] = []
 
-    def take(_call: Call, result: Fields) -> None:
-        try:
-            items.extend(decode_list(result[m.LISTS[method].items]))
-        except (KeyError, ValueError):
-            raise RemoteProtocolError(f"the answer to {method} has no list in it") from None
+    async def exchange(call: Call, notify: Notify) -> Fields:
+        result = await mux.router.exchange(call, notify)
         left_out.update(read_left_out(result))
+        return result
 
-    try:
-        await walk_pages(Call(method, {}, {}), mux.router.exchange, take)
-    except RpcError as error:
-        if error.code != METHOD_NOT_FOUND:
-            raise
-    return items
+    return await list_items(Call(method, {}, {}), exchange)
 
 
 def read_left_out(result: Fields) -> dict[str, str]:

@@ -51,6 +51,16 @@ def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], byt
     Raises ConfigError with all other mistakes at once.
     """
     origin, is_json, document = read_document(source, stdin)
+    return read_table(document, environ, origin, is_json=is_json)
+
+
+def read_table(
+    document: Mapping[str, Any], environ: Mapping[str, str], origin: str, *, is_json: bool
+) -> Config:
+    """The configuration in a document that is read already, as `read_config` has it.
+
+    `origin` names the document in messages. Only a document in JSON may be a host app's.
+    """
     report, unheeded = Report(origin), Report(origin)
     entries, raw_settings, path = lay_out(document, report, is_json=is_json)
     is_laid_out = not report.problems

@@ -1,0 +1,61 @@
+"""Servers of a program's own, asked from a program on asyncio: python configs/library/on_asyncio.py"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from mcpmux.library import Notification, RpcError
+from mcpmux.library.asyncio import Exchanges, open_mux
+
+# The same as in a file: {"upstreams": {NAME: {"command": …, "args": […]} or {"url": …}}}. A path works, too.
+DEMO = {
+    name: {"command": sys.executable, "args": ["-m", f"mcpmux.demo.{name}"]} for name in ("clock", "library")
+}
+
+
+async def show_progress(notification: Notification) -> None:
+    if notification.method == "notifications/progress":
+        print("  ", notification.params["message"])
+
+
+async def show(exchanges: Exchanges) -> None:
+    async for exchange in exchanges:
+        asked = ", ".join(exchange.upstreams)
+        print(f"{exchange.method} {exchange.target} asked {asked}: {exchange.outcome}")
+
+
+async def main() -> None:
+    async with (
+        open_mux({"upstreams": DEMO}) as mux,
+        mux.observe() as exchanges,
+        mux.client() as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        showing = tasks.create_task(show(exchanges))
+        tools = await client.list_all("tools/list")
+        print([tool["name"] for tool in tools])
+
+        build = {"name": "library__build_index", "arguments": {"seconds": 0.1}}
+        result = await client.request("tools/call", build, show_progress)
+        print(result["content"][0]["text"].splitlines()[0])
+
+        try:
+            await client.request("resources/read", {"uri": "library+book:///nowhere"})
+        except RpcError as error:
+            print(error.code, error.message)
+
+        try:
+            async with asyncio.timeout(0.2):  # the server hears that nobody wants it any more
+                await client.request(
+                    "tools/call", {"name": "library__build_index", "arguments": {"seconds": 9}}
+                )
+            print("done")
+        except TimeoutError:
+            print("given up")
+
+        showing.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,24 @@
+"""mcpmux as a library, for programs on trio; `mcpmux.library.asyncio` is the same for asyncio."""
+
+from mcpmux.errors import ConfigError, LocalProtocolError, McpmuxError, RemoteProtocolError, RpcError
+from mcpmux.library.client import Client, Json, Notification, Notifications, OnNotification
+from mcpmux.library.exchanges import Exchanges, FinishedExchange
+from mcpmux.library.mux import LocalMux, Source, open_mux
+
+__all__ = [
+    "Client",
+    "ConfigError",
+    "Exchanges",
+    "FinishedExchange",
+    "Json",
+    "LocalMux",
+    "LocalProtocolError",
+    "McpmuxError",
+    "Notification",
+    "Notifications",
+    "OnNotification",
+    "RemoteProtocolError",
+    "RpcError",
+    "Source",
+    "open_mux",
+]

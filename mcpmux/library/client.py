@@ -1,0 +1,277 @@
+"""A client of mcpmux in the same process: requests of 2026-07-28, without a stream and without a socket.
+
+Promises: what goes in and comes out are plain Python values, as the module `json` has them. A request goes
+the same way as one that comes over a transport, so access rules, views, rates, caches, captures and the audit
+log mean the same for it. Only how many of them run at a time is up to the program. Cancelling a request
+cancels it at the server, too.
+
+Source: "Base Protocol", `basic/patterns/subscriptions`, `basic/patterns/mrtr` of 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import trio
+
+from mcpmux.errors import LocalProtocolError, RemoteProtocolError, RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import (
+    LOG_LEVEL,
+    META,
+    PROGRESS_TOKEN,
+    Call,
+    Event,
+    Exchange,
+    Notify,
+    check_call,
+    encode_call,
+)
+from mcpmux.protocol.codes import METHOD_NOT_FOUND
+from mcpmux.protocol.envelope import (
+    data_of,
+    decode_any,
+    decode_list,
+    encode_error,
+    encode_notification,
+    encode_reply,
+    raw,
+)
+from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.calls import unheard
+from mcpmux.runtime.downstreams.service import MuxService
+from mcpmux.runtime.merger import walk_pages
+from mcpmux.runtime.tap import EXCHANGE, ORIGIN, Watch
+
+T = TypeVar("T")
+
+Json: TypeAlias = dict[str, Any]
+"""A JSON object: values are None, bool, int, float, str, lists and dicts."""
+
+
+class Notification(NamedTuple):
+    """One notification."""
+
+    method: str
+    params: Json
+
+
+OnNotification: TypeAlias = Callable[[Notification], Awaitable[None]]
+"""Called with each notification of a request, in order. The server waits while it does."""
+
+
+class Client:
+    """One client. Any number of requests may run at the same time. See `LocalMux.client`."""
+
+    def __init__(self, service: MuxService, watch: Watch, principal: Principal, meta: Json) -> None:
+        """`meta`: of every request. `watch`: of the tap that the service has."""
+        self._service = service
+        self._watch = watch
+        self._principal = principal
+        self._meta = meta
+        self._ids = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return f"<Client {self._watch.leg.peer} {self._principal.key!r}>"
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        on_notification: OnNotification | None = None,
+        log_level: str | None = None,
+    ) -> Json:
+        """Send any request of 2026-07-28 and return its result.
+
+        `on_notification`: is told of the progress of the request, and of log messages with at least
+        `log_level`, one of the words of MCP. Without it no progress is asked for.
+
+        A result with `resultType` "input_required" asks for something first: answer by the same request with
+        `inputResponses` and `requestState`. Servers ask only for what the client's capabilities offer.
+
+        Raises RpcError with the `code`, `message` and `data` of an error, whether of the server or of mcpmux,
+        and RemoteProtocolError for a result that Python cannot hold.
+        """
+        meta: Json = {}
+        if on_notification is not None:
+            meta[PROGRESS_TOKEN] = 0  # `exchange` gives each its own
+        if log_level is not None:
+            meta[LOG_LEVEL] = log_level
+        notify = unheard if on_notification is None else plainly(on_notification)
+        with plain_errors():
+            return plain(await self.exchange(self.call(method, params, meta), notify))
+
+    async def list_all(self, method: str) -> list[Json]:
+        """Every item of a list, page by page; none when no server has such a list.
+
+        `method`: `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list`. Raises
+        RpcError, RemoteProtocolError.
+        """
+        with plain_errors():
+            return [plain(item) for item in await list_items(self.call(method), self.exchange)]
+
+    @asynccontextmanager
+    async def listen(
+        self, uris: Collection[str] = (), lists: Collection[str] = ()
+    ) -> AsyncIterator[Notifications]:
+        """Hear of changes as long as the context lasts.
+
+        `uris`: resources to hear `notifications/resources/updated` of. `lists`: of "tools", "prompts" and
+        "resources" those to hear `list_changed` of. While the reader is busy, changes that say the same are
+        merged into one, so nothing is lost. Raises RpcError.
+        """
+        wish = {f"{name}ListChanged": True for name in lists} | {"resourceSubscriptions": list(uris)}
+        sender, receiver = trio.open_memory_channel[Notification](0)
+        with receiver:
+            async with as_raised(trio.open_nursery()) as nursery:
+                try:
+                    honoured = await nursery.start(self._listen, {"notifications": wish}, sender)
+                    yield Notifications(honoured, receiver)
+                finally:
+                    nursery.cancel_scope.cancel(reason="whoever has listened has left")
+
+    async def _listen(
+        self,
+        params: Json,
+        sender: trio.MemorySendChannel[Notification],
+        task_status: trio.TaskStatus[Json] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async def notify(notification: Notification) -> None:
+            if notification.method == m.ACKNOWLEDGED:
+                task_status.started(notification.params["notifications"])
+            else:
+                await sender.send(notification)
+
+        with sender:
+            await self.request(m.LISTEN, params, notify)
+
+    def leave(self) -> None:
+        """The client has gone: nothing of its interest stays behind."""
+        self._service.leave(self)
+        self._watch.tap.gone(self._watch.leg)
+
+    # The same with JSON that is not read
+
+    def call(self, method: str, params: Mapping[str, Any] | None = None, meta: Json | None = None) -> Call:
+        """A request, for `exchange`. `meta`: more of its `_meta`. Raises TypeError for what is no JSON."""
+        given = dict(params or {})
+        meta = {**self._meta, **(meta or {}), **given.pop(META, {})}
+        fields = {key: raw(value) for key, value in given.items()}
+        return Call.of(method, {**fields, META: raw(meta)}, self, principal=self._principal)
+
+    async def exchange(self, call: Call, notify: Notify = unheard) -> Fields:
+        """Have a request answered. Raises RpcError."""
+        check_call(call)
+        watch, request_id = self._watch, next(self._ids)
+        if call.wants_progress:
+            call = call.with_meta({**call.meta, PROGRESS_TOKEN: raw(request_id)})
+
+        async def heard(event: Event) -> None:
+            watch.sent(encode_notification(event.method, event.params))
+            await notify(event)
+
+        outer = EXCHANGE.get(), ORIGIN.get()
+        watch.tap.message_passed(watch.leg, "in", encode_call(request_id, call))
+        watch.begin(request_id)
+        try:
+            result = await self._service.answer(request_id, call, heard)
+            watch.sent(encode_reply(request_id, result))
+            return result
+        except RpcError as error:
+            watch.sent(encode_error(request_id, error))
+            raise
+        except BaseException:  # nobody waits for the answer any more
+            cancelled = encode_notification(m.CANCELLED, {"requestId": request_id})
+            watch.tap.message_passed(watch.leg, "in", cancelled)
+            raise
+        finally:  # the task is the caller's, and goes on with something else
+            EXCHANGE.set(outer[0])
+            ORIGIN.set(outer[1])
+
+
+class Notifications:
+    """What a listen hears, to be iterated over by one task. It ends when mcpmux ends the listen.
+
+    `honoured`: what was agreed to, with the members of a subscription filter of MCP: `resourceSubscriptions`
+    (URIs), `toolsListChanged` and the like.
+    """
+
+    def __init__(self, honoured: Json, receiver: trio.MemoryReceiveChannel[Notification]) -> None:
+        self.honoured = honoured
+        self._receiver = receiver
+
+    def __repr__(self) -> str:
+        return f"<Notifications of {self.honoured!r}>"
+
+    def __aiter__(self) -> Notifications:
+        return self
+
+    async def __anext__(self) -> Notification:
+        return await self._receiver.__anext__()
+
+
+# Between plain Python values and JSON that is not read.
+
+
+def plain(fields: Fields) -> Json:
+    """The members as Python values. Raises RemoteProtocolError for one that cannot be a value (1e400)."""
+    try:
+        return {key: decode_any(value) for key, value in fields.items()}
+    except ValueError as error:
+        raise RemoteProtocolError(f"an answer that Python cannot hold: {error}") from None
+
+
+def plainly(on_notification: OnNotification) -> Notify:
+    async def notify(event: Event) -> None:
+        await on_notification(Notification(event.method, plain(event.params)))
+
+    return notify
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Errors leave with Python values as their data."""
+    try:
+        yield
+    except RpcError as error:
+        raise RpcError(error.code, error.message, data_of(error)) from None
+
+
+async def list_items(call: Call, exchange: Exchange) -> list[Fields]:
+    """Every item of a list; none when nobody has such a list. Raises McpmuxError."""
+    if call.method not in m.LISTS:
+        raise LocalProtocolError(f"{call.method} is no list; there are {', '.join(m.LISTS)}")
+    items: list[Fields] = []
+
+    def take(_call: Call, result: Fields) -> None:
+        try:
+            items.extend(decode_list(result[m.LISTS[call.method].items]))
+        except (KeyError, ValueError):
+            raise RemoteProtocolError(f"the answer to {call.method} has no list in it") from None
+
+    try:
+        await walk_pages(call, exchange, take)
+    except RpcError as error:
+        if error.code != METHOD_NOT_FOUND:
+            raise
+    return items
+
+
+@asynccontextmanager
+async def as_raised(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """`context`, out of which an exception of its body leaves as it was raised, in no group.
+
+    The body ends as if nothing had been raised, so it has to cancel what should not go on.
+    """
+    raised: Exception | None = None
+    async with context as value:
+        try:
+            yield value
+        except Exception as error:
+            raised = error
+    if raised is not None:
+        raise raised

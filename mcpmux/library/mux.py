@@ -1,0 +1,175 @@
+"""mcpmux in a program's own process: its upstreams, clients in memory, and what becomes of exchanges.
+
+    async with open_mux("mcpmux.toml") as mux, mux.client() as client:
+        tools = await client.list_all("tools/list")
+        result = await client.request("tools/call", {"name": "clock__now", "arguments": {}})
+
+Promises: nothing listens, no signal is handled, and no task, process or connection outlives the context.
+What the body raises leaves the context as it was raised. A program may open several, all in one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import attrs
+import structlog
+import trio
+
+from mcpmux import __version__, app
+from mcpmux.app.observers import open_observers
+from mcpmux.config import Admin, Config, read_config, read_table
+from mcpmux.errors import ConfigError, LocalProtocolError
+from mcpmux.library.client import Client, as_raised
+from mcpmux.library.exchanges import ExchangeFeed, Exchanges
+from mcpmux.logs import set_up_logs
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION
+from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.principal import Principal, is_name
+from mcpmux.protocol.revisions import NEWEST
+from mcpmux.runtime.router import STARTUP_SECONDS
+from mcpmux.runtime.tap import Watch
+from mcpmux.runtime.upstreams.upstream import OpenChannel
+
+Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
+"""A configuration: ready, the path of a file, or what such a file has in it, our own or a host app's."""
+
+TRANSPORT: Final = "memory"
+GIVEN: Final = "the given configuration"
+MOST_EXCHANGES: Final = 1000  # that wait for whoever observes; a few hundred KiB
+
+
+class LocalMux:
+    """A running mcpmux. See `open_mux`."""
+
+    def __init__(self, mux: app.Mux, feed: ExchangeFeed) -> None:
+        self._mux = mux
+        self._feed = feed
+
+    def __repr__(self) -> str:
+        return f"<LocalMux of {', '.join(self._mux.upstreams)}>"
+
+    def absent(self) -> dict[str, str]:
+        """The upstreams that cannot be used at the moment, by name, with the reason."""
+        return absent(self._mux)
+
+    @asynccontextmanager
+    async def client(
+        self,
+        principal: str = "",
+        *,
+        scopes: Collection[str] = (),
+        view: str = "",
+        capabilities: Mapping[str, Any] | None = None,
+        name: str = "mcpmux",
+    ) -> AsyncIterator[Client]:
+        """A client in memory, as long as the context lasts.
+
+        `principal`: who it is for access rules, limits and the audit log, with OAuth `scopes`; nobody checks
+        that. "" is nobody in particular. `view`: a configured one; "" is the one with everything.
+        `capabilities`: what servers may ask it for, as MCP has them. `name`: what it calls itself.
+
+        Raises LocalProtocolError for a name that nobody can have, and for a view that does not exist for it.
+        """
+        if principal and not is_name(principal):
+            raise LocalProtocolError("nobody can be called so: a name has 1 to 256 printable characters")
+        service = self._mux.service
+        who = service.enter(Principal(principal, frozenset(scopes)), view)
+        if who is None:
+            raise LocalProtocolError(f"there is no view {view!r} for {principal or 'nobody in particular'}")
+        tap = service.tap
+        assert tap is not None
+        info = {"name": name, "version": __version__}
+        meta = {VERSION: NEWEST, CLIENT_INFO: info, CLIENT_CAPABILITIES: dict(capabilities or {})}
+        client = Client(service, Watch(tap, tap.client(TRANSPORT)), who, meta)
+        try:
+            yield client
+        finally:
+            client.leave()
+
+    @asynccontextmanager
+    async def observe(self, most: int = MOST_EXCHANGES) -> AsyncIterator[Exchanges]:
+        """Exchanges of all clients that begin from now on, told when they are over.
+
+        `most`: how many may wait to be taken; more are dropped and counted.
+        """
+        with self._feed.observed(most) as exchanges:
+            yield exchanges
+
+
+@asynccontextmanager
+async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -> AsyncIterator[LocalMux]:
+    """Run mcpmux as long as the context lasts.
+
+    Raises ConfigError with every mistake in the configuration, and LocalProtocolError when mcpmux is open in
+    another thread.
+
+    It begins when each upstream is ready or has failed, or after ten seconds; those that failed are tried
+    again meanwhile. `open_channel` replaces the real transports.
+
+    Capture, audit log and tracing are as configured: CaptureUnusable and AuditUnusable say that what must be
+    kept cannot be kept. `[listeners]`, `[auth]`, `[admin]` and `[cluster]` are for `mcpmux serve` and mean
+    nothing here. Access rules hold for `LocalMux.client`. The log is written as configured unless the program
+    has configured structlog.
+    """
+    config = await trio.to_thread.run_sync(load, source)
+    if not structlog.is_configured():
+        set_up_logs(config)
+    with in_one_thread():
+        async with as_raised(_open(config, open_channel)) as mux:
+            yield mux
+
+
+@asynccontextmanager
+async def _open(config: Config, open_channel: OpenChannel | None) -> AsyncIterator[LocalMux]:
+    feed = ExchangeFeed()
+    async with (
+        open_observers(attrs.evolve(config, admin=Admin()), first=(feed,)) as observers,
+        app.open_mux(config, open_channel, observers.tap, observers.trace) as mux,
+    ):
+        with trio.move_on_after(STARTUP_SECONDS):
+            await mux.upstreams.settled(legacy=False)
+        yield LocalMux(mux, feed)
+
+
+_threads: list[int] = []  # one entry for each mux that is open
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Exchanges that run inline are known to the whole process: two threads would take each other's."""
+    here = threading.get_ident()
+    _threads.append(here)
+    try:
+        if set(_threads) != {here}:
+            raise LocalProtocolError("mcpmux is open in another thread: open it once, and share it there")
+        yield
+    finally:
+        _threads.remove(here)
+
+
+def absent(mux: app.Mux) -> dict[str, str]:
+    """The upstreams that cannot be used at the moment, by name, with the reason."""
+    return {name: up.trouble for name, up in mux.upstreams.items() if up.state != "ready"}
+
+
+def load(source: Source) -> Config:
+    """Raises ConfigError."""
+    if isinstance(source, Config):
+        return source
+    if isinstance(source, Mapping):
+        try:
+            document = decode_any(raw(dict(source)))  # with lists in place of tuples
+        except TypeError as error:
+            raise ConfigError([f"{GIVEN}: expected what JSON can hold: {error}"]) from None
+        return read_table(document, os.environ, GIVEN, is_json=True)
+    return read_config(str(Path(source)), os.environ, _no_input)
+
+
+def _no_input() -> bytes:
+    raise ConfigError(["expected the path of a file"])
