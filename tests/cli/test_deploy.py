@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +20,8 @@ import pytest
 from tests.cli.running import WAIT_SECONDS, Running
 from tests.config.test_deploy_files import CREDENTIALS, blocks_of_readme, text_of
 from tests.real.parts import ROOT, program
-from tests.real.web_server import find_free_port
+from tests.real.web_server import find_free_port, run_web_server
+from tests.traffic.test_dashboard import ASKED
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python3` of mux.toml is this one
 
@@ -70,6 +74,21 @@ class Example:
         )
         return done.returncode == 0
 
+    @contextmanager
+    def run_prometheus(self) -> Iterator[str]:
+        """Prometheus with the files of the example, looking every second: its URL."""
+        path, address = self.folder / "prometheus.yml", f"127.0.0.1:{find_free_port()}"
+        text = path.read_text().replace("/run/secrets", str(self.secrets)).replace("15s", "1s")
+        path.write_text(self.with_free_ports(text.replace("mcpmux:8490", "127.0.0.1:8490")))
+        command = [
+            program("prometheus"),
+            f"--config.file={path}",
+            f"--storage.tsdb.path={self.home / 'tsdb'}",
+        ]
+        ready = "Server is ready to receive web requests"
+        with run_web_server([*command, f"--web.listen-address={address}"], ready, {}):
+            yield f"http://{address}"
+
 
 @pytest.fixture
 def example(tmp_path: Path) -> Example:
@@ -86,6 +105,28 @@ def test_check_accepts_it(example: Example):
         assert check.wait() == 0, check.stderr
         for name in ("notes", "clock", "library"):
             assert re.search(rf"^{name} +ready ", check.stdout, re.MULTILINE)
+
+
+def test_prometheus_reads_it_and_answers_the_dashboard(example: Example):
+    with (
+        Running("serve", str(example.mux), env={"PATH": PATH}),
+        example.run_prometheus() as url,
+        httpx.Client(base_url=url) as http,
+    ):
+
+        def found(expression: str) -> list[Any]:
+            answer = http.get("/api/v1/query", params={"query": expression}).json()
+            assert answer["status"] == "success", answer
+            return list(answer["data"]["result"])
+
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(found("mcpmux_upstream_up == 1")) < 3:
+            assert time.monotonic() < deadline
+        for each in ASKED:
+            text = each.expression.replace("$__rate_interval", "1m")
+            found(re.sub(r'"\$\w+"', '".*"', text))
+        assert {each["metric"]["alertname"] for each in found('ALERTS{alertstate="firing"}')} == set()
+        assert found('count(mcpmux_upstream_up{instance=~".*"} == 0) or vector(0)')[0]["value"][1] == "0"
 
 
 def test_it_serves_tells_and_stops(example: Example):
