@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parents[2] / "configs" / "deploy"
 CREDENTIALS = "/run/credentials/mcpmux.service"
 LADDER_SECONDS = STOP_LADDER.close_seconds + STOP_LADDER.terminate_seconds + KILL_SECONDS
 STOP_SECONDS = DRAIN_SECONDS + LADDER_SECONDS + FLUSH_SECONDS  # for requests, servers and the audit log
-MOST_EXPOSED = 20  # in tenths, of 100: what `systemd-analyze security` calls OK begins at 49
+MOST_EXPOSED = 20  # of `systemd-analyze security`: 100 would be a service without any confinement
 
 
 def text_of(name: str) -> str:
@@ -278,7 +278,8 @@ def test_systemd_accepts_the_unit(tmp_path: Path):
     path = tmp_path / "mcpmux.service"
     path.write_text(text_of(path.name).replace("/opt/mcpmux/bin/mcpmux", sys.executable))
     done = analyze("verify", "--man=no", str(path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [line for line in done.stderr.splitlines() if "mcpmux" in line] == []  # others may have mistakes
+    assert done.returncode == 0
 
 
 def test_systemd_holds_the_unit_for_confined():
