@@ -296,10 +296,11 @@ async def test_with_a_full_backlog_no_exchange_is_begun(autojump_clock):
 
 def gauge_of(audit: Audit) -> float:
     """How many exchanges are held back, as metrics tell it."""
-    [family] = audit_gauges(audit)
-    assert family.name == "mcpmux_audit_held_back"
-    value: float = family.samples[()]
-    return value
+    return gauges_of(audit)["mcpmux_audit_held_back"]
+
+
+def gauges_of(audit: Audit) -> dict[str, float]:
+    return {family.name: family.samples[()] for family in audit_gauges(audit)}
 
 
 async def test_a_cancelled_exchange_leaves_a_record_even_when_the_disk_is_slow(autojump_clock):
@@ -356,6 +357,7 @@ async def test_a_full_disk_refuses_exchanges_and_tells_the_gap(autojump_clock):
         async with open_world() as world:
             await world.exchange(1)
             await world.recorder.admit(leg_of(), 2, call_of("tools/call", name="x"))
+            assert gauges_of(world.audit)["mcpmux_audit_failing"] == 0
             world.disk.error = FULL
             with pytest.raises(
                 RpcError, match=r"\(no space left on device\), so the answer is withheld"
@@ -368,8 +370,10 @@ async def test_a_full_disk_refuses_exchanges_and_tells_the_gap(autojump_clock):
                 assert (refused.value.code, refused.value.rule) == (BUSY, "audit")
             assert world.answered == [1]
             await trio.sleep(100)
+            assert gauges_of(world.audit)["mcpmux_audit_failing"] == 1
             world.disk.error = None
             await trio.sleep(RETRY_SECONDS + 0.1)
+            assert gauges_of(world.audit)["mcpmux_audit_failing"] == 0
             await world.exchange(5)
     told = [(record["kind"], record.get("exchange")) for record in world.disk.records]
     assert told == [("exchange", 1), ("exchange", 2), ("gap", None), ("exchange", 5), ("close", None)]

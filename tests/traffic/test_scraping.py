@@ -56,6 +56,11 @@ def test_up_is_what_is_so_everywhere():
     assert value(add_up([told(1), told(1)]), "mcpmux_build_info") == 1
 
 
+def test_an_audit_log_that_fails_anywhere_fails():
+    told = [[gauge("audit_failing", "It fails.", failing)] for failing in (1, 1, 0)]
+    assert value(add_up(told), "mcpmux_audit_failing") == 1
+
+
 def test_no_counter_goes_back_when_a_process_ends():
     totals = Totals()
     running: dict[object, list[Family]] = {(1, 1): told(3), (2, 1): told(4)}

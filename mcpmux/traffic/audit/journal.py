@@ -107,6 +107,11 @@ class Audit:
         """How many exchanges wait for the disk: with an answer that must be recorded first, or to begin."""
         return sum(entry.wake is not None for entry in self._backlog) + len(self._parked)
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last attempt to write failed."""
+        return self._outage is not None
+
     def admit(self, exchange: Exchange) -> Awaitable[None]:
         """See ExchangeObserver. Raises RpcError: the log cannot be written."""
         begins = self._begins_all or exchange.call.method == m.LISTEN

@@ -40,6 +40,7 @@ _FIELDS: Fields = (("Content-Type", "text/plain; version=0.0.4; charset=utf-8"),
 _JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
     "mcpmux_upstream_up": min,
     "mcpmux_capture_paused": max,
+    "mcpmux_audit_failing": max,
     "mcpmux_build_info": max,
 }
 
@@ -225,7 +226,10 @@ def capture_gauges(capture: CaptureSink) -> list[Family]:
 
 
 def audit_gauges(audit: Audit) -> list[Family]:
-    return [gauge("audit_held_back", "Exchanges that wait for the disk of the audit log.", audit.held_back)]
+    return [
+        gauge("audit_held_back", "Exchanges that wait for the disk of the audit log.", audit.held_back),
+        gauge("audit_failing", "Whether the audit log cannot be written.", float(audit.failing)),
+    ]
 
 
 def cluster_gauges(state: ReplicaState) -> list[Family]:

@@ -1,0 +1,246 @@
+"""What the dashboard and the alerts of configs/deploy ask for is in what mcpmux tells Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from mcpmux.app.observers import open_observers
+from mcpmux.config import Admin, Audit, Capture, Config, Limits
+from mcpmux.config.model import RateLimit
+from mcpmux.errors import Refused
+from mcpmux.traffic.telemetry import metrics
+from mcpmux.traffic.telemetry.prometheus import render
+from tests.cluster.replicas import open_replicas
+from tests.runtime.scripted import RpcFailure, ScriptedServer
+from tests.runtime.world import open_world, upstream
+from tests.traffic.promql import Matcher, Names, Selector, names_in
+
+EXCHANGES = "mcpmux_exchanges_total"
+REVISION = "2025-11-25"
+COLUMNS = 24  # of a dashboard
+FOLDER = Path(__file__).parents[2] / "configs" / "deploy"
+TARGET_LABELS = frozenset({"job", "instance"})  # Prometheus adds them to everything that it collects
+OF_PROMETHEUS = {
+    "up": TARGET_LABELS,
+    "ALERTS": TARGET_LABELS | {"alertname", "alertstate", "severity", "upstream"},
+}
+# Words of `outcome_of`: for errors by their codes, for a result, a refusal, and a failure of mcpmux.
+OUTCOMES = {
+    *metrics._CLASSES.values(),
+    *(metrics.outcome_of("ping", outcome) for outcome in ({}, Refused(-32602, "x", "rule"), OSError())),
+}
+VALUES: Mapping[str, Set[str]] = {"outcome": OUTCOMES, "method": metrics.METHODS}
+NOT_SHOWN = {"mcpmux_upstream_connects_total", "mcpmux_cache_entries"}  # reconnects and bytes say more
+METRICS = ("mcpmux_", "ALERTS", "up")
+
+
+class Asked(NamedTuple):
+    """An expression and where it stands; `shown`: the labels in its legend."""
+
+    where: str
+    expression: str
+    shown: frozenset[str]
+
+
+@cache
+def dashboard() -> Any:
+    return json.loads((FOLDER / "grafana" / "mcpmux.json").read_text())
+
+
+@cache
+def alerts() -> dict[str, Any]:
+    (group,) = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
+    return {rule["alert"]: rule for rule in group["rules"]}
+
+
+def shown_in(text: str) -> frozenset[str]:
+    """The labels in a legend of Grafana, or in a text of an alert."""
+    return frozenset(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
+
+
+def asked() -> Iterator[Asked]:
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            yield Asked(panel["title"], target["expr"], shown_in(target["legendFormat"]))
+    for each in dashboard()["annotations"]["list"]:
+        yield Asked(each["name"], each["expr"], shown_in(each["titleFormat"] + each["textFormat"]))
+    for name, rule in alerts().items():
+        yield Asked(name, rule["expr"], shown_in("".join(rule["annotations"].values())))
+
+
+ASKED = list(asked())
+
+
+# ── The reader of expressions ───────────────────────────────────────────────────────────────────────
+
+
+def test_names_are_found_wherever_they_stand():
+    found = names_in(
+        'sum by (a, le) (rate(x_bucket{b="c", d!~"e|f"}[5m])) / on (g) y offset 2m > 0.5 or vector(0)'
+    )
+    assert found == Names(
+        (Selector("x_bucket", (Matcher("b", "=", "c"), Matcher("d", "!~", "e|f"))), Selector("y", ())),
+        frozenset({"a", "le", "g"}),
+    )
+    assert names_in("rate (x[$__rate_interval])").selectors == (Selector("x", ()),)
+    assert names_in("sum").selectors == (Selector("sum", ()),)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "",
+        "1 + 2",
+        "vector(0)",
+        "rat(x)",
+        "x{}",
+        "x{a}",
+        'x{a="b"',
+        'x{a="b" c="d"}',
+        "sum by (a b) (x)",
+        "sum by (a",
+        "x[5]",
+        "x['a']",
+        "x @ 5",
+        "x{a='b'}",
+    ],
+)
+def test_what_is_not_known_is_a_mistake(mistake: str):
+    with pytest.raises(ValueError, match=r"\w"):
+        names_in(mistake)
+
+
+# ── What mcpmux tells ───────────────────────────────────────────────────────────────────────────────
+
+
+async def tell(folder: Path) -> str:
+    """`/metrics` of a replica with everything turned on, after some traffic."""
+    config = Config(
+        upstreams=(upstream("docs"),),
+        admin=Admin(port=0),
+        audit=Audit(directory=str(folder / "audit")),
+        capture=Capture(directory=str(folder / "capture"), level="metadata"),
+    )
+    limits = Limits(rate=(RateLimit(requests=2, per=3600.0),))
+    async with (
+        open_observers(config) as observers,
+        open_replicas(a=ScriptedServer(tools=[])) as replicas,
+        open_world({"docs": ScriptedServer(REVISION, tools=[])}, tap=observers.tap, limits=limits) as world,
+    ):
+        await world.mux.upstreams.settled(legacy=False)
+        client = world.client()
+        await client.initialize(REVISION)
+        for _ in range(2):
+            await client.request("tools/list")
+        with pytest.raises(RpcFailure, match="Busy"):
+            await client.request("tools/list")
+        read = observers.metrics_of(world.mux, replicas["a"].node)
+        return render(await read()).decode()
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    """Every sample that Prometheus gets."""
+    text = trio.run(tell, tmp_path_factory.mktemp("told"))
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+@pytest.fixture(scope="module")
+def series(told: list[Sample]) -> dict[str, frozenset[str]]:
+    """The labels of every series that can be asked for, by its name."""
+    return OF_PROMETHEUS | {sample.name: TARGET_LABELS | sample.labels.keys() for sample in told}
+
+
+def test_what_a_limit_refuses_is_counted_as_busy(told: list[Sample]):
+    outcomes = Counter[str]()
+    for sample in told:
+        if sample.name == EXCHANGES and sample.labels["method"] == "tools/list":
+            outcomes[sample.labels["outcome"]] += int(sample.value)
+    assert outcomes == {"ok": 2, "busy": 1}
+
+
+# ── What is asked for ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("each", ASKED, ids=lambda each: each.where)
+def test_what_is_asked_for_is_told(each: Asked, series: dict[str, frozenset[str]]):
+    found = names_in(each.expression)
+    unknown = {selector.metric for selector in found.selectors} - series.keys()
+    assert not unknown
+    for metric, matchers in found.selectors:
+        assert {matcher.label for matcher in matchers} <= series[metric]
+    everywhere = frozenset[str]().union(*(series[metric] for metric, _ in found.selectors))
+    assert found.groups <= everywhere
+    # A comparison keeps the labels of its left side, an aggregation those of its groups.
+    is_plain = each.expression.startswith(METRICS)
+    assert each.shown <= (everywhere if is_plain or not found.groups else found.groups)
+
+
+@pytest.mark.parametrize("each", ASKED, ids=lambda each: each.where)
+def test_what_labels_are_compared_with_is_a_value_of_theirs(each: Asked):
+    for label, sign, value in (
+        matcher for selector in names_in(each.expression).selectors for matcher in selector.matchers
+    ):
+        if label in VALUES:
+            words = value.split("|") if "~" in sign else [value]
+            assert set(words) <= VALUES[label]
+        elif value.startswith("$"):
+            assert (sign, value) == ("=~", f"${label}")
+            assert label in {each["name"] for each in dashboard()["templating"]["list"]}
+
+
+def test_every_metric_is_shown(series: dict[str, frozenset[str]]):
+    shown = {selector.metric for each in ASKED for selector in names_in(each.expression).selectors}
+    assert {metric_of(name) for name in series} - {metric_of(name) for name in shown} == NOT_SHOWN
+
+
+def metric_of(series: str) -> str:
+    return re.sub(r"_(bucket|sum|count)$", "", series)
+
+
+def test_variables_ask_for_what_is_told(series: dict[str, frozenset[str]]):
+    queries = [
+        each["query"]["query"] for each in dashboard()["templating"]["list"] if each["type"] == "query"
+    ]
+    assert queries
+    for query in queries:
+        match = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
+        assert match is not None
+        assert match[2] in series[match[1]]
+
+
+def test_panels_have_places_of_their_own():
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken = set[tuple[int, int]]()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in cells) < COLUMNS
+        assert not cells & taken
+        taken |= cells
+        assert panel["type"] == "row" or panel["targets"]
+
+
+def test_the_source_of_the_data_is_the_one_that_is_provisioned():
+    (source,) = yaml.safe_load((FOLDER / "grafana" / "datasources.yaml").read_text())["datasources"]
+    variable = dashboard()["templating"]["list"][0]
+    assert (variable["type"], variable["query"]) == ("datasource", source["type"])
+    wanted = {"type": source["type"], "uid": f"${{{variable['name']}}}"}
+    assert all(panel["datasource"] == wanted for panel in dashboard()["panels"] if panel["type"] != "row")
