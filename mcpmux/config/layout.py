@@ -143,6 +143,33 @@ class UpstreamSettings(Handling):
     """How to get tokens for the server of a URL from its authorization server. {} finds out everything."""
 
 
+class ToolNames(Text, frozen=True):
+    """A list of names of tools, in which * stands for any text.
+
+    `lists_only`: anything else is a mistake; if not, it is something of the host app's own.
+
+    Gemini CLI also takes `name(arguments)`; the arguments are its own business.
+    """
+
+    lists_only: bool = True
+
+    def read(self, value: object) -> tuple[str, ...] | None:
+        if not isinstance(value, list):
+            if self.lists_only:
+                raise invalid_value("a list", value)
+            return None
+        return tuple(str(super(ToolNames, self).read(name)).partition("(")[0] for name in value)
+
+    def schema(self) -> dict[str, Any]:
+        listed = {"type": "array", "items": {"type": "string"}}
+        return listed if self.lists_only else {}
+
+
+TOOL_NAMES = ToolNames("names of tools", r"[^\x00-\x1f\x7f\ue000]+")
+SOME_TOOLS = ToolNames(TOOL_NAMES.expected, TOOL_NAMES.pattern, lists_only=False)
+Tools: TypeAlias = Annotated[tuple[str, ...], TOOL_NAMES]
+
+
 @frozen(kw_only=True, slots=False)
 class TargetKeys:
     """The keys that say which server it is. Our files and those of host apps spell them alike."""
@@ -170,6 +197,10 @@ class UpstreamTable(TargetKeys, UpstreamSettings):
 
     transport: Transport = "auto"
     """What the URL speaks: `streamable` HTTP, or `sse` for HTTP+SSE of 2024-11-05. `auto` finds out."""
+    include_tools: Tools | None = None
+    """The only tools to offer, by the names that the server gives them."""
+    exclude_tools: Tools = ()
+    """Tools not to offer, even if they are included."""
 
 
 # Servers in the files of host apps.
@@ -192,32 +223,6 @@ HOST_APP_KEYS = frozenset({
 })
 # fmt: on
 
-
-class ToolNames(Text, frozen=True):
-    """A list of names of tools, in which * stands for any text.
-
-    `lists_only`: anything else is a mistake; if not, it is something of the host app's own.
-
-    Gemini CLI also takes `name(arguments)`; the arguments are its own business.
-    """
-
-    lists_only: bool = True
-
-    def read(self, value: object) -> tuple[str, ...] | None:
-        if not isinstance(value, list):
-            if self.lists_only:
-                raise invalid_value("a list", value)
-            return None
-        return tuple(str(super(ToolNames, self).read(name)).partition("(")[0] for name in value)
-
-    def schema(self) -> dict[str, Any]:
-        listed = {"type": "array", "items": {"type": "string"}}
-        return listed if self.lists_only else {}
-
-
-TOOL_NAMES = ToolNames("names of tools", r"[^\x00-\x1f\x7f\ue000]+")
-SOME_TOOLS = ToolNames(TOOL_NAMES.expected, TOOL_NAMES.pattern, lists_only=False)
-Tools: TypeAlias = Annotated[tuple[str, ...], TOOL_NAMES]
 
 EnvFile: TypeAlias = Annotated[Mapping[str, Secret], Text("the path of a file", r"[^\x00]+", read_env_file)]
 
@@ -279,14 +284,12 @@ def make_target(
 def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) -> Upstream:
     """The upstream of a table whose keys do not clash."""
     ours: UpstreamSettings
-    tools = ToolSelection()
     if isinstance(entry, UpstreamTable):
         ours, url, env, transport = entry, entry.url, entry.env, entry.transport
     else:
         ours, url = entry.mcpmux, entry.url or entry.serverUrl or entry.httpUrl
         env = {**entry.envFile, **entry.env}
         transport = "sse" if "sse" in (entry.type, entry.transport) else "auto"
-        tools = read_tools(entry)
     target: Target
     if url is not None:
         target = make_target(url, entry.headers, transport, ours)
@@ -295,11 +298,15 @@ def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) ->
         target = Stdio(entry.command, entry.args, env, entry.cwd)
     prefix = name if ours.prefix is None else ours.prefix
     handling = {key.name: getattr(ours, key.name) for key in attrs.fields(Handling)}
-    return Upstream(name=name, target=target, enabled=enabled, prefix=prefix, tools=tools, **handling)
+    return Upstream(
+        name=name, target=target, enabled=enabled, prefix=prefix, tools=read_tools(entry), **handling
+    )
 
 
-def read_tools(entry: HostEntry) -> ToolSelection:
-    """Which tools a host app would offer."""
+def read_tools(entry: UpstreamTable | HostEntry) -> ToolSelection:
+    """Which tools to offer."""
+    if isinstance(entry, UpstreamTable):
+        return ToolSelection(entry.include_tools, entry.exclude_tools)
     included = [names for names in (entry.includeTools, entry.enabledTools, entry.tools) if names is not None]
     excluded = (*(entry.excludeTools or ()), *(entry.disabledTools or ()))
     return ToolSelection(included[0] if included else None, excluded)

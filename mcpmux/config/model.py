@@ -166,7 +166,7 @@ class Handling:
 
 @frozen
 class ToolSelection:
-    """Which of a server's tools a host app's file wants: of those `included` (None: all) the not `excluded`.
+    """Which of a server's tools its table wants: of those `included` (None: all) the not `excluded`.
 
     In the names * stands for any text.
     """

@@ -174,6 +174,8 @@ def _read_goose(raw: Mapping[str, Any], around: Surroundings) -> Table:
     said = {renamed.get(key, key): each for key, each in said.items()}
     for key in ("bundled", "display_name", "socket"):
         said.pop(key, None)
+    if not said.get("includeTools"):
+        said.pop("includeTools", None)  # none named: all are on
     if kind == "stdio":
         return said | {"env": env}
     return said | {"headers": headers}
@@ -201,19 +203,19 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Surroundings], Table]] = {
 
 _URLS = ("url", "serverUrl", "httpUrl")
 _COPIED = ("command", "args", "cwd", "headers", "connect_timeout", "timeouts")
-_TOOLS = ("includeTools", "enabledTools", "tools", "excludeTools", "disabledTools")
+_INCLUDED = ("includeTools", "enabledTools", "tools")
+_EXCLUDED = ("excludeTools", "disabledTools")
 _LOGIN = ("oauth", "auth", "authProviderType", "authentication")
 _LOGGED_IN = "the host app logs in for it: see `oauth` and `mcpmux auth login`"
-_CHOSEN = "only some of its tools are on in the host app: a view of mcpmux can select them"
 _NOTED = {
-    **dict.fromkeys(_TOOLS, _CHOSEN),
     **dict.fromkeys(_LOGIN, _LOGGED_IN),
     "headersHelper": "a program of the host app makes its headers",
     "sandboxEnabled": "the host app runs it in a sandbox, mcpmux does not",
     "sandbox": "the host app runs it in a sandbox, mcpmux does not",
 }
 """Keys that our configuration has no word for -> what is lost."""
-_READ = {*_URLS, *_COPIED, "env", "type", "transport", "timeout", "enabled", "disabled", *_NOTED, "mcpmux"}
+_READ = {*_URLS, *_COPIED, "env", "type", "transport", "timeout", "enabled", "disabled", "mcpmux"}
+_READ |= {*_INCLUDED, *_EXCLUDED, *_NOTED}
 _QUIET = {"required", "supports_parallel_tool_calls", "default_tools_approval_mode"}
 _QUIET |= {"experimental_environment"} | HOST_APP_KEYS
 
@@ -226,7 +228,8 @@ def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
         raise NotTakenOver("it has a command and a URL, or two URLs")
     if not urls and "command" not in table:
         raise NotTakenOver("it has neither a command nor a URL")
-    notes = [note for key, note in _NOTED.items() if said.get(key) and not _selects_all(key, said[key])]
+    table |= _read_tools(said)
+    notes = [note for key, note in _NOTED.items() if said.get(key)]
     if urls:
         if str(urls[0]).partition(":")[0] in ("unix", "pipe"):
             raise NotTakenOver("it speaks HTTP over a socket or a pipe")
@@ -247,8 +250,12 @@ def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
     return table, list(dict.fromkeys(notes))
 
 
-def _selects_all(key: str, value: object) -> bool:
-    return key == "tools" and value == ["*"]
+def _read_tools(said: Table) -> Table:
+    """Which tools it is to offer; nothing about that if all of them."""
+    included = [said[key] for key in _INCLUDED if isinstance(said.get(key), list) and said[key] != ["*"]]
+    excluded = [name for key in _EXCLUDED for name in _texts(said.get(key))]
+    selected = {"include_tools": _texts(included[0])} if included else {}
+    return selected | ({"exclude_tools": excluded} if excluded else {})
 
 
 def _read_env(value: object, notes: list[str]) -> Table:

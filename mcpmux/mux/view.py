@@ -269,7 +269,7 @@ def selections_of(views: Mapping[str, View]) -> dict[str, Selection]:
 
 
 def selection_of(upstreams: Collection[Upstream]) -> Selection | None:
-    """What the files of host apps have selected, which holds in every view; None if that is everything."""
+    """What the tables of upstreams select, which holds in every view; None if that is everything."""
     include: list[Selector] = []
     exclude: list[Selector] = []
     for upstream in upstreams:

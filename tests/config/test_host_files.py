@@ -100,6 +100,12 @@ def test_the_tools_that_a_host_app_would_offer_are_offered(keys, selection):
     assert read({"mcpServers": {"docs": {**NPX, **keys}}}).upstreams[0].tools == selection
 
 
+def test_a_table_of_our_own_selects_tools_too():
+    selecting = {**NPX, "include_tools": ["a*"], "exclude_tools": ["ab"]}
+    assert read({"upstreams": {"docs": selecting}}).upstreams[0].tools == ToolSelection(("a*",), ("ab",))
+    assert read({"upstreams": {"docs": NPX}}).upstreams[0].tools.is_all
+
+
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,7 @@ TABLES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             "wind": {
                 "url": "https://${WIND_HOST}/mcp",
                 "headers": {"Authorization": "Bearer ${file:@run}"},
+                "exclude_tools": ["rm"],
             }
         },
     ),
@@ -200,6 +202,7 @@ TABLES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
                 "cwd": "/srv",
                 "connect_timeout": 15,
                 "timeouts": {"tools/call": 45},
+                "include_tools": ["read"],
                 "env": {"E": "1", "FROM_HERE": "${FROM_HERE}", "THERE": "${THERE}"},
             },
             "far off": {
@@ -217,6 +220,7 @@ TABLES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
                 "cwd": "/g",
                 "env": {"K": "${GEM_KEY}", "L": "${L_KEY:-d}"},
                 "timeouts": {"tools/call": 15},
+                "include_tools": ["a"],
             },
             "stream": {"url": "https://f.example/mcp", "headers": {"X": "price 5$"}},
             "off": {"url": "https://g.example/sse"},
@@ -269,6 +273,30 @@ def files_of(home: Path, *hosts: str) -> dict[str, str]:
     return {USER_FILES[host]: fill(TABLES[host][0], home) for host in hosts}
 
 
+@pytest.mark.parametrize(
+    ("host", "keys", "selected"),
+    [
+        ("cursor", {}, {}),
+        ("cursor", {"tools": ["*"]}, {}),
+        ("cursor", {"tools": {"read": "ask"}}, {}),
+        ("cursor", {"tools": ["read", 7]}, {"include_tools": ["read"]}),
+        ("gemini", {"includeTools": []}, {"include_tools": []}),
+        (
+            "gemini",
+            {"enabledTools": ["a"], "disabledTools": ["b"]},
+            {"include_tools": ["a"], "exclude_tools": ["b"]},
+        ),
+        ("cursor", {"excludeTools": ["a"], "disabledTools": ["b"]}, {"exclude_tools": ["a", "b"]}),
+    ],
+)
+def test_selections_of_tools_are_taken_over(
+    tmp_path: Path, host: str, keys: dict[str, Any], selected: dict[str, Any]
+) -> None:
+    text = json.dumps({"mcpServers": {"docs": {"command": "docs", **keys}}})
+    found = find(tmp_path, {USER_FILES[host]: text})
+    assert (found["docs"].table, found["docs"].notes) == ({"command": "docs", **selected}, ())
+
+
 @pytest.mark.parametrize("host", TABLES)
 def test_servers_become_upstreams(tmp_path: Path, host: str) -> None:
     found = find(tmp_path, files_of(tmp_path, host), WIND_HOST=WIND_HOST)
@@ -302,9 +330,7 @@ def test_what_cannot_be_taken_over_says_why(tmp_path: Path) -> None:
 NOTES = {
     "cloud": "the host app takes a variable away from it, which mcpmux cannot do",
     "boxed": "the host app runs it in a sandbox, mcpmux does not",
-    "tools": "only some of its tools are on in the host app: a view of mcpmux can select them",
     "far off": "the host app logs in for it: see `oauth` and `mcpmux auth login`",
-    "gem": "only some of its tools are on in the host app: a view of mcpmux can select them",
 }
 
 
