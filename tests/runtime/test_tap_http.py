@@ -242,7 +242,7 @@ async def test_calls_of_many_http_clients_are_told_apart(down: str, up: str, kin
 
 @WITNESSES
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
-async def test_calls_of_a_stream_client_are_told_apart(down: str, kind: type[Witness]):
+async def test_calls_of_a_stream_client_are_told_apart(down: str, kind: type[Witness], autojump_clock):
     world, witness = World({"x": docs(LEGACY), "y": docs(LEGACY)}), kind()
     config = Config(upstreams=tuple(upstream(name, era="newest") for name in "xy"))
     async with (
