@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +18,7 @@ import structlog
 import trio
 
 from mcpmux.app.control import ConfigFile, Control
+from mcpmux.app.hangup import reload_on_hangup
 from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
 from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers
@@ -38,8 +38,6 @@ KEPT_BYTES = 32 * 2**20  # of free memory at the end of the heap: eight messages
 SEPARATE_BYTES = 16 * 2**20  # blocks from this size on are the system's own, and go back to it at once
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NO_CLUSTER = "[cluster] needs more: pip install 'mcpmux[cluster]'"
-TERMINAL = "/dev/tty"
-STREAMS = (0, 1, 2)  # standard input, output and error
 DRAIN_SECONDS = 10.0  # for exchanges that run when we are asked to stop; a container runtime waits as long
 
 
@@ -190,7 +188,8 @@ async def keep_reloading(
 ) -> None:
     """Reload on SIGHUP and when `watched` changes, until we stop."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(reload_on_hangup, control, stopping, name="hangup")
+        if sys.platform != "win32":
+            await nursery.start(reload_on_hangup, control, stopping, name="hangup")
         if watched is not None:
             nursery.start_soon(reload_on_change, control, watched, name="configuration file")
         task_status.started()
@@ -202,31 +201,3 @@ async def reload_on_change(control: Control, file: ConfigFile) -> None:
     while True:
         await file.changed()
         await control.reload_or_tell()
-
-
-async def reload_on_hangup(
-    control: Control, stopping: trio.Event, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """Reload on each SIGHUP, until cancelled. When it means that our terminal was closed we stop."""
-    had_terminal, streams = has_terminal(), [number for number in STREAMS if os.isatty(number)]
-    with trio.open_signal_receiver(signal.SIGHUP) as received:
-        task_status.started()
-        async for _ in received:
-            if had_terminal and not has_terminal():
-                nowhere = os.open(os.devnull, os.O_RDWR)
-                for number in streams:  # writing to a terminal that is gone would fail
-                    os.dup2(nowhere, number)
-                os.close(nowhere)
-                log.info("stopping, the terminal was closed")
-                stopping.set()
-                continue
-            log.info("reading the configuration again", signal="SIGHUP")
-            await control.reload_or_tell()
-
-
-def has_terminal() -> bool:
-    try:
-        os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True

@@ -6,7 +6,6 @@ file is on the disk before the old one goes. What touches files blocks: call it 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -20,6 +19,7 @@ import msgspec
 from mcpmux.errors import TransportError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.file_lock import lock_file
 
 OTHERS = 0o077
 DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations
@@ -118,10 +118,10 @@ class LoginFile(msgspec.Struct, frozen=True):
         with _told(self.path), ExitStack() as undo:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self.path.with_name(f".{self.path.stem}.lock")
-            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
             undo.callback(os.close, descriptor)
             with suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(descriptor)
                 undo.pop_all()
                 return descriptor
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -360,10 +361,12 @@ def decode_report(data: bytes, source: str) -> Report:
 
 def machine_facts() -> dict[str, str | int | float]:
     """What matters for speed: system, processor, how many of them this process may use, Python."""
-    limited = hasattr(os, "sched_getaffinity")
+    processors = os.cpu_count() or 1
+    if sys.platform == "linux":
+        processors = len(os.sched_getaffinity(0))
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": platform.machine(),
-        "processors": len(os.sched_getaffinity(0)) if limited else os.cpu_count() or 1,
+        "processors": processors,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }

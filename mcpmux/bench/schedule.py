@@ -16,6 +16,7 @@ import ctypes
 import math
 import os
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate, count, repeat
@@ -94,7 +95,6 @@ SleepUntil = Callable[[float], Awaitable[None]]
 """Waits until a moment on the clock of trio."""
 
 CLOCK_MONOTONIC = 1
-FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 SHORT_SECONDS = 0.002  # longer waits leave the timer alone until they are that short
 EXPIRATIONS_BYTES = 8  # what is read from a timer that has ended
 _Spec = ctypes.c_long * 4
@@ -104,10 +104,9 @@ _Spec = ctypes.c_long * 4
 @contextmanager
 def open_timer() -> Iterator[SleepUntil]:
     """Exact waits of one task on the real clock, by a kernel timer: trio itself waits whole milliseconds."""
-    library = ctypes.CDLL(None)
-    create = getattr(library, "timerfd_create", None)
-    descriptor = -1 if create is None else create(CLOCK_MONOTONIC, FLAGS)
-    if descriptor < 0:
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    descriptor = _create_timer(library) if library is not None else -1
+    if library is None or descriptor < 0:
         yield trio.sleep_until
         return
     set_timer = library.timerfd_settime
@@ -128,3 +127,10 @@ def open_timer() -> Iterator[SleepUntil]:
         yield sleep_until
     finally:
         os.close(descriptor)
+
+
+def _create_timer(library: ctypes.CDLL) -> int:
+    """Its descriptor; -1 when there is none."""
+    if sys.platform == "linux" and hasattr(library, "timerfd_create"):
+        return int(library.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+    return -1

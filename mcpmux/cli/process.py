@@ -86,9 +86,6 @@ Ctrl-C interrupts it only where it waits. In the middle of a step it could not c
 
 # The limit of open files and sockets.
 
-if sys.platform != "win32":
-    import resource
-
 SPARE_FILES = 200  # the event loop, logs, child processes with three pipes each, connections that are refused
 FILES_PER_SERVER = 256  # connections to a server over HTTP at most
 
@@ -107,15 +104,22 @@ def allow_clients(config: Config) -> None:
         )
 
 
-def may_open(needed: int) -> int:
-    """Raise the limit of open files to `needed`. Returns the limit: lower if the system forbids it."""
-    if sys.platform == "win32":
+if sys.platform == "win32":
+
+    def may_open(needed: int) -> int:
+        """As elsewhere. There is no such limit."""
         return needed
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return needed
-    wanted = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
-    with suppress(OSError, ValueError):  # some systems have a lower limit than the hard one they tell
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft
+
+else:
+    import resource
+
+    def may_open(needed: int) -> int:
+        """Raise the limit of open files to `needed`. Returns the limit: lower if the system forbids it."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY or soft >= needed:
+            return needed
+        wanted = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
+        with suppress(OSError, ValueError):  # some systems have a lower limit than the hard one they tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+        return soft

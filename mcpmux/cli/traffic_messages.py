@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -268,12 +268,12 @@ async def _look(follower: Follower) -> AsyncGenerator[list[Record], None]:
 
 def is_abandoned() -> bool:
     """Whether stdout is a pipe that nobody reads any more."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
-    except (OSError, ValueError, AttributeError):  # no file, or a system without poll
-        return sys.stdout.closed
+    if sys.platform != "win32":
+        with suppress(OSError, ValueError, AttributeError):  # no file, or a system without poll
+            poll = select.poll()
+            poll.register(sys.stdout.fileno(), 0)
+            return any(event & select.POLLERR for _, event in poll.poll(0))
+    return sys.stdout.closed
 
 
 @click.command(epilog=filter_help())

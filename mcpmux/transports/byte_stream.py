@@ -121,7 +121,10 @@ class PlainStream:
         if not self._widened:
             self._widen()
         try:
-            return self.socket.sendmsg(parts[:PARTS_AT_ONCE])
+            if sys.platform == "win32":
+                return self.socket.send(next(filter(len, parts), b""))
+            else:
+                return self.socket.sendmsg(parts[:PARTS_AT_ONCE])
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -165,9 +168,12 @@ class PlainStream:
         """True when bytes, the end of the stream or an error wait to be received."""
         if self.early:
             return True
-        poller = select.poll()
-        poller.register(self.descriptor, select.POLLIN)
-        return bool(poller.poll(0))
+        if sys.platform == "win32":
+            return bool(select.select([self.descriptor], [], [], 0)[0])
+        else:
+            poller = select.poll()
+            poller.register(self.descriptor, select.POLLIN)
+            return bool(poller.poll(0))
 
     def close(self) -> None:
         """Give the socket back, now and without ceremony. May be called again."""

@@ -4,7 +4,8 @@ Promises: a connection arrives with what was received of it already, or is close
 processes at a time but the kernel's own reference, and closing one's own end ends nothing. Refuses to know
 who gets what, and why.
 
-Each connection is one datagram (SOCK_SEQPACKET): a `Note` with one file descriptor attached.
+Each connection is one datagram (SOCK_SEQPACKET): a `Note` with one file descriptor attached. Linux only; see
+`can_hand`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from mcpmux.transports.tls import ByteStream
 NOTE_BYTES = 64 * 1024  # what was received of a connection may be so long; see `serve_http`
 _DATAGRAM_BYTES = NOTE_BYTES + 4096
 _FD_BYTES = array.array("i").itemsize
-_RECEIVE = (_DATAGRAM_BYTES, socket.CMSG_SPACE(_FD_BYTES), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ Handed = tuple[Note, socket.socket]
 
 
 def can_hand() -> bool:
-    """Whether this system can do it: Linux can, macOS has no such sockets."""
+    """Whether this system can do it: Linux can, macOS and Windows have no such sockets."""
     return hasattr(socket, "SOCK_SEQPACKET") and hasattr(socket, "MSG_CMSG_CLOEXEC")
 
 
@@ -99,9 +99,10 @@ class ConnectionChannel:
 
     def receive_nowait(self) -> Handed | None:
         """As `receive`; None when nothing is there. Raises TransportClosed."""
+        size = (_DATAGRAM_BYTES, socket.CMSG_SPACE(_FD_BYTES), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         while True:
             try:
-                data, attached, _, _ = self._end.recvmsg(*_RECEIVE)
+                data, attached, _, _ = self._end.recvmsg(*size)
             except BlockingIOError:
                 return None
             except OSError as error:

@@ -1,6 +1,6 @@
-"""A program of its own: ends the process groups that mcpmux leaves behind when it is killed.
+"""A program of its own: ends the process groups that mcpmux leaves behind when it is killed. Not on Windows.
 
-Started by `process.OrphanGuard`, with the standard library alone. Its standard input says `+GROUP` and
+Started by `OrphanGuard`, with the standard library alone. Its standard input says `+GROUP` and
 `-GROUP`, one a line, for every group that was started and that has ended. The end of its input is the end of
 mcpmux, however that came: the groups that are left get time to end by themselves, SIGTERM, time, SIGKILL.
 """

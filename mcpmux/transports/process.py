@@ -5,21 +5,24 @@ top, as host applications start their servers; its standard error is always drai
 the child and everything in its process group is gone, within bounded time, cancelled or not.
 
 The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we are
-killed ourselves, the child sees the end of its input, and the reaper goes on down (see `OrphanGuard`).
+killed ourselves, the child sees the end of its input, and the reaper goes on down (see `orphan_guard`).
+Windows has no groups: there the child is ended with the processes below it, and nothing goes on behind us.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import PIPE
+from typing import Any
 
 import msgspec
-import structlog
 import trio
 from trio.abc import ReceiveStream, SendStream
 
@@ -27,104 +30,24 @@ from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
 from mcpmux.transports import orphan_reaper
 from mcpmux.transports.message_stream import LineStream, sending
+from mcpmux.transports.orphan_guard import OrphanGuard
 from mcpmux.transports.send_queue import BROKEN
 
-log = structlog.get_logger()
-
-FAREWELL_SECONDS = 1.0  # for a reaper that has nothing left to do
-AGAIN_SECONDS = 1.0  # between attempts to start it
 STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
 KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
 EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, whichever comes first
+
+_APART: dict[str, Any] = {}
+"""Options with which Ctrl-C in our terminal is not for the child."""
+if sys.platform == "win32":
+    _APART["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    _APART["start_new_session"] = True
 
 Stdio = trio.StapledStream[SendStream, ReceiveStream]
 
 OnStderrLine = Callable[[str], None]
 """Takes one line of the child's standard error, without its newline. Never waits."""
-
-
-class OrphanGuard:
-    """Ends the children of this process with it, even when it is killed with SIGKILL.
-
-    A small process of its own, the reaper, hears of every process group that is started and that has ended.
-    When mcpmux ends in any way, the reaper's input ends, and it ends the groups that are left: so servers
-    behind `npx` are reached too. It runs while there is a group to watch; one that was killed is replaced.
-
-    The kernel's parent-death signal would not do: it is sent when the *thread* that started the child ends,
-    which for trio is a worker thread; it does not reach grandchildren; and only Linux has it.
-    """
-
-    def __init__(self) -> None:
-        self._groups: set[int] = set()
-        self._starting = trio.Lock()
-        self._reaper: trio.Process | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The reaper's process id, while it runs."""
-        return self._reaper.pid if self._reaper is not None and self._reaper.returncode is None else None
-
-    async def watch(
-        self,
-        group: int,
-        scope: trio.CancelScope,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Have `group` ended with us, until `scope` is cancelled: the group has ended by then.
-
-        Started as soon as the reaper knows it. A reaper that cannot be started is logged.
-        """
-        self._groups.add(group)
-        try:
-            with scope:
-                reaper = await self._tell(group)
-                task_status.started()
-                while reaper is not None:
-                    await reaper.wait()
-                    await trio.sleep(AGAIN_SECONDS)
-                    reaper = await self._tell(group)
-        finally:
-            self._groups.discard(group)
-            self._say(b"-%d\n" % group)
-            if not self._groups and (reaper := self._reaper) is not None:
-                self._reaper = None
-                with trio.move_on_after(FAREWELL_SECONDS, shield=True):
-                    await _input_of(reaper).aclose()
-                    await reaper.wait()
-
-    async def _tell(self, group: int) -> trio.Process | None:
-        """The reaper, which knows `group`; None when there can be none."""
-        async with self._starting:
-            if self.pid is None:
-                try:
-                    self._reaper = await trio.lowlevel.open_process(
-                        [sys.executable, "-I", "-S", orphan_reaper.__file__],
-                        stdin=PIPE,
-                        stdout=DEVNULL,
-                        stderr=DEVNULL,
-                        start_new_session=True,
-                        cwd=os.sep,
-                    )
-                except OSError as error:
-                    log.warning("servers may outlive mcpmux if it is killed", reason=error.strerror)
-                    return None
-        self._say(b"+%d\n" % group)
-        return self._reaper
-
-    def _say(self, line: bytes) -> None:
-        """Write to the reaper; the pipe has room for thousands of lines."""
-        if self._reaper is None:
-            return
-        try:
-            os.write(_input_of(self._reaper).fileno(), line)
-        except OSError as error:
-            log.debug("the reaper does not listen", reason=error.strerror)
-
-
-def _input_of(process: trio.Process) -> trio.lowlevel.FdStream:
-    stream = process.stdin
-    assert isinstance(stream, trio.lowlevel.FdStream)  # it is a pipe
-    return stream
 
 
 class StopLadder(msgspec.Struct, frozen=True):
@@ -180,7 +103,9 @@ class ChildProcess(LineStream):
                 with trio.move_on_after(ladder.close_seconds):
                     await self.send_eof()
                     await self.wait()
-                if orphan_reaper.signal_group(self.pid, signal.SIGTERM):
+                if sys.platform == "win32":
+                    await self._end_tree()
+                elif orphan_reaper.signal_group(self.pid, signal.SIGTERM):
                     with trio.move_on_after(ladder.terminate_seconds):
                         await self.wait()
                         await output_ended.wait()  # the grandchildren have let go of it too
@@ -188,6 +113,13 @@ class ChildProcess(LineStream):
                 with trio.move_on_after(KILL_SECONDS):
                     await self.wait()
                 nursery.cancel_scope.cancel()
+
+    async def _end_tree(self) -> None:
+        """End it on Windows, with all that it has started; what outlived it cannot be found there."""
+        end = ["taskkill", "/T", "/F", "/PID", str(self.pid)]
+        if self.returncode is None:
+            with suppress(OSError), trio.move_on_after(KILL_SECONDS):
+                await trio.run_process(end, check=False, capture_stdout=True, capture_stderr=True)
 
 
 def _epitaph(returncode: int | None) -> str:
@@ -211,6 +143,11 @@ def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
     if isinstance(error, PermissionError):
         return "it is not executable; check its permissions"
     return str(error.strerror)
+
+
+def _program(command: str) -> str:
+    """What to start. Windows looks by itself for `.exe` only, and `npx` is `npx.cmd` there."""
+    return shutil.which(command) or command if sys.platform == "win32" else command
 
 
 async def _pass_on_lines(stream: ReceiveStream, on_line: OnStderrLine, scope: trio.CancelScope) -> None:
@@ -251,13 +188,13 @@ async def open_process(
     """
     try:
         process = await trio.lowlevel.open_process(
-            [command, *args],
+            [_program(command), *args],
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            start_new_session=True,
             env={**os.environ, **env},
             cwd=cwd,
+            **_APART,
         )
     except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
         raise ConnectFailed(f"cannot start {command!r}: {_advice(command, cwd, error)}") from error
@@ -270,7 +207,7 @@ async def open_process(
             child = ChildProcess(process, process.stdio, max_message_bytes)
             async with sending(child, child.queue):
                 try:
-                    if guard is not None:
+                    if guard is not None and sys.platform != "win32":
                         # Cancelled here, the shielded task could not be handed over and would never end.
                         with trio.CancelScope(shield=True):
                             await nursery.start(guard.watch, process.pid, watching, name="orphan guard")

@@ -3,8 +3,8 @@
 Promises: nothing but messages gets into the channel, because file descriptor 1 points at standard error
 while that is open, and whatever prints, prints there; both descriptors are afterwards as they were.
 
-Pipes and sockets are awaited. Regular files, terminals and devices are served by threads: some cannot be
-awaited, and a terminal must stay in blocking mode, which it shares with standard error and the shell.
+Pipes and sockets are awaited, but on Windows. All others are served by threads: some cannot be awaited, and a
+terminal must stay in blocking mode, which it shares with standard error and the shell.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _open_stream(fd: int) -> Stream:
     """A stream over a descriptor of its own for the file behind `fd`."""
     mode = os.fstat(fd).st_mode
     own = os.dup(fd)
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+    if sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return trio.lowlevel.FdStream(own)
     return ThreadedStream(own)
 
@@ -70,7 +70,7 @@ def _private_channel() -> Iterator[tuple[int, int]]:
     """Descriptors of the channel in and out, while 0 reads nothing and 1 is standard error."""
     sys.stdout.flush()
     source, target = os.dup(STDIN), os.dup(STDOUT)
-    blocking = [(fd, os.get_blocking(fd)) for fd in (source, target)]
+    blocking = [_is_blocking(fd) for fd in (source, target)]
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, STDIN)
     os.close(nothing)
@@ -79,10 +79,18 @@ def _private_channel() -> Iterator[tuple[int, int]]:
         yield source, target
     finally:
         sys.stdout.flush()  # what was printed meanwhile must not follow into the channel
-        for (fd, was_blocking), standard in zip(blocking, (STDIN, STDOUT), strict=True):
-            os.set_blocking(fd, was_blocking)
+        for fd, standard, was_blocking in zip((source, target), (STDIN, STDOUT), blocking, strict=True):
+            if sys.platform != "win32":
+                os.set_blocking(fd, was_blocking)
             os.dup2(fd, standard)
             os.close(fd)
+
+
+def _is_blocking(fd: int) -> bool:
+    is_blocking = True
+    if sys.platform != "win32":
+        is_blocking = os.get_blocking(fd)
+    return is_blocking
 
 
 @asynccontextmanager

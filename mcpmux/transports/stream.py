@@ -92,7 +92,7 @@ async def open_unix(path: str) -> Stream:
     """A stream to the Unix socket at `path`. Raises ConnectFailed."""
     try:
         return await trio.open_unix_socket(path)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte in the path; a system without them
         raise ConnectFailed(f"cannot connect to unix:{path}: {reason_of(error)}") from error
 
 
@@ -195,7 +195,7 @@ async def open_unix_listener(path: str, mode: int) -> AsyncIterator[trio.SocketL
 
 
 def _bind(path: str, mode: int) -> tuple[socket.socket, os.stat_result]:
-    bound = socket.socket(socket.AF_UNIX)
+    bound = _unix_socket()
     try:
         _clear(path)
         bound.setblocking(False)
@@ -213,6 +213,12 @@ def _bind(path: str, mode: int) -> tuple[socket.socket, os.stat_result]:
     return bound, identity
 
 
+def _unix_socket() -> socket.socket:
+    if not hasattr(socket, "AF_UNIX"):
+        raise TransportError("cannot listen on Unix sockets: this system has none; listen on TCP")
+    return socket.socket(socket.AF_UNIX)
+
+
 def _clear(path: str) -> None:
     """Remove a socket file that nobody listens on. Raises TransportError for anything else that is there."""
     try:
@@ -221,7 +227,7 @@ def _clear(path: str) -> None:
         return
     if not stat.S_ISSOCK(there.st_mode):
         raise TransportError(f"cannot listen on unix:{path}: a file that is no socket is there; remove it")
-    with socket.socket(socket.AF_UNIX) as probe:
+    with _unix_socket() as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)

@@ -12,7 +12,8 @@ from textwrap import dedent
 import pytest
 import trio
 
-from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
+from mcpmux.transports.orphan_guard import OrphanGuard
+from mcpmux.transports.process import StopLadder, open_process
 
 LADDER = StopLadder(close_seconds=0.05, terminate_seconds=0.05)
 LIMIT = 100_000
@@ -31,7 +32,7 @@ STUBBORN = """
 """
 OWNER = """
     import sys, trio
-    from mcpmux.transports.process import OrphanGuard
+    from mcpmux.transports.orphan_guard import OrphanGuard
     from mcpmux.transports.process import StopLadder, open_process
 
     async def main():
@@ -97,7 +98,7 @@ async def test_the_reaper_runs_as_long_as_there_is_a_child_and_is_shared(stubbor
 
 
 async def test_a_reaper_that_is_killed_is_replaced_and_knows_the_children(stubborn, monkeypatch):
-    monkeypatch.setattr("mcpmux.transports.process.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("mcpmux.transports.orphan_guard.AGAIN_SECONDS", 0.01)
     guard = OrphanGuard()
     options = {"stop": LADDER, "on_stderr_line": print, "max_message_bytes": LIMIT, "guard": guard}
     with trio.fail_after(20):

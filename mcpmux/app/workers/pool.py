@@ -39,7 +39,7 @@ from mcpmux.errors import ConfigError, McpmuxError, TransportClosed, TransportEr
 from mcpmux.mux.breaker import Comeback
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.handing import ConnectionChannel, Note, connection_channel_pair
-from mcpmux.transports.process import OrphanGuard
+from mcpmux.transports.orphan_guard import OrphanGuard
 
 log = structlog.get_logger()
 

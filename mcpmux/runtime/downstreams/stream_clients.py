@@ -7,6 +7,8 @@ could make its browser send an HTTP request there, with a message of its own in 
 
 from __future__ import annotations
 
+import socket
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -114,14 +116,21 @@ class StreamClients:
             if entered is None:
                 await messages.send(encode_error(None, RpcError(INVALID_REQUEST, NO_VIEW)))
                 return
-            is_unix = isinstance(stream, trio.SocketStream) and stream.socket.family == trio.socket.AF_UNIX
-            await self._serve_messages(JsonStream(messages), "unix" if is_unix else "tcp", entered)
+            await self._serve_messages(JsonStream(messages), "unix" if _is_unix(stream) else "tcp", entered)
 
     async def _serve_messages(
         self, messages: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS
     ) -> None:
         client = transport, principal, self.gate, self.stopping, linger
         await serve_messages(messages, self.service, self.limits, *client, is_counted=True)
+
+
+def _is_unix(stream: Stream) -> bool:
+    return (
+        sys.platform != "win32"
+        and isinstance(stream, trio.SocketStream)
+        and stream.socket.family == socket.AF_UNIX
+    )
 
 
 async def _holder_of(stream: Stream) -> str:

@@ -40,7 +40,8 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
-from mcpmux.transports.process import OrphanGuard, StopLadder, open_process
+from mcpmux.transports.orphan_guard import OrphanGuard
+from mcpmux.transports.process import StopLadder, open_process
 from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
 

@@ -13,11 +13,11 @@ always be cut off: only a hash that was kept elsewhere (an anchor), and must sti
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.capture.files import BadLine
 from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.file_lock import BINARY, lock_file
 
 VERSION = 1
 
@@ -261,9 +262,9 @@ class AuditFiles:
 
     def _take_lock(self) -> None:
         path = self._directory / LOCK_NAME
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._lock)
         except BlockingIOError:
             owner = os.read(self._lock, 20).decode(errors="replace").strip() or "unknown"
             raise AuditUnusable(
@@ -271,7 +272,7 @@ class AuditFiles:
                 "stop that one, or give each its own `directory`"
             ) from None
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, b"%d\n" % os.getpid(), 0)
+        os.write(self._lock, b"%d\n" % os.getpid())
 
     def _find_head(self, files: Sequence[Path]) -> bytes:
         """Take the last record as head. Returns what stands behind the last whole line."""
@@ -292,15 +293,15 @@ class AuditFiles:
 
     def _open_file(self, number: int, flag: int = 0) -> None:
         path = self._directory / f"audit-{number:06}.jsonl"
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | flag, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY | flag, 0o600)
         before, self._file = self._file, file
         self._number, self._size, self._spoilt = number, os.fstat(file).st_size, False
         if before >= 0:
             os.close(before)
 
     def _write_opening(self, torn: bytes = b"") -> None:
-        if not self._size:  # so that the new file's name outlives a power cut
-            folder = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+        if not self._size and sys.platform != "win32":  # so that the new file's name outlives a power cut
+            folder = os.open(self._directory, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:

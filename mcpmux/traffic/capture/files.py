@@ -11,11 +11,11 @@ be read is reported and the rest is read.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import os
 import re
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +28,7 @@ from mcpmux import __version__
 from mcpmux.config.traffic import Capture
 from mcpmux.traffic.record import VERSION, BadRecord, Record, Run, decode_record, encode_record
 from mcpmux.transports.byte_stream import reason_of
+from mcpmux.transports.file_lock import BINARY, lock_file
 
 SUFFIX = ".jsonl"
 COMPRESSED = ".jsonl.gz"
@@ -171,7 +172,9 @@ def _unlocked(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         with contextlib.ExitStack() as stack, contextlib.suppress(BlockingIOError):
             with contextlib.suppress(FileNotFoundError):
-                fcntl.flock(stack.enter_context(path.open("rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(stack.enter_context(path.open("rb")).fileno())
+            if sys.platform == "win32":
+                stack.close()  # an open file cannot be removed there
             yield path
 
 
@@ -182,7 +185,7 @@ def _unlocked(paths: Iterable[Path]) -> Iterator[Path]:
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | BINARY
 
 
 class CaptureWriter:
@@ -217,7 +220,7 @@ class CaptureWriter:
         time = self._run.time_of(now)
         start = Record(v=VERSION, run=self._run.name, time=time, at=at, kind="start", version=__version__)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._fd)
             self._append(encode_record(start))
         except OSError:
             self.close()
