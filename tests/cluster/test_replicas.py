@@ -15,8 +15,8 @@ import trio
 import trio.testing
 
 from mcpmux.cluster.sessions import EPOCHS_SKIPPED
-from mcpmux.config import Caching
-from mcpmux.config.auth import Auth, StaticToken
+from mcpmux.config import Caching, Http
+from mcpmux.config.auth import AccessRule, Auth, StaticToken
 from mcpmux.config.model import RateLimit
 from mcpmux.mux.replay import EPOCH
 from mcpmux.runtime import notification_hub
@@ -28,13 +28,15 @@ from tests.cluster.test_nodes import (
     LOST,
     Remembered,
     Working,
+    ask,
     listed,
     listen,
     modern_list,
     number,
     subscribable,
 )
-from tests.runtime.scripted import MODERN
+from tests.runtime.scripted import MODERN, Json
+from tests.runtime.task_server import TaskServer
 from tests.runtime.test_http_endpoint import request
 
 
@@ -73,7 +75,36 @@ async def test_the_end_of_a_lease_is_waited_for_however_often_the_store_is_asked
 
 
 TOKEN = "token-of-a-client"
-AUTH = Auth(tokens={"client": StaticToken(sha256=hashlib.sha256(TOKEN.encode()).hexdigest())})
+AUTH = Auth(
+    tokens={
+        name: StaticToken(sha256=hashlib.sha256(token.encode()).hexdigest())
+        for name, token in (("client", TOKEN), ("other", "token-of-another"))
+    }
+)
+
+
+def shown(token: str) -> Json:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_a_task_is_its_principals_and_its_tools_at_any_replica():
+    server = TaskServer(MODERN)
+    settings = {
+        "target": Http("http://unused.invalid"),
+        "auth": AUTH,
+        "access": (AccessRule(effect="allow", targets=("must",)),),  # nothing else, nor an unknown tool
+    }
+    async with open_replicas() as replicas:
+        for name in "ab":
+            await replicas.start(name, TaskServer(MODERN), **settings)
+            replicas[name].server.tasks = server.tasks
+        made = await ask(replicas["a"], "tools/call", {"name": "docs__must"}, shown(TOKEN))
+        about = {"taskId": made["result"]["taskId"]}
+        for replica in (replicas["b"], replicas["a"]):
+            answer = await ask(replica, "tasks/get", about, shown(TOKEN))
+            assert answer["result"]["status"] == "working"
+            refused = await ask(replica, "tasks/get", about, shown("token-of-another"))
+            assert refused["error"]["message"] == "Task not found"
 
 
 async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_answer_it():
@@ -82,9 +113,8 @@ async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_an
             await replicas.start(name, subscribable(), auth=AUTH)
         await replicas.know_each_other()
         first, other = replicas["a"], replicas["b"]
-        shown = {"Authorization": f"Bearer {TOKEN}"}
         view = {"path": "/mcp/some"}
-        session = {**shown, **await first.client.initialize(headers=shown, **view)}
+        session = {**shown(TOKEN), **await first.client.initialize(headers=shown(TOKEN), **view)}
         first.line.is_cut = True
         while not sessions_at(other):
             await other.client.send(request("ping"), session, **view)
