@@ -19,9 +19,10 @@ from typing import Final
 
 import trio
 
+from mcpmux.cluster.letter import ListenWanted
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.owner import owner_of
-from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, ListenWanted, ReplicaClient
+from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, ReplicaClient
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event

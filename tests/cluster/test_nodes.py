@@ -31,6 +31,7 @@ from tests.runtime.test_http_endpoint import HttpClient, request
 
 LEGACY = "2025-11-25"
 INFO = {"name": "test", "version": "1"}
+ABLE: Json = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
 LOST = "The replica that worked on this request has gone; it may have been carried out"
 
 
@@ -430,8 +431,7 @@ async def test_a_task_of_a_modern_client_outlives_the_process_that_had_it_made_w
 
 async def ask(member: Any, method: str, params: Json, fields: Json | None = None) -> Any:
     """What a modern client hears that understands tasks and questions. `fields`: more header fields."""
-    able = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
-    meta = {VERSION: MODERN, CLIENT_INFO: INFO, CAPABILITIES: able}
+    meta = {VERSION: MODERN, CLIENT_INFO: INFO, CAPABILITIES: ABLE, **params.get("_meta", {})}
     headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, **(fields or {})}
     headers["Mcp-Name"] = params.get("name") or params["taskId"]
     return (await member.client.send(request(method, {**params, "_meta": meta}), headers)).last

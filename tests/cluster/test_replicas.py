@@ -23,6 +23,7 @@ from mcpmux.runtime import notification_hub
 from tests.cluster.nodes import LEASE, sessions_at
 from tests.cluster.replicas import open_replicas
 from tests.cluster.test_nodes import (
+    ABLE,
     INFO,
     LEGACY,
     LOST,
@@ -35,8 +36,9 @@ from tests.cluster.test_nodes import (
     number,
     subscribable,
 )
-from tests.runtime.scripted import MODERN, Json
+from tests.runtime.scripted import MODERN, Json, RpcFailure
 from tests.runtime.task_server import TaskServer
+from tests.runtime.test_asking import ASKED, client_of
 from tests.runtime.test_http_endpoint import request
 
 
@@ -130,6 +132,74 @@ async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_an
             await trio.testing.wait_all_tasks_blocked(0.01)
             first.line.is_cut = False
             await first.node.members.renew()
+
+
+class Asking(TaskServer):
+    """Its tool `may` asks its client something, tells its progress, and goes on until `done`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered, self.done = trio.Event(), trio.Event()
+
+    def take_answer(self, message: Json) -> None:
+        self.answered.set()
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method != "tools/call" or params["name"] != "may":
+            return await super().handle(method, params, message)
+        await self.send({"id": "q", "method": "elicitation/create", "params": ASKED["elicitation/create"][0]})
+        await self.answered.wait()
+        said = {"progressToken": params["_meta"]["progressToken"], "progress": 1}
+        await self.send({"method": "notifications/progress", "params": said})
+        await self.done.wait()
+        return {"content": []}
+
+
+ASKING = {"name": "docs__may", "_meta": {"progressToken": 1}}
+
+
+def go_on_with(asked: Json) -> Json:
+    """The parameters of the call to `may` that goes on with one that was asked something."""
+    answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
+    return {"name": "docs__may", "inputResponses": answers, "requestState": asked["requestState"]}
+
+
+async def test_what_is_in_another_replica_is_reached_on_any_transport():
+    server = Asking()
+    async with open_replicas(a=server, b=Asking()) as replicas:
+        made = await ask(replicas["a"], "tools/call", {"name": "docs__must"})
+        about = {"taskId": made["result"]["taskId"]}
+        again = go_on_with((await ask(replicas["a"], "tools/call", ASKING))["result"])
+        client = await client_of(replicas["b"].world, MODERN, ABLE)
+        before = replicas.asked()
+        assert (await client.request("tasks/get", about))["status"] == "working"
+        call = await client.start("tools/call", again, progressToken=5)
+        progress = await client.receive()
+        assert (progress["method"], progress["params"]["progressToken"]) == ("notifications/progress", 5)
+        server.done.set()
+        assert (await client.receive())["id"] == call
+        with pytest.raises(RpcFailure, match="Invalid requestState"):
+            await client.request("tools/call", again)
+        assert (await client.request("tasks/cancel", about))["resultType"] == "complete"
+        assert server.tasks["t1"]["status"] == "cancelled"
+        assert replicas.asked() == before
+        assert replicas["b"].node.describe().handed_over == replicas["a"].node.describe().handed_in == 4
+        await replicas["a"].kill()
+        with pytest.raises(RpcFailure, match="Task not found: the replica that had it has gone"):
+            await client.request("tasks/get", about)
+        with pytest.raises(RpcFailure, match=LOST):
+            await client.request("tools/call", again)
+
+
+async def test_a_call_that_is_lost_with_another_replica_is_said_to_be_on_any_transport():
+    async with open_replicas(a=Asking(), b=Asking()) as replicas:
+        asked = (await ask(replicas["a"], "tools/call", ASKING))["result"]
+        client = await client_of(replicas["b"].world, MODERN, ABLE)
+        await client.start("tools/call", go_on_with(asked), progressToken=5)
+        assert (await client.receive())["method"] == "notifications/progress"
+        await replicas["a"].kill()
+        lost = (await client.receive())["error"]
+        assert (lost["code"], lost["message"]) == (-31001, LOST)
 
 
 async def ask_all_the_time(replica: Any) -> None:

@@ -69,6 +69,9 @@ Ask = Callable[[str, Fields], Awaitable[Fields]]
 OnAgreed = Callable[[], Awaitable[None]]
 """Called when a session has agreed to something more, before its client hears of it."""
 
+Elsewhere = Callable[[str, Call, Notify], Awaitable[Fields | None]]
+"""Has the process with that id answer a call; None when it is this one, or not there. Raises RpcError."""
+
 ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
 
 _ABOUT_THE_SESSION: Final = frozenset({m.INITIALIZED, m.CANCELLED, m.PROGRESS})
@@ -97,6 +100,7 @@ class Service(Protocol):
 
     tap: Tap | None
     session_counter: SessionCounter
+    elsewhere: Elsewhere | None
 
     def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]: ...
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]: ...
@@ -106,7 +110,10 @@ class Service(Protocol):
 
 
 class MuxService:
-    """What mcpmux offers to clients: modern calls, and legacy sessions."""
+    """What mcpmux offers to clients: modern calls, and legacy sessions.
+
+    `elsewhere`: for calls about what is in another process; None when there is none that can be asked.
+    """
 
     def __init__(
         self, router: Router, hub: NotificationHub, tap: Tap | None, session_counter: SessionCounter
@@ -114,6 +121,7 @@ class MuxService:
         """`tap` watches what clients do. `session_counter`: whoever opens a session has it counted first."""
         self.tap = tap
         self.session_counter = session_counter
+        self.elsewhere: Elsewhere | None = None
         self.router = router
         self.hub = hub
 
