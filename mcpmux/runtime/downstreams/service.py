@@ -9,6 +9,7 @@ Source: "Lifecycle" of 2024-11-05 to 2025-11-25; `basic/utilities/ping`; `server
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
@@ -62,6 +63,7 @@ from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
 from mcpmux.runtime.tap import ORIGIN, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 
 Ask = Callable[[str, Fields], Awaitable[Fields]]
 """Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
@@ -454,8 +456,17 @@ async def serve_listen(
         outlet = notify.outlet(tag) if isinstance(notify, HttpNotify) else None
         hub.greet(outbox)
         del wish, honoured, agreed  # which this would keep for as long as the client listens
-        while (event := await outbox.take(outlet)) is not None:
-            await notify(Event(event.method, {**event.params, META: tag}))
+        seconds = KEEP_ALIVE_SECONDS if outlet is not None else math.inf
+        while True:
+            event: Event | None = None
+            with trio.move_on_after(seconds) as patience:
+                event = await outbox.take(outlet)
+            if event is not None:
+                await notify(Event(event.method, {**event.params, META: tag}))
+            elif outlet is not None and patience.cancelled_caught:
+                await outlet.reply.write(KEEP_ALIVE)
+            else:
+                break
     finally:
         hub.leave(outbox)
     return {"resultType": raw("complete"), META: tag}
