@@ -43,6 +43,8 @@ class HandedCalls:
     def __init__(self, members: Membership, client: ReplicaClient) -> None:
         self._members, self._client = members, client
         self._service: MuxService
+        self._answering = 0
+        self._change = trio.lowlevel.ParkingLot()
 
     def attach(self, service: MuxService) -> None:
         """This answers calls of other replicas, and asks us about those of its own clients."""
@@ -82,9 +84,17 @@ class HandedCalls:
         """Answer a call of another replica's client."""
         await in_task()
         self._members.heed()
-        call = handed.call()
+        self._answering += 1
+        try:
+            await respond(Request(ID, handed.method), reply, self._work(handed.call(), reply))
+        finally:
+            self._answering -= 1
+            self._change.unpark_all()
 
-        async def work() -> Fields:
-            return await self._service.answer(ID, call, HttpNotify(reply, True))
+    async def _work(self, call: Call, reply: HttpReply) -> Fields:
+        return await self._service.answer(ID, call, HttpNotify(reply, True))
 
-        await respond(Request(ID, call.method), reply, work())
+    async def drained(self) -> None:
+        """Wait until nothing is answered here for other replicas. To one that has left nothing more comes."""
+        while self._answering:
+            await self._change.park()

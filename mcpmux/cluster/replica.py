@@ -57,8 +57,8 @@ class Replica(Node):
         super().__init__(store, seal, members, self._client, config.limits.session_idle)
         self.herald = Herald(members, self._client)
         self.listens = Listens(members, self._client)
-        self._calls = HandedCalls(members, self._client)
-        answers = self._deliver, self._calls.answer, self._hear, self.describe, self.listens.answer
+        self.calls = HandedCalls(members, self._client)
+        answers = self._deliver, self.calls.answer, self._hear, self.describe, self.listens.answer
         self.port = ReplicaPort(seal, members, *answers)
         self._name, self._url, self._since = name, url, time.time()
         self._hub: NotificationHub
@@ -67,7 +67,7 @@ class Replica(Node):
     def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
         super().attach(service, hub, rates)
         self._hub = hub
-        self._calls.attach(service)
+        self.calls.attach(service)
         service.router.settle = hub.settle = self.herald.settle
         hub.on_list_change = self.herald.list_changed
 

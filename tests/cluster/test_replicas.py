@@ -176,8 +176,12 @@ async def test_what_is_in_another_replica_is_reached_on_any_transport():
         call = await client.start("tools/call", again, progressToken=5)
         progress = await client.receive()
         assert (progress["method"], progress["params"]["progressToken"]) == ("notifications/progress", 5)
+        with trio.move_on_after(0) as waiting:
+            await replicas["a"].node.calls.drained()
+        assert waiting.cancelled_caught
         server.done.set()
         assert (await client.receive())["id"] == call
+        await replicas["a"].node.calls.drained()
         with pytest.raises(RpcFailure, match="Invalid requestState"):
             await client.request("tools/call", again)
         assert (await client.request("tasks/cancel", about))["resultType"] == "complete"
