@@ -1,8 +1,10 @@
-"""Rows: a replica of a cluster beside an mcpmux that is alone, and two replicas beside one.
+"""Rows: a replica of a cluster beside an mcpmux that is alone; two replicas beside one, and beside two alone.
 
 As in `workers.py`, what is compared is what a core gets done, by the CPU time of each process of mcpmux: load
-generator, upstreams and the Redis need cores, too. A replica remembers nothing in its first lease, so the
-load begins after that; reads here are answered by upstreams anyway.
+generator, upstreams and the Redis need cores, too. Where there are two cores for all, two mcpmux do less than
+twice the work of one, whatever they are; those that know nothing of each other show what the cluster costs. A
+replica remembers nothing in its first lease, so the load begins after that; reads here are answered by
+upstreams anyway.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +39,18 @@ READS = {
     "legacy": (READ._replace(era=LEGACY), at_least(0.9)),
 }
 TWO = at_least(1.7)
+TWO_ALONE = at_least(0.95)
+
+
+class Muxes(NamedTuple):
+    """So many mcpmux, each on a core of its own as far as there are any."""
+
+    count: int
+    is_cluster: bool = False
+
+
+ALONE = Muxes(1)
+REPLICA, REPLICAS = Muxes(1, True), Muxes(2, True)
 
 
 def beside_one_alone(bench: Bench) -> list[Row]:
@@ -43,28 +58,31 @@ def beside_one_alone(bench: Bench) -> list[Row]:
     rows = []
     for era, (load, goal) in READS.items():
         measure = f"read 1 KB, 64 connections, {era}: a replica of a cluster (through), mcpmux alone (direct)"
-        rows.append(_compare(bench, measure, goal, (load, 0), (load, 1)))
+        rows.append(_compare(bench, measure, goal, load, ALONE, REPLICA))
     return rows
 
 
-def two_beside_one(bench: Bench) -> list[Row]:
-    """Small resources at two replicas on two cores, beside one."""
-    measure = "read 1 KB, 64 connections, modern: two replicas, two cores (through), one replica (direct)"
-    return [_compare(bench, measure, TWO, (READ, 1), (READ, 2))]
+def two_replicas(bench: Bench) -> list[Row]:
+    """Small resources at two replicas on two cores, beside one, and beside two without a cluster."""
+    load = "read 1 KB, 64 connections, modern"
+    beside_one = f"{load}: two replicas, two cores (through), one replica (direct)"
+    beside_two = f"{load}: two replicas (through), two mcpmux alone (direct)"
+    return [
+        _compare(bench, beside_one, TWO, READ, REPLICA, REPLICAS),
+        _compare(bench, beside_two, TWO_ALONE, READ, Muxes(2), REPLICAS),
+    ]
 
 
-def _compare(
-    bench: Bench, measure: str, goal: Goal, direct: tuple[Load, int], through: tuple[Load, int]
-) -> Row:
+def _compare(bench: Bench, measure: str, goal: Goal, load: Load, direct: Muxes, through: Muxes) -> Row:
     bench.note(measure)
     before, after = [], []
     for _ in range(bench.effort.runs):
-        before.append(_run(bench, *direct))
-        after.append(_run(bench, *through))
+        before.append(_run(bench, load, direct))
+        after.append(_run(bench, load, through))
     ratios = shares(before, after)
     row = Row(
         measure,
-        f"{median(before):,.0f} /s of a core",
+        f"{median(before):,.0f} /s of its cores",
         f"{median(after):,.0f} /s of its cores",
         spread(ratios, "", 2),
         "",
@@ -74,22 +92,22 @@ def _compare(
     return row.judged(goal, ratios)
 
 
-def _run(bench: Bench, load: Load, replicas: int) -> float:
-    """Exchanges a second when the cores of so many replicas are full; 0: of mcpmux without a cluster."""
+def _run(bench: Bench, load: Load, wanted: Muxes) -> float:
+    """Exchanges a second when the cores of all mcpmux are full."""
     cores = sorted({bench.mux_core, bench.load_core})
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
         arguments = ["benchmarks.upstream", *["--port=0"] * UPSTREAMS, "--era", load.era]
         upstream = stack.enter_context(Spread(arguments, cores))
         config = http_config(upstream.lines(UPSTREAMS))
-        if replicas:
+        if wanted.is_cluster:
             config = CLUSTER.format(port=stack.enter_context(open_store(folder))) + config
         muxes = [
             stack.enter_context(Spread(mux_command(), [cores[number % len(cores)]], config))
-            for number in range(max(1, replicas))
+            for number in range(wanted.count)
         ]
         urls = [url for mux in muxes for url in mux.lines(1)]
-        if replicas:
+        if wanted.is_cluster:
             time.sleep(LEASE_SECONDS + 1)
         before = [cpu_seconds_of(mux.pid) for mux in muxes]
         tally = _load(bench, load, urls, cores)

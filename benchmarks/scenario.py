@@ -73,7 +73,7 @@ SCENARIOS = {
     "fanout": Scenario(fanout.rows, quick=False),
     "workers": Scenario(workers.two_workers, quick=False),
     "cluster": Scenario(replicas.beside_one_alone, quick=False),
-    "replicas": Scenario(replicas.two_beside_one, quick=False),
+    "replicas": Scenario(replicas.two_replicas, quick=False),
 }
 
 

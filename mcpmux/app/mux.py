@@ -24,7 +24,7 @@ from mcpmux.mux.cache import Generations
 from mcpmux.mux.override import overrides_of
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Marks, Namespace
-from mcpmux.mux.seal import CursorSeal, StateSeal
+from mcpmux.mux.seal import CursorSeal
 from mcpmux.mux.view import selection_of, selections_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
@@ -115,7 +115,7 @@ class Mux:
             self.hub,
             self.tasks,
             self._access,
-            StateSeal(_key_of(config)),
+            _key_of(config),
             self.rates,
             self.marks,
         )

@@ -97,6 +97,7 @@ async def serve(
             await stopping.wait()
             if replica is not None:
                 await replica.leave()
+                clients.start_soon(replica.calls.drained, name="calls of other replicas")
             mux.hub.close()
             clients.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
         signals.cancel_scope.cancel()

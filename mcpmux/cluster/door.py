@@ -1,4 +1,4 @@
-"""In front of an HTTP endpoint: what another replica has is answered by that one.
+"""In front of an HTTP endpoint: what another replica has is answered by that one (see also `calls`).
 
 Who has it is told by the id in front of what a request names. A session may have moved since: the store knows
 where. Nothing is asked of the store for what is here, nor for what is where its id says.
@@ -17,13 +17,9 @@ from typing import Final, Protocol
 import trio
 
 from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.letter import HandedRequest
 from mcpmux.cluster.membership import RENEWALS, Membership
-from mcpmux.cluster.port import (
-    MISDIRECTED,
-    NOT_HERE,
-    HandedRequest,
-    Outcome,
-)
+from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, Outcome
 from mcpmux.cluster.sessions import StoredSessions, store_away
 from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.errors import RpcError

@@ -16,8 +16,9 @@ import structlog
 import trio
 
 from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.letter import News
 from mcpmux.cluster.membership import Membership
-from mcpmux.cluster.port import News, ReplicaClient
+from mcpmux.cluster.port import ReplicaClient
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.mux.cache import SLOTS, Generations
 from mcpmux.transports.inline import AT_ONCE, in_task

@@ -19,9 +19,10 @@ from typing import Final
 
 import trio
 
+from mcpmux.cluster.letter import ListenWanted
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.owner import owner_of
-from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, ListenWanted, ReplicaClient
+from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, ReplicaClient
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
@@ -33,12 +34,11 @@ from mcpmux.runtime.upstreams.shared_listening import Wish
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.sse import STREAM_HEADERS, encode_event
+from mcpmux.transports.sse import KEEP_ALIVE, STREAM_HEADERS, encode_event
 
 SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
 LINGER_LEASES: Final = 4  # until the others know of another owner, listen there, and let the one before end
 SETTLE_LEASES: Final = 2  # until all replicas have forgotten, when one of them does not answer
-COMMENT: Final = b":\n\n"
 
 
 class Listens:
@@ -109,7 +109,7 @@ class Listens:
         self._told[key] += 1
         self._streams[wanted.stream] = outbox
         try:
-            await reply.open(200, STREAM_HEADERS, COMMENT)
+            await reply.open(200, STREAM_HEADERS, KEEP_ALIVE)
             honoured = await self._subscribe(outbox, upstream, wanted.uris)
             self._hub.rely_on(outbox, self._streams.get(wanted.replaces))
             await reply.write(_encode(_acknowledgement(honoured)))
@@ -146,7 +146,7 @@ class Listens:
                 owned_at = now if self._owns(upstream.key) else owned_at
                 if not self._may_go_on(upstream, honoured) or now - owned_at > LINGER_LEASES * lease:
                     return
-            said = COMMENT
+            said = KEEP_ALIVE
             with trio.move_on_at(due):
                 event = await outbox.take()
                 if event is None:

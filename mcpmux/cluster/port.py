@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import msgspec
@@ -23,12 +23,22 @@ import structlog
 import trio
 
 from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.letter import Content, HandedCall, HandedRequest, Letter, ListenWanted, News, StateWanted
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.state import ReplicaState
 from mcpmux.config import ClientTls, Limits
 from mcpmux.errors import ConnectFailed, RemoteProtocolError, TransportClosed, TransportError
-from mcpmux.protocol.call import Event
-from mcpmux.protocol.envelope import BadMessage, Notification, decode_fields, decode_message
+from mcpmux.protocol.call import Call, Event, Notify
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    ErrorReply,
+    Message,
+    Notification,
+    Reply,
+    decode_fields,
+    decode_message,
+)
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse, was_unsent
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
@@ -54,74 +64,17 @@ OWN_FIELDS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", 
 
 STREAMS: Final = 100_000  # requests that are with one other replica at a time: connections are the bound
 
-
-class HandedRequest(msgspec.Struct, array_like=True, tag="request", frozen=True):
-    """A client's request. `listener`: the number of that where it came in; the rest as in HttpRequest."""
-
-    listener: int
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
-    body: bytes
-    peer: str
-    holder: str
-
-    @classmethod
-    def of(cls, listener: int, request: HttpRequest) -> HandedRequest:
-        target = request.method, request.path, request.query
-        return cls(listener, *target, request.headers, request.body, request.peer, request.holder)
-
-    def request(self) -> HttpRequest:
-        target = self.method, self.path, self.query
-        return HttpRequest(*target, self.headers, self.body, self.peer, False, True, self.holder)
-
-
-class News(msgspec.Struct, array_like=True, tag="news", frozen=True):
-    """What has changed. `slots`: of generations, see `mux/cache`; `lists`: (upstream, notification) pairs."""
-
-    slots: list[int]
-    lists: list[tuple[str, str]]
-
-
-class StateWanted(msgspec.Struct, array_like=True, tag="state", frozen=True):
-    """How are you?"""
-
-
-class ListenWanted(msgspec.Struct, array_like=True, tag="listen", frozen=True):
-    """Tell me of changes of an upstream's `uris`, as the upstream has them.
-
-    `stream`: what this listen is called; `replaces`: another one, which is to end when this is acknowledged.
-    """
-
-    upstream: str
-    uris: list[str]
-    stream: str
-    replaces: str = ""
-
-
-Content: TypeAlias = HandedRequest | News | StateWanted | ListenWanted
-
-
-class Letter(msgspec.Struct, array_like=True, frozen=True):
-    """`to`: the id of a replica; `at`: seconds since 1970; `nonce`: used once."""
-
-    to: str
-    at: float
-    nonce: str
-    content: Content
-
-
 _decode_letter = msgspec.msgpack.Decoder(Letter).decode
 
 Deliver = Callable[[HandedRequest, HttpReply], Awaitable[None]]
+Answer = Callable[[HandedCall, HttpReply], Awaitable[None]]
 Tell = Callable[[ListenWanted, HttpReply], Awaitable[None]]
 
 
 class ReplicaPort:
-    """Reads letters. `deliver` answers requests; `hear` takes news, which are heeded when it returns.
+    """Reads letters. `deliver` answers requests, `answer` calls; `hear` takes news, heeded when it returns.
 
-    `describe` tells how we are; `tell` answers listens. `handed_in`: requests of others so far.
+    `describe` tells how we are; `tell` answers listens. `handed_in`: requests and calls of others so far.
     """
 
     def __init__(
@@ -129,12 +82,14 @@ class ReplicaPort:
         seal: ClusterSeal,
         members: Membership,
         deliver: Deliver,
+        answer: Answer,
         hear: Callable[[News], None],
         describe: Callable[[], ReplicaState],
         tell: Tell,
     ) -> None:
         self._seal, self._members = seal, members
-        self._deliver, self._hear, self._describe, self._tell = deliver, hear, describe, tell
+        self._deliver, self._answer = deliver, answer
+        self._hear, self._describe, self._tell = hear, describe, tell
         self.handed_in = 0
         self._read: OrderedDict[str, float] = OrderedDict()
 
@@ -152,6 +107,9 @@ class ReplicaPort:
             await reply.send(200, (("Content-Type", "application/json"),), state)
         elif isinstance(letter.content, ListenWanted):
             await self._tell(letter.content, reply)
+        elif isinstance(letter.content, HandedCall):
+            self.handed_in += 1
+            await self._answer(letter.content, reply)
         else:
             self.handed_in += 1
             await self._deliver(letter.content, reply)
@@ -193,7 +151,7 @@ class Outcome(Enum):
 
 
 class ReplicaClient:
-    """Writes letters. `close` it in the end. `handed_over`: requests that others have answered so far."""
+    """Writes letters. `close` it in the end. `handed_over`: what others have answered for us so far."""
 
     def __init__(
         self, seal: ClusterSeal, certificates: TlsContexts, peers: ClientTls, limits: Limits
@@ -288,6 +246,29 @@ class ReplicaClient:
             response.release()
         return Outcome.ANSWERED
 
+    async def exchange(self, to: Neighbour, call: Call, notify: Notify) -> Fields:
+        """Have another replica answer a call.
+
+        Raises RpcError, which is its answer, and TransportError or RemoteProtocolError when there is none.
+        """
+        response = await self._post(to, HandedCall.of(call))
+        try:
+            if REFUSED in response.headers:
+                raise ConnectFailed((await response.read()).decode())
+            self.handed_over += 1
+            if response.headers.get("content-type", "").partition(";")[0] != EVENT_STREAM:
+                return _result_in(await response.read())
+            decoder = SseDecoder(self._limits.body_bytes)
+            while part := await response.receive_some():
+                for event in decoder.feed(part):
+                    said = _message_in(event.data)
+                    if not isinstance(said, Notification):
+                        return _result_in(event.data)
+                    await notify(Event(said.method, decode_fields(said.params)))
+            raise TransportClosed("its answer is not complete")
+        finally:
+            response.release()
+
     async def _post(self, to: Neighbour, content: Content) -> HttpResponse:
         letter = Letter(to.replica, time.time(), secrets.token_hex(8), content)
         body = msgspec.msgpack.encode(letter)
@@ -309,14 +290,29 @@ class ReplicaClient:
         return self._pools[url]
 
 
-def _event_in(data: bytes) -> Event:
+def _message_in(data: bytes) -> Message:
     """Raises RemoteProtocolError."""
     try:
-        message = decode_message(data)
-        if isinstance(message, Notification):
-            return Event(message.method, decode_fields(message.params))
-    except (BadMessage, ValueError):
-        pass
+        return decode_message(data)
+    except BadMessage:
+        raise RemoteProtocolError("it does not answer as a replica does") from None
+
+
+def _result_in(data: bytes) -> Fields:
+    """Raises RpcError, RemoteProtocolError."""
+    said = _message_in(data)
+    if isinstance(said, ErrorReply):
+        raise said.as_error()
+    if isinstance(said, Reply):
+        return decode_fields(said.result)
+    raise RemoteProtocolError("it does not answer as a replica does")
+
+
+def _event_in(data: bytes) -> Event:
+    """Raises RemoteProtocolError."""
+    said = _message_in(data)
+    if isinstance(said, Notification):
+        return Event(said.method, decode_fields(said.params))
     raise RemoteProtocolError("it does not tell of updates as a replica does")
 
 

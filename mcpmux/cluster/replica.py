@@ -12,13 +12,15 @@ import structlog
 import trio
 
 from mcpmux import __version__
+from mcpmux.cluster.calls import HandedCalls
 from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.herald import Herald
+from mcpmux.cluster.letter import HandedRequest, News
 from mcpmux.cluster.listens import Listens
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.node import Node
-from mcpmux.cluster.port import HandedRequest, News, ReplicaClient, ReplicaPort, port_limits
+from mcpmux.cluster.port import ReplicaClient, ReplicaPort, port_limits
 from mcpmux.cluster.state import INSIDE, LEFT, OUTSIDE, SILENT, ReplicaState
 from mcpmux.cluster.store import Store
 from mcpmux.config import Config
@@ -55,7 +57,9 @@ class Replica(Node):
         super().__init__(store, seal, members, self._client, config.limits.session_idle)
         self.herald = Herald(members, self._client)
         self.listens = Listens(members, self._client)
-        self.port = ReplicaPort(seal, members, self._deliver, self._hear, self.describe, self.listens.answer)
+        self.calls = HandedCalls(members, self._client)
+        answers = self._deliver, self.calls.answer, self._hear, self.describe, self.listens.answer
+        self.port = ReplicaPort(seal, members, *answers)
         self._name, self._url, self._since = name, url, time.time()
         self._hub: NotificationHub
         members.on_loss = self.herald.forget_all
@@ -63,6 +67,7 @@ class Replica(Node):
     def attach(self, service: MuxService, hub: NotificationHub, rates: RateCounter) -> None:
         super().attach(service, hub, rates)
         self._hub = hub
+        self.calls.attach(service)
         service.router.settle = hub.settle = self.herald.settle
         hub.on_list_change = self.herald.list_changed
 

@@ -1,4 +1,4 @@
-"""What clients carry for us, sealed: the cursor of a merged list, and a server's `requestState`.
+"""What clients carry for us, sealed: the cursor of a merged list, a server's `requestState`, a task's id.
 
 Nothing is remembered, so both work after a restart and on a replica that has the same key. A text is
 base64url; a tag in it is HMAC-SHA256, cut to 16 bytes, over what it holds and the name of the principal
@@ -11,8 +11,8 @@ Cursor: where a walk over many upstreams' lists stands
   * A cycle of upstream cursors is found by Brent's method: a fingerprint to compare with, and how many
     pages until it moves on. Constant size, whatever the length of the walk.
 
-State: `tag | state`. Servers see mcpmux as one client, so they cannot tell whether it is the same somebody
-who comes back with a state.
+State, and task id: `tag | text`. Servers see mcpmux as one client, so they cannot tell whether it is the same
+somebody who comes back with it.
 
 Source: "Pagination" (opaque cursors, `""` is a cursor, -32602 for an invalid one) and `basic/patterns/mrtr`,
 2026-07-28.
@@ -145,6 +145,12 @@ class StateSeal(_Seal):
         if not hmac.compare_digest(data[:_TAG_BYTES], self._tag(principal.encode(), data[_TAG_BYTES:])):
             raise ForeignState("this state was not given to whoever shows it")
         return state
+
+
+class TaskSeal(StateSeal):
+    """The same for the ids of tasks: no server can have made a state that is taken for one."""
+
+    PURPOSE = b"mcpmux task id"
 
 
 def _encode(data: bytes) -> str:

@@ -461,6 +461,15 @@ def no_task() -> RpcError:
     return RpcError(INVALID_PARAMS, "Task not found")
 
 
+def lost_task() -> RpcError:
+    """-32602: the process of mcpmux has gone that had the task, in its session with the task's server."""
+    message = (
+        "Task not found: the replica that had it has gone; it may have been carried out; "
+        "to start it again, call its tool"
+    )
+    return RpcError(INVALID_PARAMS, message, {"state": "lost", "mayHaveBeenCarriedOut": True})
+
+
 def no_method(method: str) -> RpcError:
     """-32601: nobody knows that method, as far as its user may know."""
     return RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")

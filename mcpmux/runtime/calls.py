@@ -62,6 +62,13 @@ def lost_with_process(*, done: bool | None) -> RpcError:
     return RpcError(UPSTREAM_UNAVAILABLE, f"The replica that worked on this request has gone{rest}", data)
 
 
+def lost_state() -> RpcError:
+    """-31001: the process of mcpmux has gone in which a call waited for these answers."""
+    lost = lost_with_process(done=None)
+    message = f"{lost.message}; to start it again, send it without requestState"
+    return RpcError(lost.code, message, lost.data)
+
+
 def unknown_state() -> RpcError:
     """-32602: a state was not given to this very request, or not to this somebody, or not any more."""
     return RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; send the request without it")

@@ -18,7 +18,6 @@ from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
 from mcpmux.mux.policy import NO_RULE, Policy
 from mcpmux.mux.rewrite import NAME_LIMIT, Marks, Namespace, Signature
-from mcpmux.mux.seal import StateSeal
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
@@ -73,11 +72,11 @@ class Router:
         hub: NotificationHub,
         tasks: Tasks,
         access: AccessControl,
-        state_seal: StateSeal,
+        seal_key: bytes,
         rates: RateCounter,
         marks: Marks,
     ) -> None:
-        """`state_seal` binds the states of servers to the principals of their clients.
+        """`seal_key` binds the states of servers to the principals of their clients.
 
         `rates` says how many requests of clients may begin. `marks` stand in front of states and task ids of
         modern clients, so that they come back to this process. `settle` is awaited before a client hears of
@@ -93,7 +92,7 @@ class Router:
         self._tasks = tasks
         self.interests = Interests(registry, self.resolver, hub, access, rates)
         self._visits = UrlVisits(hub.personal)
-        self._round_trips = RoundTrips(state_seal, marks)
+        self._round_trips = RoundTrips(seal_key, marks, self.resolver, access)
         self.search = ToolSearch(
             access, self._exchange, merger.page, lambda result: self._signature.put_on(result)
         )
@@ -198,7 +197,7 @@ class Router:
         if call.legacy and "inputRequests" in result:
             self._visits.note(upstream, call, result)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
-            result = self._round_trips.given_out(call, result)
+            result = self._round_trips.given_out(call, upstream, result)
         return self.access.sift_result(call, only, upstream.key, result)
 
     def _in_own_words(self, call: Call, only: str) -> Call:
@@ -242,7 +241,7 @@ class Router:
             self._visits.note(upstream, call, result)
         result = rewrite.expose_result(call.method, result, upstream.space)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
-            result = self._round_trips.given_out(call, result)
+            result = self._round_trips.given_out(call, upstream, result)
         return self._signature.put_on(result)
 
     async def introduce(

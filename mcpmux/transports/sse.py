@@ -20,6 +20,8 @@ STREAM_HEADERS: Final = (
     ("Cache-Control", "no-store"),
     ("X-Accel-Buffering", "no"),
 )
+KEEP_ALIVE: Final = b":\n\n"  # a comment, which says nothing
+KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 
 
 class SseEvent(msgspec.Struct):

@@ -15,7 +15,7 @@ from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.node import Node
 from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.config import Caching, Config, HttpListener, Limits, Listeners, Merging, Secret
-from mcpmux.config.auth import Auth
+from mcpmux.config.auth import AccessRule, Auth
 from mcpmux.config.cluster import Cluster
 from mcpmux.config.model import RateLimit
 from mcpmux.config.views import Selector, View
@@ -64,6 +64,7 @@ def configured(
     auth: Auth | None = None,
     idle: float = 30.0,
     most_sessions: int | None = None,
+    access: tuple[AccessRule, ...] = (),
     **settings: Any,
 ) -> Config:
     """Of one mcpmux. `settings`: of its upstream."""
@@ -73,6 +74,7 @@ def configured(
         merging=Merging(cursor_key=Secret(key)),
         caching=caching or Caching(),
         auth=auth or Auth(),
+        access=access,
         limits=Limits(session_idle=idle, rate=rate, max_sessions_per_principal=most_sessions),
         views={"some": View(include=(Selector(upstream="docs"),))},
         cluster=Cluster(url=Secret("redis://unused"), replica=name, lease=LEASE),

@@ -44,7 +44,7 @@ class Replicas(Members):
                 node.attach(mux.service, mux.hub, mux.rates)
                 node.members.on_members = mux.share
                 node.listens.attach(mux.hub, mux.upstreams)
-                nursery = await stack.enter_async_context(trio.open_nursery())
+                nursery = world.nursery = await stack.enter_async_context(trio.open_nursery())
                 await node.join()
                 gate = await make_gate(config)
                 stopping = trio.Event()

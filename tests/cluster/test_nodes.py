@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.config import Http
 from mcpmux.config.model import RateLimit
 from mcpmux.errors import McpmuxError
 from tests.cluster.nodes import LEASE, sessions_at
@@ -24,12 +25,13 @@ from tests.runtime.scripted import (
     ScriptedServer,
 )
 from tests.runtime.subscribable import Subscribable
-from tests.runtime.task_server import TaskServer
+from tests.runtime.task_server import EXTENSION, TaskServer
 from tests.runtime.test_asking import ASKED, Curious
 from tests.runtime.test_http_endpoint import HttpClient, request
 
 LEGACY = "2025-11-25"
 INFO = {"name": "test", "version": "1"}
+ABLE: Json = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
 LOST = "The replica that worked on this request has gone; it may have been carried out"
 
 
@@ -392,6 +394,72 @@ async def test_a_task_is_for_the_session_that_made_it_at_any_process(open_member
         await members["a"].kill()
         assert "result" in (await members["b"].client.send(about, sessions[0])).last
         assert "error" in (await members["b"].client.send(about, sessions[2])).last
+
+
+@pytest.mark.parametrize("lives_at", ["a server for all", "one process"])
+async def test_a_task_of_a_modern_client_outlives_the_process_that_had_it_made_where_it_can(
+    open_members, lives_at
+):
+    revision = MODERN if lives_at == "a server for all" else LEGACY
+    async with open_members() as members:
+        for name in "ab":
+            await members.start(name, TaskServer(revision), target=Http("http://unused.invalid"))
+        await members.know_each_other()
+        server, other = members["a"].server, members["b"]
+        made = await ask(members["a"], "tools/call", {"name": "docs__must"})
+        about = {"taskId": made["result"]["taskId"]}
+        answered = await ask(other, "tasks/get", about)
+        if lives_at == "one process":  # which is asked by all others
+            assert answered["result"]["status"] == "working"
+            await members["a"].kill()
+            error = (await ask(other, "tasks/get", about))["error"]
+            assert (error["code"], error["data"]["mayHaveBeenCarriedOut"]) == (-32602, True)
+            assert "Task not found: the replica that had it has gone" in error["message"]
+            return
+        assert answered["error"]["message"] == "Task not found"  # as its own server says
+        other.server.tasks = server.tasks
+        await members["a"].kill()
+        server.set("t1", "input_required")
+        asking = (await ask(other, "tasks/get", about))["result"]
+        assert asking["taskId"] == about["taskId"]
+        answers = {"inputResponses": {name: {"action": "decline"} for name in asking["inputRequests"]}}
+        assert "result" in await ask(other, "tasks/update", {**about, **answers})
+        assert (await ask(other, "tasks/get", about))["result"]["status"] == "completed"
+        assert "result" in await ask(other, "tasks/cancel", about)
+        assert server.tasks["t1"]["status"] == "cancelled"
+
+
+async def ask(member: Any, method: str, params: Json, fields: Json | None = None) -> Any:
+    """What a modern client hears that understands tasks and questions. `fields`: more header fields."""
+    meta = {VERSION: MODERN, CLIENT_INFO: INFO, CAPABILITIES: ABLE, **params.get("_meta", {})}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, **(fields or {})}
+    headers["Mcp-Name"] = params.get("name") or params["taskId"]
+    return (await member.client.send(request(method, {**params, "_meta": meta}), headers)).last
+
+
+async def test_a_call_that_waits_for_its_client_goes_on_elsewhere_where_it_can(open_members):
+    async with open_members() as members:
+        for name in "ab":
+            server = Curious(MODERN, "elicitation/create")
+            await members.start(name, server, target=Http("http://unused.invalid"))
+        await members.know_each_other()
+        asked = (await ask(members["a"], "tools/call", {"name": "docs__t"}))["result"]
+        await members["a"].kill()
+        answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
+        again = {"name": "docs__t", "inputResponses": answers, "requestState": asked["requestState"]}
+        assert (await ask(members["b"], "tools/call", again))["result"]["resultType"] == "complete"
+
+
+async def test_a_call_whose_server_waits_in_a_process_that_has_gone_is_said_to_be_lost(open_members):
+    servers = [Curious(LEGACY, "elicitation/create") for _ in range(2)]
+    async with open_members(a=servers[0], b=servers[1]) as members:
+        asked = (await ask(members["a"], "tools/call", {"name": "docs__t"}))["result"]
+        await members["a"].kill()
+        answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
+        again = {"name": "docs__t", "inputResponses": answers, "requestState": asked["requestState"]}
+        error = (await ask(members["b"], "tools/call", again))["error"]
+        assert (error["code"], error["data"]["mayHaveBeenCarriedOut"]) == (-31001, True)
+        assert error["message"] == f"{LOST}; to start it again, send it without requestState"
 
 
 async def test_the_error_of_a_call_stays_what_it_is(open_members):

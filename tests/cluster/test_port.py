@@ -12,12 +12,16 @@ from structlog.testing import capture_logs
 
 from mcpmux.cluster.card import Card, Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
+from mcpmux.cluster.letter import HandedRequest, ListenWanted
 from mcpmux.cluster.memory_store import MemoryStore
-from mcpmux.cluster.port import HandedRequest, ListenWanted, Outcome, ReplicaClient
+from mcpmux.cluster.port import Outcome, ReplicaClient
 from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.protocol.call import Call
+from mcpmux.runtime.calls import unheard
+from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.tls import TlsContexts
 from tests.runtime.world import upstream
@@ -89,6 +93,34 @@ OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 )
 async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said, reason):
     """As when it was stopped, or the network to it has gone."""
+    async with open_answering(said) as (client, there):
+        wanted = ListenWanted("docs", ["memo:1"], "1")
+        with pytest.raises((TransportError, RemoteProtocolError), match=reason):
+            await client.listen(there, wanted, SILENCE, [].append)
+
+
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (JSON, "as a replica does"),
+        (OPEN + chunk(b"data: {}\n\n"), "as a replica does"),
+        (OPEN + b"0\r\n\r\n", "not complete"),
+        (b"HTTP/1.1 403 Forbidden\r\nMcpmux-Refused: 1\r\nContent-Length: 2\r\n\r\nno", "no"),
+    ],
+)
+async def test_a_call_that_a_replica_does_not_answer_fails(said, reason):
+    async with open_answering(said) as (client, there):
+        with pytest.raises((TransportError, RemoteProtocolError), match=reason) as failed:
+            await client.exchange(there, Call("tasks/get", {}, {}), unheard)
+    assert was_unsent(failed.value) == (reason == "no")
+
+
+@asynccontextmanager
+async def open_answering(said: bytes) -> AsyncIterator[tuple[ReplicaClient, Neighbour]]:
+    """A replica that answers every letter with the same bytes, and a client of it."""
 
     async def answer(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -102,8 +134,6 @@ async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said,
             )
             url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
             client = ReplicaClient(ClusterSeal(KEY.encode()), TlsContexts(), ClientTls(), Limits())
-            wanted = ListenWanted("docs", ["memo:1"], "1")
-            with pytest.raises((TransportError, RemoteProtocolError), match=reason):
-                await client.listen(Neighbour("a", Card("a", url)), wanted, SILENCE, [].append)
+            yield client, Neighbour("a", Card("a", url))
             client.close()
             nursery.cancel_scope.cancel()

@@ -15,26 +15,30 @@ import trio
 import trio.testing
 
 from mcpmux.cluster.sessions import EPOCHS_SKIPPED
-from mcpmux.config import Caching
-from mcpmux.config.auth import Auth, StaticToken
+from mcpmux.config import Caching, Http
+from mcpmux.config.auth import AccessRule, Auth, StaticToken
 from mcpmux.config.model import RateLimit
 from mcpmux.mux.replay import EPOCH
 from mcpmux.runtime import notification_hub
 from tests.cluster.nodes import LEASE, sessions_at
 from tests.cluster.replicas import open_replicas
 from tests.cluster.test_nodes import (
+    ABLE,
     INFO,
     LEGACY,
     LOST,
     Remembered,
     Working,
+    ask,
     listed,
     listen,
     modern_list,
     number,
     subscribable,
 )
-from tests.runtime.scripted import MODERN
+from tests.runtime.scripted import MODERN, Json, RpcFailure
+from tests.runtime.task_server import TaskServer
+from tests.runtime.test_asking import ASKED, client_of
 from tests.runtime.test_http_endpoint import request
 
 
@@ -73,7 +77,36 @@ async def test_the_end_of_a_lease_is_waited_for_however_often_the_store_is_asked
 
 
 TOKEN = "token-of-a-client"
-AUTH = Auth(tokens={"client": StaticToken(sha256=hashlib.sha256(TOKEN.encode()).hexdigest())})
+AUTH = Auth(
+    tokens={
+        name: StaticToken(sha256=hashlib.sha256(token.encode()).hexdigest())
+        for name, token in (("client", TOKEN), ("other", "token-of-another"))
+    }
+)
+
+
+def shown(token: str) -> Json:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_a_task_is_its_principals_and_its_tools_at_any_replica():
+    server = TaskServer(MODERN)
+    settings = {
+        "target": Http("http://unused.invalid"),
+        "auth": AUTH,
+        "access": (AccessRule(effect="allow", targets=("must",)),),  # nothing else, nor an unknown tool
+    }
+    async with open_replicas() as replicas:
+        for name in "ab":
+            await replicas.start(name, TaskServer(MODERN), **settings)
+            replicas[name].server.tasks = server.tasks
+        made = await ask(replicas["a"], "tools/call", {"name": "docs__must"}, shown(TOKEN))
+        about = {"taskId": made["result"]["taskId"]}
+        for replica in (replicas["b"], replicas["a"]):
+            answer = await ask(replica, "tasks/get", about, shown(TOKEN))
+            assert answer["result"]["status"] == "working"
+            refused = await ask(replica, "tasks/get", about, shown("token-of-another"))
+            assert refused["error"]["message"] == "Task not found"
 
 
 async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_answer_it():
@@ -82,9 +115,8 @@ async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_an
             await replicas.start(name, subscribable(), auth=AUTH)
         await replicas.know_each_other()
         first, other = replicas["a"], replicas["b"]
-        shown = {"Authorization": f"Bearer {TOKEN}"}
         view = {"path": "/mcp/some"}
-        session = {**shown, **await first.client.initialize(headers=shown, **view)}
+        session = {**shown(TOKEN), **await first.client.initialize(headers=shown(TOKEN), **view)}
         first.line.is_cut = True
         while not sessions_at(other):
             await other.client.send(request("ping"), session, **view)
@@ -100,6 +132,78 @@ async def test_a_request_is_of_the_same_view_however_often_a_replica_tries_to_an
             await trio.testing.wait_all_tasks_blocked(0.01)
             first.line.is_cut = False
             await first.node.members.renew()
+
+
+class Asking(TaskServer):
+    """Its tool `may` asks its client something, tells its progress, and goes on until `done`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered, self.done = trio.Event(), trio.Event()
+
+    def take_answer(self, message: Json) -> None:
+        self.answered.set()
+
+    async def handle(self, method: str, params: Json, message: Json) -> Json:
+        if method != "tools/call" or params["name"] != "may":
+            return await super().handle(method, params, message)
+        await self.send({"id": "q", "method": "elicitation/create", "params": ASKED["elicitation/create"][0]})
+        await self.answered.wait()
+        said = {"progressToken": params["_meta"]["progressToken"], "progress": 1}
+        await self.send({"method": "notifications/progress", "params": said})
+        await self.done.wait()
+        return {"content": []}
+
+
+ASKING = {"name": "docs__may", "_meta": {"progressToken": 1}}
+
+
+def go_on_with(asked: Json) -> Json:
+    """The parameters of the call to `may` that goes on with one that was asked something."""
+    answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
+    return {"name": "docs__may", "inputResponses": answers, "requestState": asked["requestState"]}
+
+
+async def test_what_is_in_another_replica_is_reached_on_any_transport():
+    server = Asking()
+    async with open_replicas(a=server, b=Asking()) as replicas:
+        made = await ask(replicas["a"], "tools/call", {"name": "docs__must"})
+        about = {"taskId": made["result"]["taskId"]}
+        again = go_on_with((await ask(replicas["a"], "tools/call", ASKING))["result"])
+        client = await client_of(replicas["b"].world, MODERN, ABLE)
+        before = replicas.asked()
+        assert (await client.request("tasks/get", about))["status"] == "working"
+        call = await client.start("tools/call", again, progressToken=5)
+        progress = await client.receive()
+        assert (progress["method"], progress["params"]["progressToken"]) == ("notifications/progress", 5)
+        with trio.move_on_after(0) as waiting:
+            await replicas["a"].node.calls.drained()
+        assert waiting.cancelled_caught
+        server.done.set()
+        assert (await client.receive())["id"] == call
+        await replicas["a"].node.calls.drained()
+        with pytest.raises(RpcFailure, match="Invalid requestState"):
+            await client.request("tools/call", again)
+        assert (await client.request("tasks/cancel", about))["resultType"] == "complete"
+        assert server.tasks["t1"]["status"] == "cancelled"
+        assert replicas.asked() == before
+        assert replicas["b"].node.describe().handed_over == replicas["a"].node.describe().handed_in == 4
+        await replicas["a"].kill()
+        with pytest.raises(RpcFailure, match="Task not found: the replica that had it has gone"):
+            await client.request("tasks/get", about)
+        with pytest.raises(RpcFailure, match=LOST):
+            await client.request("tools/call", again)
+
+
+async def test_a_call_that_is_lost_with_another_replica_is_said_to_be_on_any_transport():
+    async with open_replicas(a=Asking(), b=Asking()) as replicas:
+        asked = (await ask(replicas["a"], "tools/call", ASKING))["result"]
+        client = await client_of(replicas["b"].world, MODERN, ABLE)
+        await client.start("tools/call", go_on_with(asked), progressToken=5)
+        assert (await client.receive())["method"] == "notifications/progress"
+        await replicas["a"].kill()
+        lost = (await client.receive())["error"]
+        assert (lost["code"], lost["message"]) == (-31001, LOST)
 
 
 async def ask_all_the_time(replica: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.cluster.letter import ListenWanted
 from mcpmux.cluster.owner import owner_of
-from mcpmux.cluster.port import ListenWanted
 from mcpmux.config import AccessRule, Http
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.runtime.upstreams import shared_listening

@@ -159,6 +159,15 @@ async def call_tool(ctx, params):
         case "touch":
             await bus.publish(ResourceUpdated(uri=arguments["uri"]))
             return text_result("touched")
+        case "ask":  # not listed, as clients have no answer for it
+            if params.request_state is not None:
+                return text_result(f"{params.request_state} {params.input_responses}")
+            form = types.ElicitRequestFormParams(
+                message="?", requested_schema={"type": "object", "properties": {}}
+            )
+            return types.InputRequiredResult(
+                input_requests={"it": types.ElicitRequest(params=form)}, request_state="asked"
+            )
         case "grow":  # not listed, as it changes what other tests compare
             RESOURCES.append(types.Resource(uri=f"memo://grown/{len(RESOURCES)}", name="grown"))
             return text_result("grown, without a word")

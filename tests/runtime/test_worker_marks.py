@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from mcpmux.config import Http
 from mcpmux.mux.rewrite import Marks, owner_of
 from tests.runtime.scripted import RpcFailure
 from tests.runtime.task_server import EXTENSION, TaskServer
@@ -25,11 +26,12 @@ async def test_a_state_is_the_workers_and_goes_on_with_its_call(up, autojump_clo
         assert owner_of(asked["requestState"]) == "2"
         responses = dict.fromkeys(asked["inputRequests"], ASKED[METHOD][1])
         again = {"name": "x__t", "inputResponses": responses}
-        for foreign in ("1" + asked["requestState"][1:], asked["requestState"][2:], "2."):
+        own = asked["requestState"][2:]
+        for foreign, code in (("1." + own, -31001), (own, -32602), ("2.", -32602)):
             if up == LEGACY or not foreign.startswith("2."):
                 with pytest.raises(RpcFailure) as refused:
                     await client.request("tools/call", {**again, "requestState": foreign})
-                assert refused.value.error["code"] == -32602
+                assert refused.value.error["code"] == code
         more = await client.request("tools/call", {**again, "requestState": asked["requestState"]})
         assert owner_of(more["requestState"]) == "2"
         responses = dict.fromkeys(more["inputRequests"], ASKED[METHOD][1])
@@ -50,11 +52,26 @@ async def test_a_task_is_the_workers(up, autojump_clock):
         assert asking["taskId"] == task_id
         responses = dict.fromkeys(asking["inputRequests"], ANSWER)
         await client.request("tasks/update", {"taskId": task_id, "inputResponses": responses})
-        for foreign in ("x+t1", "1.x+t1"):
-            with pytest.raises(RpcFailure) as refused:
+        for foreign in ("x+t1", "1.x+t1", ".x+t1"):
+            with pytest.raises(RpcFailure, match="Task not found") as refused:
                 await client.request("tasks/get", {"taskId": foreign})
-            assert (refused.value.error["code"], str(refused.value)) == (-32602, "Task not found")
+            assert refused.value.error["code"] == -32602
+            assert ("has gone" in str(refused.value)) == foreign.startswith("1.")
         await client.request("tasks/cancel", {"taskId": task_id})
+        assert (await client.request("tasks/get", {"taskId": task_id}))["taskId"] == task_id
+
+
+async def test_what_is_about_a_modern_server_that_all_reach_is_no_workers(autojump_clock):
+    settings = {name: {"target": Http("http://unused.invalid")} for name in "xy"}
+    servers = {"x": Curious(MODERN, METHOD), "y": TaskServer(MODERN)}
+    async with open_world(servers, settings=settings, marks=Marks("2")) as world:
+        client = await client_of(world, MODERN, ABLE)
+        asked = await client.request("tools/call", {"name": "x__t"})
+        assert asked["requestState"] == ".[]"
+        task_id = (await client.request("tools/call", {"name": "y__must"}))["taskId"]
+        assert task_id.startswith(".")
+        assert owner_of(task_id) is None
+        # Nor does it change.
         assert (await client.request("tasks/get", {"taskId": task_id}))["taskId"] == task_id
 
 

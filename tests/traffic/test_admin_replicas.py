@@ -82,6 +82,7 @@ async def test_metrics_say_how_this_replica_is():
             "mcpmux_cluster_replicas": 2,
             "mcpmux_cluster_inside": 1,
             "mcpmux_cluster_store_away": 0,
+            "mcpmux_cluster_owned_upstreams": 0,
             "mcpmux_cluster_sessions": 1,
             "mcpmux_cluster_takeovers_total": 0,
             "mcpmux_cluster_handed_over_total": 0,
@@ -105,7 +106,9 @@ async def test_metrics_say_how_this_replica_is():
 
 async def test_every_metric_of_a_cluster_is_documented():
     document = Path(prometheus.__file__).parents[1].joinpath("README.md").read_text()
-    state = ReplicaState(name="a", id="a", url="http://a", version="1", state="inside", lag_ms=1.0)
+    state = ReplicaState(name="a", id="a", url="http://a", version="1", state="inside", owned=3, lag_ms=1.0)
+    owned = parse(render(cluster_gauges(state)))["mcpmux_cluster_owned_upstreams"]
+    assert owned[()] == 3
     names = [family.name.removeprefix("mcpmux_cluster") for family in cluster_gauges(state)]
     assert [name for name in names if f"{name}`" not in document] == []
 

@@ -15,12 +15,11 @@ from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply, ServerState
 from mcpmux.transports.http.sse_streams import (
     FLUSH_SECONDS,
-    KEEP_ALIVE_SECONDS,
     SseServerStream,
     open_sse_server_stream,
 )
 from mcpmux.transports.send_queue import QUEUE_BYTES
-from mcpmux.transports.sse import SseDecoder, SseEvent
+from mcpmux.transports.sse import KEEP_ALIVE_SECONDS, SseDecoder, SseEvent
 
 pytestmark = pytest.mark.interpreted  # a connection of its own
 
@@ -50,11 +49,14 @@ class ByteStream:
         return SseDecoder(1 << 20).feed(self.body)
 
 
+def reply_on(byte_stream: ByteStream) -> HttpReply:
+    request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
+    return HttpReply(request, byte_stream, ServerState(None, None, Limits(), 0.0, b""))
+
+
 @asynccontextmanager
 async def open_pipe(byte_stream: ByteStream) -> AsyncIterator[SseServerStream]:
-    request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
-    reply = HttpReply(request, byte_stream, ServerState(None, None, Limits(), 0.0, b""))
-    async with open_sse_server_stream(reply, "/sse?s=1") as pipe:
+    async with open_sse_server_stream(reply_on(byte_stream), "/sse?s=1") as pipe:
         yield pipe
 
 

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 from mcpmux.app.workers.channel import ControlChannel
 from mcpmux.cluster.card import Neighbour
+from mcpmux.cluster.letter import HandedRequest
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.cluster.node import Node
-from mcpmux.cluster.port import HandedRequest, Outcome
+from mcpmux.cluster.port import Outcome
 from mcpmux.cluster.seal import OpenSeal
 from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.config import Limits

@@ -24,7 +24,7 @@ from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id
-from mcpmux.runtime.downstreams.service import Session
+from mcpmux.runtime.downstreams.service import Elsewhere, Session
 from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.tap import Tap
@@ -109,6 +109,7 @@ class _Service:
 
     tap: Tap | None = None
     session_counter = SessionCounter()
+    elsewhere: Elsewhere | None = None
 
     def __init__(self, mux: Mux, server: Server) -> None:
         self._service = mux.service

@@ -48,7 +48,10 @@ FULL_SECONDS = 0.1  # until the next accept when there are too many open files
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
-CLUSTER = "--workers: with [cluster] start several replicas instead, each with a `listener` of its own"
+CLUSTER = (
+    "--workers: with [cluster] start one replica for each core instead, each with a `listener` of its own, "
+    "behind a load balancer; configs/cluster has files for that"
+)
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
 
 

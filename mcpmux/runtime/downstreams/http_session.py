@@ -58,7 +58,7 @@ from mcpmux.runtime.duplex_channel import InlineExchange
 from mcpmux.runtime.tap import Watch
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken
-from mcpmux.transports.sse import STREAM_HEADERS, encode_event, with_id
+from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS, encode_event, with_id
 from mcpmux.transports.waiting import DeadlineSweeper
 
 # For a call's answer, before its client gets an event id to resume from, at the sweep after that.
@@ -68,7 +68,6 @@ RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream h
 OWN_STREAM: Final = 0  # its number, of which its ids begin
 LATELY: Final = 64  # events that are kept ready, as many clients are told the same
 LATELY_BYTES: Final = 4096  # how long one of them may be
-KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that nothing in between closes it
 
 _EVENT: Final = b"id: %d-%%d\n%%b" % OWN_STREAM
 _QUESTION: Final = Event("dev.mcpmux/question", {})  # in the outbox: something is to be asked
@@ -455,7 +454,7 @@ class OwnStream:
                 if event is not None:
                     await reply.write(self.keep(event))
                 elif patience.cancelled_caught:
-                    await reply.write(b":\n\n")
+                    await reply.write(KEEP_ALIVE)
                 else:
                     return
 

@@ -9,6 +9,7 @@ Source: "Lifecycle" of 2024-11-05 to 2025-11-25; `basic/utilities/ping`; `server
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
@@ -62,12 +63,16 @@ from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
 from mcpmux.runtime.tap import ORIGIN, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
+from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 
 Ask = Callable[[str, Fields], Awaitable[Fields]]
 """Asks the client something (method, params) and gives its result; raises RpcError when it refuses."""
 
 OnAgreed = Callable[[], Awaitable[None]]
 """Called when a session has agreed to something more, before its client hears of it."""
+
+Elsewhere = Callable[[str, Call, Notify], Awaitable[Fields | None]]
+"""Has the process with that id answer a call; None when it is this one, or not there. Raises RpcError."""
 
 ELICITATION_BYTES: Final = 12  # of randomness in the name of a URL elicitation, which must be unique
 
@@ -97,6 +102,7 @@ class Service(Protocol):
 
     tap: Tap | None
     session_counter: SessionCounter
+    elsewhere: Elsewhere | None
 
     def answer(self, request_id: Id, call: Call, notify: Notify) -> Awaitable[Fields]: ...
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[Session, Fields]: ...
@@ -106,7 +112,10 @@ class Service(Protocol):
 
 
 class MuxService:
-    """What mcpmux offers to clients: modern calls, and legacy sessions."""
+    """What mcpmux offers to clients: modern calls, and legacy sessions.
+
+    `elsewhere`: for calls about what is in another process; None when there is none that can be asked.
+    """
 
     def __init__(
         self, router: Router, hub: NotificationHub, tap: Tap | None, session_counter: SessionCounter
@@ -114,6 +123,7 @@ class MuxService:
         """`tap` watches what clients do. `session_counter`: whoever opens a session has it counted first."""
         self.tap = tap
         self.session_counter = session_counter
+        self.elsewhere: Elsewhere | None = None
         self.router = router
         self.hub = hub
 
@@ -446,8 +456,17 @@ async def serve_listen(
         outlet = notify.outlet(tag) if isinstance(notify, HttpNotify) else None
         hub.greet(outbox)
         del wish, honoured, agreed  # which this would keep for as long as the client listens
-        while (event := await outbox.take(outlet)) is not None:
-            await notify(Event(event.method, {**event.params, META: tag}))
+        seconds = KEEP_ALIVE_SECONDS if outlet is not None else math.inf
+        while True:
+            event: Event | None = None
+            with trio.move_on_after(seconds) as patience:
+                event = await outbox.take(outlet)
+            if event is not None:
+                await notify(Event(event.method, {**event.params, META: tag}))
+            elif outlet is not None and patience.cancelled_caught:
+                await outlet.reply.write(KEEP_ALIVE)
+            else:
+                break
     finally:
         hub.leave(outbox)
     return {"resultType": raw("complete"), META: tag}

@@ -17,15 +17,18 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.errors import RpcError, TransportError
+from mcpmux.mux.rewrite import owner_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify, check_call
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST
 from mcpmux.protocol.envelope import Notification, Request
+from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
+from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.downstreams.service import Service, Session
+from mcpmux.runtime.downstreams.service import Elsewhere, Service, Session
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
@@ -79,7 +82,17 @@ class DuplexClient:
         check_call(call)
         if request.method == m.LISTEN:
             return self._listen(request, call, notify)
+        elsewhere = self._service.elsewhere
+        if elsewhere is not None and (STATE in call.params or TASK_ID in call.params):
+            return self._find_and_answer(elsewhere, request, call, notify)
         return self._service.answer(request.id, call, notify)
+
+    async def _find_and_answer(
+        self, elsewhere: Elsewhere, request: Request, call: Call, notify: Notify
+    ) -> Fields:
+        owner = owner_of(call.text(STATE)) or owner_of(call.text(TASK_ID))
+        result = await elsewhere(owner, call, notify) if owner is not None else None
+        return result if result is not None else await self._service.answer(request.id, call, notify)
 
     async def _initialize(self, request: Request) -> Fields:
         if self._is_counted:  # until the stream ends

@@ -61,7 +61,7 @@ from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_le
 from mcpmux.protocol.tasks import TASK_ID
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams.service import Ask, Filter, read_filter
+from mcpmux.runtime.downstreams.service import Ask, Elsewhere, Filter, read_filter
 from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.reading.dialogue import (
@@ -192,6 +192,7 @@ class Mock:
     _closing: trio.Event = field(factory=trio.Event)
     tap: Tap | None = None
     session_counter: SessionCounter = field(factory=SessionCounter)
+    elsewhere: Elsewhere | None = None
 
     def close(self) -> None:
         self._closing.set()

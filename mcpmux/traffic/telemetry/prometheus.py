@@ -238,6 +238,7 @@ def cluster_gauges(state: ReplicaState) -> list[Family]:
         "replicas": (state.others + 1, "Replicas that this one knows to be there, itself among them."),
         "inside": (float(state.state == INSIDE), "Whether the lease of this replica holds."),
         "store_away": (float(state.store_away), "Whether the store did not answer when it was asked last."),
+        "owned_upstreams": (state.owned, "Upstreams at which this replica subscribes for all."),
         "sessions": (state.sessions, "Legacy sessions that are at this replica."),
         "takeovers_total": (state.taken_over, "Sessions that were taken over from replicas that had gone."),
         "handed_over_total": (state.handed_over, "Requests of clients that another replica has answered."),

@@ -31,7 +31,14 @@ from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import MessageStream, sending
 from mcpmux.transports.send_queue import BROKEN, FLUSH_SECONDS, SendQueue
-from mcpmux.transports.sse import STREAM_HEADERS, SseDecoder, SseEvent, encode_event
+from mcpmux.transports.sse import (
+    KEEP_ALIVE,
+    KEEP_ALIVE_SECONDS,
+    STREAM_HEADERS,
+    SseDecoder,
+    SseEvent,
+    encode_event,
+)
 
 log = structlog.get_logger()
 
@@ -258,7 +265,6 @@ async def open_sse_client_stream(
                 await messages.aclose()
 
 
-KEEP_ALIVE_SECONDS = 15.0  # between comments on a quiet stream
 CLOSED = "the client's event stream has ended"
 
 
@@ -301,6 +307,6 @@ async def open_sse_server_stream(reply: HttpReply, endpoint: str) -> AsyncIterat
     Leaving writes the queue, within bounds; the reply is the caller's to finish.
     """
     await reply.open(200, STREAM_HEADERS, encode_event(endpoint.encode(), event="endpoint"))
-    queue = SendQueue(reply.write, filler=b":\n\n", quiet=KEEP_ALIVE_SECONDS)
+    queue = SendQueue(reply.write, filler=KEEP_ALIVE, quiet=KEEP_ALIVE_SECONDS)
     async with sending(SseServerStream(queue), queue) as messages:
         yield messages
