@@ -189,6 +189,7 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     registration_endpoint: str | None = None
     code_challenge_methods_supported: tuple[str, ...] | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_signing_alg_values_supported: tuple[str, ...] | None = None
     scopes_supported: tuple[str, ...] | None = None
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False

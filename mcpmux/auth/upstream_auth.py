@@ -5,7 +5,7 @@ rotated one is on disk before the new access token is used. A login that is done
 mcpmux, is noticed. Tokens of client credentials are kept nowhere. oauthlib is imported with this module.
 
 Source: RFC 6749, sections 2.3.1, 4, 5 and 6; RFC 8707, section 2; "Step-Up Authorization Flow", 2025-11-25
-and 2026-07-28; "Authorization Server Binding", 2026-07-28.
+and 2026-07-28; "Authorization Server Binding", 2026-07-28; the extension OAuth Client Credentials.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ from mcpmux.transports.http.message import Fields
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebAnswer
 
+PRIVATE_KEY_JWT = "private_key_jwt"
+
 LOCK_SECONDS = 0.1  # between two looks whether another process has renewed a login
 
 LONGEST_LIFE = 10 * 365 * 24 * 3600.0  # seconds; whatever says more means "for ever"
@@ -71,7 +73,7 @@ def make_credential(
 
 @dataclass(eq=False, repr=False)
 class ClientCredentials(Credential):
-    """Tokens that mcpmux gets for itself, with a client id and a secret of the configuration."""
+    """Tokens that mcpmux gets for itself, with a client id and a secret or key of the configuration."""
 
     _http: OAuthHttp
     _found: Found | None = None
@@ -213,6 +215,8 @@ class Denied(RemoteProtocolError):
 def configured_client(config: OAuth, server: AuthorizationServer) -> OAuthClient:
     """mcpmux as the configuration says it is registered."""
     assert config.client_id is not None
+    if config.private_key is not None:
+        return OAuthClient(config.client_id, method=PRIVATE_KEY_JWT)
     secret = None if config.client_secret is None else config.client_secret.reveal()
     method = server.choose_method("client_secret_basic", "client_secret_post")
     return OAuthClient(config.client_id, secret, method)
@@ -232,7 +236,11 @@ async def request_tokens(
     """
     fields: Fields = (*ACCEPT, ("Content-Type", "application/x-www-form-urlencoded"))
     shown = {"client_id": client.id, "client_secret": client.secret}
-    if client.method == "client_secret_basic" and client.secret is not None:
+    if client.method == PRIVATE_KEY_JWT and http.config.private_key is not None:
+        from mcpmux.auth.client_assertion import sign_assertion  # joserfc is for those who have such keys
+
+        shown = {**sign_assertion(http.config.private_key, client.id, server, now)}
+    elif client.method == "client_secret_basic" and client.secret is not None:
         pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
         fields = (*fields, ("Authorization", "Basic " + b64encode(pair.encode()).decode()))
         shown = {}

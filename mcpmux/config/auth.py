@@ -245,6 +245,9 @@ AUTHORIZATION_CODE, CLIENT_CREDENTIALS = "authorization_code", "client_credentia
 
 CLIENT_ID = Text("printable ASCII text that is not empty", r"[\x20-\x7e]+")
 CLIENT_SECRET = Text(CLIENT_ID.expected, CLIENT_ID.pattern, Secret)
+PRIVATE_KEY = Text(
+    "a private key as PEM or JWK, such as ${file:/run/secrets/key.pem}", r"[\x20-\x7e\r\n]+", Secret
+)
 
 # It is also the client's id, so it is https and has a path.
 METADATA_PATTERN = r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
@@ -257,7 +260,7 @@ class OAuth:
 
     grant: Annotated[str, Choice((AUTHORIZATION_CODE, CLIENT_CREDENTIALS))] = AUTHORIZATION_CODE
     """`authorization_code`: a person logs in with `mcpmux auth login`. `client_credentials`: mcpmux shows its
-    own secret.
+    own secret, or signs with its own key.
     """
     issuer: TrustedUrl | None = None
     """The only authorization server to use. Default: the one that the upstream names."""
@@ -265,6 +268,10 @@ class OAuth:
     """Client id of mcpmux, if it was registered by hand."""
     client_secret: Annotated[Secret, CLIENT_SECRET] | None = None
     """Client secret. It needs `client_id` and `issuer`, and is shown to that issuer only."""
+    private_key: Annotated[Secret, PRIVATE_KEY] | None = None
+    """Private key, RSA or EC, as PEM or JWK. mcpmux signs with it in place of showing a secret
+    (`private_key_jwt`). It needs `client_id`.
+    """
     client_metadata_url: Annotated[str, METADATA_URL] | None = None
     """URL of your own client metadata document. It is the client id at servers that accept one."""
     scopes: tuple[Scope, ...] = ()
@@ -279,7 +286,11 @@ class OAuth:
             raise InvalidValue("`client_secret` needs `client_id` beside it")
         if self.client_secret is not None and self.issuer is None:
             raise InvalidValue("`client_secret` needs `issuer`: the upstream must not choose who is shown it")
-        if self.grant == CLIENT_CREDENTIALS and self.client_secret is None:
-            raise InvalidValue('`grant` "client_credentials" needs `client_id`, `client_secret` and `issuer`')
+        if self.private_key is not None and (self.client_id is None or self.client_secret is not None):
+            raise InvalidValue("`private_key` needs `client_id` beside it, and no `client_secret`")
+        if self.grant == CLIENT_CREDENTIALS and self.client_secret is None and self.private_key is None:
+            raise InvalidValue(
+                "this `grant` needs `client_id` and `private_key`, or `client_secret` and `issuer`"
+            )
         if self.client_id is not None and self.client_metadata_url is not None:
             raise InvalidValue("`client_id` and `client_metadata_url` are given; remove one of them")

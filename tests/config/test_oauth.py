@@ -32,6 +32,13 @@ def test_everything_is_read():
     )
 
 
+def test_a_private_key_stands_in_place_of_a_secret():
+    said = {"grant": "client_credentials", "client_id": "me", "private_key": "-----BEGIN\nplanted\n"}
+    oauth = target_of(document(**said)).oauth
+    assert oauth.private_key.reveal() == said["private_key"]
+    assert "planted" not in repr(oauth)
+
+
 def test_an_empty_table_is_enough_and_none_is_none():
     assert target_of(document()) == Http(URL, oauth=OAuth())
     assert target_of(document("wss://x.example/mcp")) == WebSocket("wss://x.example/mcp", oauth=OAuth())
@@ -52,8 +59,10 @@ def test_in_a_host_file_it_stands_in_our_own_table():
         (PAIR, "`client_secret` needs `issuer`"),
         (
             {"grant": "client_credentials", "issuer": ISSUER},
-            "needs `client_id`, `client_secret` and `issuer`",
+            "needs `client_id` and `private_key`, or `client_secret` and `issuer`",
         ),
+        ({"private_key": "planted-key"}, "`private_key` needs `client_id`"),
+        ({**PAIR, "issuer": ISSUER, "private_key": "planted-key"}, "and no `client_secret`"),
         ({"client_metadata_url": "http://me.example/x"}, "an https:// URL with a path"),
         ({"client_metadata_url": "https://me.example/"}, "an https:// URL with a path"),
         ({"client_metadata_url": "https://me.example/x", "client_id": "me"}, "remove one of them"),
