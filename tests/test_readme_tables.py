@@ -64,6 +64,7 @@ ENVIRON = {
     "SEARCH_TOKEN": "t",
     "MCPMUX_AUDIT_KEY": "0123456789abcdef",
     "REPORTS_KEY": "k",
+    "SSO_SECRET": "s",
 }
 
 

@@ -242,6 +242,7 @@ class AccessRule:
 # How mcpmux gets tokens for one upstream from the authorization server of that upstream.
 
 AUTHORIZATION_CODE, CLIENT_CREDENTIALS = "authorization_code", "client_credentials"
+IDENTITY_ASSERTION = "identity_assertion"
 
 CLIENT_ID = Text("printable ASCII text that is not empty", r"[\x20-\x7e]+")
 CLIENT_SECRET = Text(CLIENT_ID.expected, CLIENT_ID.pattern, Secret)
@@ -255,12 +256,29 @@ METADATA_URL = Text("an https:// URL with a path and without query", METADATA_PA
 
 
 @frozen(kw_only=True)
+class IdentityProvider:
+    """The identity provider of an organization, and mcpmux as its client."""
+
+    issuer: TrustedUrl
+    """Issuer of its tokens."""
+    client_id: Annotated[str, CLIENT_ID]
+    """Client id of mcpmux there."""
+    client_secret: Annotated[Secret, CLIENT_SECRET] | None = None
+    """Client secret there."""
+    token_file: FilePath | None = None
+    """File with the ID token of whom mcpmux acts for. Default: that of a person's login."""
+
+
+@frozen(kw_only=True)
 class OAuth:
     """Tokens for an upstream. Without `client_id` mcpmux registers itself where it may."""
 
-    grant: Annotated[str, Choice((AUTHORIZATION_CODE, CLIENT_CREDENTIALS))] = AUTHORIZATION_CODE
+    grant: Annotated[str, Choice((AUTHORIZATION_CODE, CLIENT_CREDENTIALS, IDENTITY_ASSERTION))] = (
+        AUTHORIZATION_CODE
+    )
     """`authorization_code`: a person logs in with `mcpmux auth login`. `client_credentials`: mcpmux shows its
-    own secret, or signs with its own key.
+    own secret, or signs with its own key. `identity_assertion`: a person logs in at the `identity_provider`,
+    which decides who may use the upstream.
     """
     issuer: TrustedUrl | None = None
     """The only authorization server to use. Default: the one that the upstream names."""
@@ -274,6 +292,8 @@ class OAuth:
     """
     client_metadata_url: Annotated[str, METADATA_URL] | None = None
     """URL of your own client metadata document. It is the client id at servers that accept one."""
+    identity_provider: IdentityProvider | None = None
+    """Where people log in for the grant `identity_assertion`."""
     scopes: tuple[Scope, ...] = ()
     """Scopes to ask for. Default: those that the upstream says it needs."""
     redirect_port: Port = 0
@@ -292,5 +312,11 @@ class OAuth:
             raise InvalidValue(
                 "this `grant` needs `client_id` and `private_key`, or `client_secret` and `issuer`"
             )
+        if (self.grant == IDENTITY_ASSERTION) != (self.identity_provider is not None):
+            raise InvalidValue(
+                f'`identity_provider` goes with `grant` "{IDENTITY_ASSERTION}", and with no other'
+            )
+        if self.grant == IDENTITY_ASSERTION and self.client_id is None:
+            raise InvalidValue("this `grant` needs `client_id`")
         if self.client_id is not None and self.client_metadata_url is not None:
             raise InvalidValue("`client_id` and `client_metadata_url` are given; remove one of them")

@@ -53,6 +53,12 @@ def known_client(url: str) -> dict[str, Any]:
     known = {key: context[key] for key in ("client_id", "client_secret", "issuer") if key in context}
     if "private_key_pem" in context:
         return {**known, "private_key": context["private_key_pem"], "grant": "client_credentials"}
+    if "idp_issuer" in context:
+        file = Path(os.environ["XDG_STATE_HOME"]) / "id-token"
+        file.write_text(context["idp_id_token"])
+        provider = {"issuer": context["idp_issuer"], "client_id": context["idp_client_id"]}
+        known |= {"issuer": issuer_of(url), "identity_provider": {**provider, "token_file": str(file)}}
+        return {**known, "grant": "identity_assertion"}
     if "client_secret" in known and "issuer" not in known:
         return {**known, "issuer": issuer_of(url), "grant": "client_credentials"}
     return known or {"client_metadata_url": METADATA_URL}

@@ -37,6 +37,7 @@ SCENARIOS = [
     ("2026-07-28", "iss-not-advertised", 12),
     ("2026-07-28", "client-credentials-jwt", 5),
     ("2026-07-28", "client-credentials-basic", 5),
+    ("2026-07-28", "enterprise-managed-authorization", 6),
     ("2025-11-25", "metadata-default", 15),
     ("2025-11-25", "basic-cimd", 10),
     ("2025-11-25", "scope-step-up", 12),
