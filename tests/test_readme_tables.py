@@ -59,7 +59,13 @@ BLOCKS = [
     for path in DOCUMENTS
     for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
 ]
-ENVIRON = {"HOME": "/home/me", "SEARCH_TOKEN": "t", "MCPMUX_AUDIT_KEY": "0123456789abcdef"}
+ENVIRON = {
+    "HOME": "/home/me",
+    "SEARCH_TOKEN": "t",
+    "MCPMUX_AUDIT_KEY": "0123456789abcdef",
+    "REPORTS_KEY": "k",
+    "SSO_SECRET": "s",
+}
 
 
 @cache

@@ -22,7 +22,7 @@ import trio
 from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2 import WebApplicationClient
 
-from mcpmux.auth.bearer import read_challenge
+from mcpmux.auth.bearer import Challenge, read_challenge
 from mcpmux.auth.credential import Clock
 from mcpmux.auth.discovery import ACCEPT, AuthorizationServer, Found, OAuthHttp, discover
 from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble
@@ -67,9 +67,7 @@ async def log_in(
     `more`: other scopes to ask for; `seconds`: for a person. Raises McpmuxError.
     """
     config = http.config
-    probe = await http.ask(http.url, PROBE_FIELDS, PROBE)
-    challenge = read_challenge(probe.headers.get("www-authenticate", "") if probe.status == 401 else "")
-    found = await discover(http, challenge)
+    found = await discover(http, Challenge() if http.is_provider else await _challenge_of(http))
     server, endpoint = found.server, found.server.check_login()
     try:
         kept = await trio.to_thread.run_sync(file.load)
@@ -93,11 +91,10 @@ async def log_in(
             "code_challenge": pkce.create_code_challenge(verifier, "S256"),
             "code_challenge_method": "S256",
             "resource": found.resource,
+            "scope": " ".join(scopes),
         }
-        if scopes:
-            asked["scope"] = " ".join(scopes)
         http.origin_of(endpoint)  # nobody is sent elsewhere
-        url = add_params_to_uri(endpoint, list(asked.items()))
+        url = add_params_to_uri(endpoint, [(key, value) for key, value in asked.items() if value])
         said = await _wait_for_browser(listener, redirect_uri, asked["state"], partial(show, url), seconds)
     if said is None:
         raise TransportError(f"nobody came back from the browser within {seconds:g} s")
@@ -112,6 +109,12 @@ async def log_in(
     login = Login(file.upstream, file.url, server.issuer, found.resource, client, tokens)
     await trio.to_thread.run_sync(file.save, login)
     return login
+
+
+async def _challenge_of(http: OAuthHttp) -> Challenge:
+    """What an upstream says to a request without a token."""
+    probe = await http.ask(http.url, PROBE_FIELDS, PROBE)
+    return read_challenge(probe.headers.get("www-authenticate", "") if probe.status == 401 else "")
 
 
 def _choose_scopes(found: Found, config: OAuth, kept: Login | None, more: Sequence[str]) -> tuple[str, ...]:

@@ -86,16 +86,22 @@ def kind_of(address: Address) -> str:
 
 
 class OAuthHttp:
-    """Requests about one upstream's tokens: to itself with its own TLS, to all others with `oauth.ca`."""
+    """Requests about one upstream's tokens: to itself with its own TLS, to all others with `oauth.ca`.
 
-    def __init__(self, target: Http | WebSocket) -> None:
+    `is_provider`: the target is no upstream, but an identity provider, whose ID tokens are wanted.
+    """
+
+    def __init__(self, target: Http | WebSocket, *, is_provider: bool = False) -> None:
         assert target.oauth is not None
+        self.is_provider = is_provider
         self.config = target.oauth
         self.url = as_http(target.url)
         self.own = HttpOrigin.from_url(self.url)
-        issuer = self.own if self.config.issuer is None else HttpOrigin.from_url(self.config.issuer)
-        self._hosts = frozenset((self.own.host, issuer.host))
-        self._plain = frozenset(origin.host for origin in (self.own, issuer) if not origin.secure)
+        provider = self.config.identity_provider
+        named = (self.config.issuer, provider.issuer if provider is not None else None)
+        origins = [self.own, *(HttpOrigin.from_url(url) for url in named if url is not None)]
+        self._hosts = frozenset(origin.host for origin in origins)
+        self._plain = frozenset(origin.host for origin in origins if not origin.secure)
         self._tls = target.tls
         self._proxy = target.proxy if isinstance(target, Http) else None
 
@@ -189,6 +195,7 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     registration_endpoint: str | None = None
     code_challenge_methods_supported: tuple[str, ...] | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_signing_alg_values_supported: tuple[str, ...] | None = None
     scopes_supported: tuple[str, ...] | None = None
     authorization_response_iss_parameter_supported: bool = False
     client_id_metadata_document_supported: bool = False
@@ -304,6 +311,8 @@ async def discover(http: OAuthHttp, challenge: Challenge, known: str | None = No
     Raises IssuerChanged and other TransportErrors, RemoteProtocolError.
     """
     wanted = known or http.config.issuer
+    if http.is_provider and wanted is not None:
+        return Found(await find_server(http, wanted), "", ())
     resource = await _find_resource(http, challenge)
     if resource is None:
         # The resource identifier (RFC 8707, section 2): no query, no lone slash.

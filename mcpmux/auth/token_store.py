@@ -16,6 +16,7 @@ from tempfile import NamedTemporaryFile
 
 import msgspec
 
+from mcpmux.config import Http, WebSocket
 from mcpmux.errors import TransportError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
@@ -132,6 +133,13 @@ class LoginFile(msgspec.Struct, frozen=True):
             known = self.path.exists()
             self.path.unlink(missing_ok=True)
         return known
+
+
+def login_file(upstream: str, target: Http | WebSocket, folder: Path | None = None) -> LoginFile:
+    """Of the login that an upstream needs: its own, or one at an identity provider, for all that name it."""
+    provider = target.oauth.identity_provider if target.oauth is not None else None
+    name, url = (upstream, target.url) if provider is None else ("identity", provider.issuer)
+    return LoginFile(folder or default_folder(), name, url)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ rotated one is on disk before the new access token is used. A login that is done
 mcpmux, is noticed. Tokens of client credentials are kept nowhere. oauthlib is imported with this module.
 
 Source: RFC 6749, sections 2.3.1, 4, 5 and 6; RFC 8707, section 2; "Step-Up Authorization Flow", 2025-11-25
-and 2026-07-28; "Authorization Server Binding", 2026-07-28.
+and 2026-07-28; "Authorization Server Binding", 2026-07-28; the extensions OAuth Client Credentials and
+Enterprise-Managed Authorization (RFC 8693, section 2; RFC 7523, section 2.1).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,16 +39,27 @@ from mcpmux.auth.discovery import (
     find_server,
     is_same_issuer,
 )
-from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble, Tokens, default_folder
-from mcpmux.config import Http, WebSocket
+from mcpmux.auth.token_store import Login, LoginFile, OAuthClient, StoreTrouble, Tokens, login_file
+from mcpmux.config import ClientTls, Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, OAuth
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import UNREADABLE
+from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.message import Fields
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebAnswer
+
+PRIVATE_KEY_JWT = "private_key_jwt"
+
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
+
+ACCESS_TOKEN, ASSERTION = "bearer", "n_a"
+"""A `token_type` in lower case: what is shown to an upstream, and what gets such a token."""
 
 LOCK_SECONDS = 0.1  # between two looks whether another process has renewed a login
 
@@ -63,15 +75,38 @@ def make_credential(
     name: str, target: Http | WebSocket, folder: Path | None = None, clock: Clock = time.time
 ) -> Credential:
     """What gets the tokens of an upstream that has `oauth`. `folder`: of logins."""
-    http = OAuthHttp(target)
+    http, file = OAuthHttp(target), login_file(name, target, folder)
     if http.config.grant == CLIENT_CREDENTIALS:
         return ClientCredentials(name, clock, http)
-    return UserLogin(name, clock, http, LoginFile(folder or default_folder(), name, target.url))
+    login_http = http_of_login(target)
+    login = UserLogin(name, clock, login_http, file)
+    if not login_http.is_provider:
+        return login
+    return IdentityAssertion(name, clock, http, _provider=login_http, _login=login)
+
+
+def http_of_login(target: Http | WebSocket) -> OAuthHttp:
+    """For the login that an upstream needs: at its own authorization server, or at its identity provider."""
+    assert target.oauth is not None
+    oauth, provider = target.oauth, target.oauth.identity_provider
+    if provider is None:
+        return OAuthHttp(target)
+    own = OAuth(
+        issuer=provider.issuer,
+        client_id=provider.client_id,
+        client_secret=provider.client_secret,
+        scopes=("openid",),
+        redirect_port=oauth.redirect_port,
+        ca=oauth.ca,
+    )
+    proxy = target.proxy if isinstance(target, Http) else None
+    place = Http(provider.issuer, tls=ClientTls(ca=oauth.ca), proxy=proxy, oauth=own)
+    return OAuthHttp(place, is_provider=True)
 
 
 @dataclass(eq=False, repr=False)
 class ClientCredentials(Credential):
-    """Tokens that mcpmux gets for itself, with a client id and a secret of the configuration."""
+    """Tokens that mcpmux gets for itself, with a client id and a secret or key of the configuration."""
 
     _http: OAuthHttp
     _found: Found | None = None
@@ -97,13 +132,57 @@ class ClientCredentials(Credential):
     async def _request(self, found: Found, scopes: tuple[str, ...]) -> None:
         scopes = tuple(dict.fromkeys(scopes))
         client = configured_client(self._http.config, found.server)
-        form = {"grant_type": "client_credentials", "resource": found.resource, "scope": " ".join(scopes)}
         try:
+            form = {**await self._grant(found, scopes), "scope": " ".join(scopes)}
             tokens = await request_tokens(self._http, found.server, client, form, scopes, self._clock())
         except Denied as error:
             raise TransportError(f"{error}: check the upstream's `oauth` settings") from None
         self._asked = scopes
         self._adopt(tokens, made_now=True)
+
+    async def _grant(self, found: Found, scopes: tuple[str, ...]) -> dict[str, str]:
+        """What the token request says of why there is to be a token. Raises McpmuxError."""
+        return {"grant_type": CLIENT_CREDENTIALS, "resource": found.resource}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class IdentityAssertion(ClientCredentials):
+    """Tokens that an organization's identity provider lets a person have.
+
+    The person's ID token, which only the provider is shown, is exchanged there for an assertion about one
+    upstream, and this at the upstream's authorization server for a token. `_login`: at the provider.
+    """
+
+    _provider: OAuthHttp
+    _login: UserLogin
+
+    async def _grant(self, found: Found, scopes: tuple[str, ...]) -> dict[str, str]:
+        config = self._provider.config
+        assert config.issuer is not None
+        server = await find_server(self._provider, config.issuer)
+        form = {
+            "grant_type": TOKEN_EXCHANGE,
+            "requested_token_type": ID_JAG,
+            "audience": found.server.issuer,
+            "resource": found.resource,
+            "scope": " ".join(scopes),
+            "subject_token": await self._id_token(),
+            "subject_token_type": ID_TOKEN,
+        }
+        client = configured_client(config, server)
+        made = await request_tokens(self._provider, server, client, form, scopes, self._clock(), ASSERTION)
+        return {"grant_type": JWT_BEARER, "assertion": made.access, "resource": found.resource}
+
+    async def _id_token(self) -> str:
+        provider = self._http.config.identity_provider
+        if provider is None or provider.token_file is None:
+            ((_, shown),) = await self._login.header()
+            return shown.removeprefix("Bearer ")
+        try:
+            return (await trio.Path(provider.token_file).read_text()).strip()
+        except (OSError, ValueError) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else "it is no text"
+            raise TransportError(f"the ID token in {provider.token_file} cannot be read: {reason}") from None
 
 
 @dataclass(eq=False, repr=False)
@@ -213,6 +292,8 @@ class Denied(RemoteProtocolError):
 def configured_client(config: OAuth, server: AuthorizationServer) -> OAuthClient:
     """mcpmux as the configuration says it is registered."""
     assert config.client_id is not None
+    if config.private_key is not None:
+        return OAuthClient(config.client_id, method=PRIVATE_KEY_JWT)
     secret = None if config.client_secret is None else config.client_secret.reveal()
     method = server.choose_method("client_secret_basic", "client_secret_post")
     return OAuthClient(config.client_id, secret, method)
@@ -225,22 +306,50 @@ async def request_tokens(
     form: dict[str, str],
     scopes: tuple[str, ...],
     now: float,
+    kind: str = ACCESS_TOKEN,
 ) -> Tokens:
     """Tokens for a grant, which `form` has; `scopes`: what the answer means when it does not say.
+
+    `kind`: the `token_type` that is wanted. From an identity provider, the access token is an ID token then.
 
     Raises Denied, other RemoteProtocolErrors, and TransportError, after which asking again may help.
     """
     fields: Fields = (*ACCEPT, ("Content-Type", "application/x-www-form-urlencoded"))
     shown = {"client_id": client.id, "client_secret": client.secret}
-    if client.method == "client_secret_basic" and client.secret is not None:
+    if client.method == PRIVATE_KEY_JWT and http.config.private_key is not None:
+        from mcpmux.auth.client_assertion import sign_assertion  # joserfc is for those who have such keys
+
+        shown = {**sign_assertion(http.config.private_key, client.id, server, now)}
+    elif client.method == "client_secret_basic" and client.secret is not None:
         pair = f"{quote_plus(client.id)}:{quote_plus(client.secret)}"
         fields = (*fields, ("Authorization", "Basic " + b64encode(pair.encode()).decode()))
         shown = {}
     answer = await http.ask(server.token_endpoint, fields, prepare_token_request(**form, **shown).encode())
-    return _read_tokens(answer, server.issuer, scopes, now)
+    tokens = _read_tokens(answer, server.issuer, scopes, now, kind)
+    if http.is_provider and kind == ACCESS_TOKEN:
+        return _with_id_token(answer, server.issuer, tokens)
+    return tokens
 
 
-def _read_tokens(answer: WebAnswer, issuer: str, asked: tuple[str, ...], now: float) -> Tokens:
+def _with_id_token(answer: WebAnswer, issuer: str, tokens: Tokens) -> Tokens:
+    """The tokens with an identity provider's ID token as the access token, which expires when that says.
+
+    It comes from the provider itself, and only the provider gets it back: nothing else in it is looked at.
+    """
+    token = msgspec.json.decode(answer.body).get("id_token")
+    try:
+        payload = token.split(".")[1]
+        claims = msgspec.json.decode(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=_Claims)
+    except (AttributeError, IndexError, *UNREADABLE):
+        raise RemoteProtocolError(f"the token endpoint of {issuer} gave no ID token") from None
+    return msgspec.structs.replace(tokens, access=token, expires=claims.exp)
+
+
+class _Claims(msgspec.Struct):
+    exp: float
+
+
+def _read_tokens(answer: WebAnswer, issuer: str, asked: tuple[str, ...], now: float, wanted: str) -> Tokens:
     where = f"the token endpoint of {issuer}"
     if answer.status >= 500 or answer.status == 429:
         raise TransportError(f"{where} answered with status {answer.status}")
@@ -257,8 +366,8 @@ def _read_tokens(answer: WebAnswer, issuer: str, asked: tuple[str, ...], now: fl
     refresh, scope = members.get("refresh_token"), members.get("scope")
     if not isinstance(access, str) or _TOKEN.fullmatch(access) is None:
         raise RemoteProtocolError(f"{where} gave no token that can be sent")
-    if not isinstance(kind, str) or kind.lower() != "bearer":
-        raise RemoteProtocolError(f"{where} gave no bearer token")
+    if not isinstance(kind, str) or kind.lower() != wanted:
+        raise RemoteProtocolError(f"{where} gave no {wanted} token")
     try:
         seconds = float(members.get("expires_in") or 0)  # some write it as text
     except (TypeError, ValueError):

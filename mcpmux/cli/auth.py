@@ -15,7 +15,7 @@ import click
 import trio
 
 from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
-from mcpmux.auth.token_store import LoginFile, StoreTrouble, default_folder
+from mcpmux.auth.token_store import StoreTrouble, login_file
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
@@ -81,10 +81,10 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
       mcpmux auth login search -c mcpmux.toml --scope files:write --no-browser
     """
     target, oauth = find_upstream(load_config(config), upstream)
-    if oauth.grant == CLIENT_CREDENTIALS:
-        raise ConfigError([f"upstreams.{upstream}: no login needed: it uses client credentials"])
+    if (how := without_login(oauth)) is not None:
+        raise ConfigError([f"upstreams.{upstream}: no login needed: it uses {how}"])
     from mcpmux.auth.authorization_code import log_in  # oauthlib is large
-    from mcpmux.auth.discovery import OAuthHttp
+    from mcpmux.auth.upstream_auth import http_of_login
 
     async def show(url: str) -> None:
         tell("Open this URL to log in:")
@@ -92,8 +92,8 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
         if not no_browser and has_screen():
             await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
 
-    file = LoginFile(default_folder(), upstream, target.url)
-    done = run(log_in, OAuthHttp(target), file, time.time, show, scopes, timeout)
+    file = login_file(upstream, target)
+    done = run(log_in, http_of_login(target), file, time.time, show, scopes, timeout)
     tokens, duration = done.tokens, ""
     if tokens.refresh is None and tokens.expires is not None:
         duration = f", for {(tokens.expires - time.time()) / SECONDS_A_MINUTE:.0f} minutes"
@@ -130,7 +130,7 @@ def logout(upstream: str, config: str) -> None:
     Its authorization server is not notified, so the tokens stay valid until they expire.
     """
     target, _ = find_upstream(load_config(config), upstream)
-    file = LoginFile(default_folder(), upstream, target.url)
+    file = login_file(upstream, target)
     tell("Forgotten." if file.remove() else "Nobody was logged in.")
 
 
@@ -155,13 +155,21 @@ def _with_oauth(config: Config) -> dict[str, tuple[Http | WebSocket, OAuth]]:
     return {name: (target, target.oauth) for name, target in found if target.oauth is not None}
 
 
+def without_login(oauth: OAuth) -> str | None:
+    """What tokens are got with when nobody has to log in; None when somebody has to."""
+    if oauth.grant == CLIENT_CREDENTIALS:
+        return "client credentials"
+    provider = oauth.identity_provider
+    return "an ID token in a file" if provider is not None and provider.token_file is not None else None
+
+
 def describe(name: str, target: Http | WebSocket, oauth: OAuth) -> dict[str, Any]:
     """Whether there is a token for an upstream, for people and machines. Nothing in it is secret."""
     said: dict[str, Any] = {"upstream": name, "issuer": oauth.issuer or "", "scopes": []}
-    if oauth.grant == CLIENT_CREDENTIALS:
-        return said | {"ready": True, "state": "client credentials", "scopes": list(oauth.scopes)}
+    if (how := without_login(oauth)) is not None:
+        return said | {"ready": True, "state": how, "scopes": list(oauth.scopes)}
     try:
-        kept = LoginFile(default_folder(), name, target.url).load()
+        kept = login_file(name, target).load()
     except StoreTrouble as error:
         return said | {"ready": False, "state": str(error)}
     if kept is None:

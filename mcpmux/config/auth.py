@@ -242,9 +242,13 @@ class AccessRule:
 # How mcpmux gets tokens for one upstream from the authorization server of that upstream.
 
 AUTHORIZATION_CODE, CLIENT_CREDENTIALS = "authorization_code", "client_credentials"
+IDENTITY_ASSERTION = "identity_assertion"
 
 CLIENT_ID = Text("printable ASCII text that is not empty", r"[\x20-\x7e]+")
 CLIENT_SECRET = Text(CLIENT_ID.expected, CLIENT_ID.pattern, Secret)
+PRIVATE_KEY = Text(
+    "a private key as PEM or JWK, such as ${file:/run/secrets/key.pem}", r"[\x20-\x7e\r\n]+", Secret
+)
 
 # It is also the client's id, so it is https and has a path.
 METADATA_PATTERN = r"https://[^\s\x00-\x1f/?#@]+/[^\s\x00-\x1f?#]+"
@@ -252,12 +256,29 @@ METADATA_URL = Text("an https:// URL with a path and without query", METADATA_PA
 
 
 @frozen(kw_only=True)
+class IdentityProvider:
+    """The identity provider of an organization, and mcpmux as its client."""
+
+    issuer: TrustedUrl
+    """Issuer of its tokens."""
+    client_id: Annotated[str, CLIENT_ID]
+    """Client id of mcpmux there."""
+    client_secret: Annotated[Secret, CLIENT_SECRET] | None = None
+    """Client secret there."""
+    token_file: FilePath | None = None
+    """File with the ID token of whom mcpmux acts for. Default: that of a person's login."""
+
+
+@frozen(kw_only=True)
 class OAuth:
     """Tokens for an upstream. Without `client_id` mcpmux registers itself where it may."""
 
-    grant: Annotated[str, Choice((AUTHORIZATION_CODE, CLIENT_CREDENTIALS))] = AUTHORIZATION_CODE
+    grant: Annotated[str, Choice((AUTHORIZATION_CODE, CLIENT_CREDENTIALS, IDENTITY_ASSERTION))] = (
+        AUTHORIZATION_CODE
+    )
     """`authorization_code`: a person logs in with `mcpmux auth login`. `client_credentials`: mcpmux shows its
-    own secret.
+    own secret, or signs with its own key. `identity_assertion`: a person logs in at the `identity_provider`,
+    which decides who may use the upstream.
     """
     issuer: TrustedUrl | None = None
     """The only authorization server to use. Default: the one that the upstream names."""
@@ -265,8 +286,14 @@ class OAuth:
     """Client id of mcpmux, if it was registered by hand."""
     client_secret: Annotated[Secret, CLIENT_SECRET] | None = None
     """Client secret. It needs `client_id` and `issuer`, and is shown to that issuer only."""
+    private_key: Annotated[Secret, PRIVATE_KEY] | None = None
+    """Private key, RSA or EC, as PEM or JWK. mcpmux signs with it in place of showing a secret
+    (`private_key_jwt`). It needs `client_id`.
+    """
     client_metadata_url: Annotated[str, METADATA_URL] | None = None
     """URL of your own client metadata document. It is the client id at servers that accept one."""
+    identity_provider: IdentityProvider | None = None
+    """Where people log in for the grant `identity_assertion`."""
     scopes: tuple[Scope, ...] = ()
     """Scopes to ask for. Default: those that the upstream says it needs."""
     redirect_port: Port = 0
@@ -279,7 +306,17 @@ class OAuth:
             raise InvalidValue("`client_secret` needs `client_id` beside it")
         if self.client_secret is not None and self.issuer is None:
             raise InvalidValue("`client_secret` needs `issuer`: the upstream must not choose who is shown it")
-        if self.grant == CLIENT_CREDENTIALS and self.client_secret is None:
-            raise InvalidValue('`grant` "client_credentials" needs `client_id`, `client_secret` and `issuer`')
+        if self.private_key is not None and (self.client_id is None or self.client_secret is not None):
+            raise InvalidValue("`private_key` needs `client_id` beside it, and no `client_secret`")
+        if self.grant == CLIENT_CREDENTIALS and self.client_secret is None and self.private_key is None:
+            raise InvalidValue(
+                "this `grant` needs `client_id` and `private_key`, or `client_secret` and `issuer`"
+            )
+        if (self.grant == IDENTITY_ASSERTION) != (self.identity_provider is not None):
+            raise InvalidValue(
+                f'`identity_provider` goes with `grant` "{IDENTITY_ASSERTION}", and with no other'
+            )
+        if self.grant == IDENTITY_ASSERTION and self.client_id is None:
+            raise InvalidValue("this `grant` needs `client_id`")
         if self.client_id is not None and self.client_metadata_url is not None:
             raise InvalidValue("`client_id` and `client_metadata_url` are given; remove one of them")

@@ -336,10 +336,12 @@ _RELATED: Final[Shape] = {META: {RELATED_TASK: {TASK_ID: TASK}}}
 _TASK: Final[Shape] = {TASK_ID: TASK, **_RELATED}
 _CONTENT: Final[Shape] = {"content": _content}
 
+_OLDER_LINKS: Final = ("ui/resourceUri", "openai/outputTemplate")  # of tools to their apps
+
 _ITEMS: Final[dict[str, Shape]] = {
     m.RESOURCES_LIST: {"uri": URI},
     m.TEMPLATES_LIST: {"uriTemplate": URI},
-    m.TOOLS_LIST: {"name": NAME, META: {"ui/resourceUri": URI, "ui": {"resourceUri": URI}}},
+    m.TOOLS_LIST: {"name": NAME, META: {"ui": {"resourceUri": URI}, **dict.fromkeys(_OLDER_LINKS, URI)}},
     m.PROMPTS_LIST: {"name": NAME},
     m.TASKS_LIST: _TASK,
 }

@@ -4,7 +4,8 @@
 ranking is BM25 of SQLite's full text search, over words without their endings (porter) in names, titles,
 descriptions and parameters. The only module that knows SQLite.
 
-Source: "Tools" of 2026-07-28; "Tasks" of 2025-11-25 (`execution.taskSupport`).
+Source: "Tools" of 2026-07-28; "Tasks" of 2025-11-25 (`execution.taskSupport`); "Visibility" of the extension
+MCP Apps, 2026-01-26.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mcpmux.errors import McpmuxError
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, first_byte, raw, text_of, value_of
+from mcpmux.protocol.call import META
+from mcpmux.protocol.envelope import (
+    EMPTY_OBJECT,
+    decode_fields,
+    first_byte,
+    members_of,
+    raw,
+    text_of,
+    value_at,
+    value_of,
+)
 from mcpmux.protocol.raw_json import Fields, Raw
 
 FIND_TOOLS: Final = "find_tools"
@@ -58,6 +69,12 @@ _CALL: Final[Mapping[str, Any]] = {
 SHOWN: Final = raw([_FIND, _CALL])
 SHOWN_WITH_TASKS: Final = raw([_FIND, {**_CALL, "execution": {"taskSupport": "optional"}}])
 """To a legacy client, which makes tasks of what says that it can be one; others have a server decide."""
+
+
+def is_for_models(tool: Fields) -> bool:
+    """Whether a tool, as a list has it, may be told to a model: some are only for the app of their server."""
+    visibility = value_at(value_of(members_of(tool.get(META)).get("ui")), ("visibility",))
+    return not isinstance(visibility, list) or "model" in visibility
 
 
 class BadQuestion(McpmuxError):

@@ -46,9 +46,18 @@ WITHDRAWN: Final = "dev.mcpmux/withdrawn"
 """Inside mcpmux: a server takes back what the parked call `params.requestState` waits for."""
 
 SHARED_CAPABILITIES: Final = raw(
-    {"sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {"listChanged": True}}
+    {
+        "sampling": {"tools": {}},
+        "elicitation": {"form": {}, "url": {}},
+        "roots": {"listChanged": True},
+        "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}},
+    }
 )
-"""What a session that many clients share declares to a legacy server: whatever one of them may offer."""
+"""What a session that many clients share declares to a legacy server: whatever one of them may offer.
+
+Some servers have tools with apps (the extension MCP Apps) only for clients that show them. To others, such a
+tool is one like any other.
+"""
 
 ELICITATION_ID: Final = "elicitationId"
 RELATED_TASK: Final = "io.modelcontextprotocol/related-task"

@@ -19,6 +19,7 @@ from mcpmux.mux.search import (
     SHOWN_WITH_TASKS,
     BadQuestion,
     Index,
+    is_for_models,
     read_call,
     read_question,
 )
@@ -115,7 +116,8 @@ class ToolSearch:
         key = b"\n".join(pages)
         known = self._indexes.pop(key, None)
         if known is None:
-            tools = [_readable(tool) for page in pages for tool in decode_list(page)]
+            listed = [tool for page in pages for tool in decode_list(page)]
+            tools = [_readable(tool) for tool in listed if is_for_models(tool)]
             known = tools, Index()
             await in_task()
             for start in range(0, len(tools), INDEXED_AT_ONCE):

@@ -9,6 +9,7 @@ from tests.config.documents import problems_of, read
 
 URL = "https://x.example/mcp"
 ISSUER = "https://login.example.com"
+PROVIDER = {"issuer": "https://sso.example.com", "client_id": "me-there"}
 PAIR = {"client_id": "me", "client_secret": "planted-secret"}
 
 
@@ -32,6 +33,20 @@ def test_everything_is_read():
     )
 
 
+def test_a_private_key_stands_in_place_of_a_secret():
+    said = {"grant": "client_credentials", "client_id": "me", "private_key": "-----BEGIN\nplanted\n"}
+    oauth = target_of(document(**said)).oauth
+    assert oauth.private_key.reveal() == said["private_key"]
+    assert "planted" not in repr(oauth)
+
+
+def test_an_identity_provider_is_named_with_its_own_client():
+    said = {"grant": "identity_assertion", "client_id": "me", "identity_provider": {**PROVIDER, **PAIR}}
+    provider = target_of(document(**said)).oauth.identity_provider
+    assert (provider.issuer, provider.client_id) == (PROVIDER["issuer"], "me")
+    assert provider.client_secret == Secret("planted-secret")
+
+
 def test_an_empty_table_is_enough_and_none_is_none():
     assert target_of(document()) == Http(URL, oauth=OAuth())
     assert target_of(document("wss://x.example/mcp")) == WebSocket("wss://x.example/mcp", oauth=OAuth())
@@ -52,8 +67,13 @@ def test_in_a_host_file_it_stands_in_our_own_table():
         (PAIR, "`client_secret` needs `issuer`"),
         (
             {"grant": "client_credentials", "issuer": ISSUER},
-            "needs `client_id`, `client_secret` and `issuer`",
+            "needs `client_id` and `private_key`, or `client_secret` and `issuer`",
         ),
+        ({"private_key": "planted-key"}, "`private_key` needs `client_id`"),
+        ({**PAIR, "issuer": ISSUER, "private_key": "planted-key"}, "and no `client_secret`"),
+        ({"grant": "identity_assertion", "client_id": "me"}, "`identity_provider` goes with `grant`"),
+        ({"identity_provider": PROVIDER}, "`identity_provider` goes with `grant`"),
+        ({"grant": "identity_assertion", "identity_provider": PROVIDER}, "needs `client_id`"),
         ({"client_metadata_url": "http://me.example/x"}, "an https:// URL with a path"),
         ({"client_metadata_url": "https://me.example/"}, "an https:// URL with a path"),
         ({"client_metadata_url": "https://me.example/x", "client_id": "me"}, "remove one of them"),

@@ -72,6 +72,8 @@ def test_full_example_has_every_setting(validator):
         assert used == set(definitions[name]["properties"])
     used = {key for table in document["upstreams"].values() for key in table.get("oauth", {})}
     assert used == set(definitions["OAuth"]["properties"])
+    provider = document["upstreams"]["tickets"]["oauth"]["identity_provider"]
+    assert set(provider) == set(definitions["IdentityProvider"]["properties"])
     used = {key for table in document["upstreams"].values() for key in table}
     assert used == set(definitions["UpstreamTable"]["properties"])
 

@@ -48,6 +48,7 @@ ITEMS = [
         m.TOOLS_LIST,
         '{"_meta":{"a":@,"ui":{"x":@,"resourceUri":"<ui>"},"ui/resourceUri":"<ui>"},"name":"<name>"}',
     ),
+    (m.TOOLS_LIST, '{"name":"<name>","_meta":{"openai/outputTemplate":"<ui>","openai/x":@}}'),
     (m.TOOLS_LIST, '{"name":"<name>","_meta":{"ui":{"resourceUri":"<uri>"}}}'),
     (m.TOOLS_LIST, '{"name":"<name>","_meta":null,"uri":"file:///a"}'),
     (m.TOOLS_LIST, '{"name":"<name>","_meta":{"ui":"ui://view/a"}}'),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.search import MOST, SHOWN, BadQuestion, Index, read_call, read_question
+from mcpmux.mux.search import MOST, SHOWN, BadQuestion, Index, is_for_models, read_call, read_question
+from mcpmux.protocol.envelope import decode_fields
 from mcpmux.protocol.raw_json import Raw
 
 TOOLS = [
@@ -137,3 +138,19 @@ def test_mistakes_in_a_call_are_told(arguments, sentence):
     with pytest.raises(BadQuestion) as caught:
         read_call(Raw(json.dumps(arguments).encode()))
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("meta", "told"),
+    [
+        ('{"ui":{"visibility":["app"]}}', False),
+        ('{"ui":{"visibility":[]}}', False),
+        ('{"ui":{"visibility":["model","app"]}}', True),
+        ('{"ui":{"visibility":"app"}}', True),
+        ('{"ui":{"resourceUri":"ui://a"}}', True),
+        ('{"ui":null}', True),
+        ("null", True),
+    ],
+)
+def test_a_tool_that_is_only_for_its_app_is_not_for_models(meta, told):
+    assert is_for_models(decode_fields(Raw(f'{{"name":"t","_meta":{meta}}}'.encode()))) is told

@@ -54,6 +54,15 @@ async def test_a_server_hears_which_extensions_the_calling_client_has(autojump_c
             assert asked["params"]["_meta"][CAPABILITIES] == capabilities
 
 
+async def test_a_legacy_server_may_have_apps_for_whoever_shares_its_session(autojump_clock):
+    server = docs(LEGACY)
+    async with open_world({"x": server}) as world:
+        await world.client().request("resources/list")
+        (hello,) = (message for message in server.seen if message["method"] == "initialize")
+        offered = hello["params"]["capabilities"]["extensions"]
+        assert offered == {UI: {"mimeTypes": ["text/html;profile=mcp-app"]}}
+
+
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
 async def test_unknown_methods_reach_the_only_server(up: str, down: str, autojump_clock):

@@ -71,6 +71,17 @@ async def test_two_tools_stand_for_all(prefix, up, down, autojump_clock):
             assert error["message"] == f"Unknown tool: {hidden}"
 
 
+async def test_a_tool_that_is_only_for_an_app_is_not_found_and_the_app_can_call_it(autojump_clock):
+    server = Store(MODERN)
+    for tool in server.lists["tools/list"][1]:
+        tool["_meta"] = {"ui": {"visibility": ["model"] if tool["name"] == "open-tool" else ["app"]}}
+    async with open_world({"docs": server}, views=VIEWS) as world:
+        client = world.client(principal=ANYONE.within("all"))
+        assert await find_names(client, "open or secret tool") == ["docs__open-tool"]
+        result = await client.request("tools/call", {"name": "secret-tool"})  # as its server calls it
+        assert result["content"] == [{"type": "text", "text": "secret-tool"}]
+
+
 @pytest.mark.parametrize("down", REVISIONS)
 async def test_a_view_without_servers_has_its_two_tools(down, autojump_clock):
     async with open_world({"docs": None}, views=VIEWS) as world:

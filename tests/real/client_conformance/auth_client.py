@@ -2,7 +2,8 @@
 
 Usage: auth_client URL. Log in at the suite's server, call its tool, and log in again when mcpmux says that it
 is needed, for a server may want more scopes, or another authorization server, in the middle of things. The
-person's browser is here, which only follows redirects. The exit code is that of the last command.
+person's browser is here, which only follows redirects. Where the scenario is one without a person, only call
+the tool. The exit code is that of the last command.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.cli.running import COMMAND
 
@@ -32,8 +34,10 @@ def main(url: str) -> int:
     with tempfile.TemporaryDirectory() as directory:
         os.environ["XDG_STATE_HOME"] = directory
         config = Path(directory) / "mcpmux.json"
-        upstream = {"url": url, "prefix": "", "oauth": known_client()}
-        config.write_text(json.dumps({"upstreams": {"up": upstream}}))
+        oauth = known_client(url)
+        config.write_text(json.dumps({"upstreams": {"up": {"url": url, "prefix": "", "oauth": oauth}}}))
+        if "grant" in oauth:
+            return call_tool(config)[0]
         for _ in range(MOST_LOGINS):
             if code := log_in(config):
                 return code
@@ -43,11 +47,29 @@ def main(url: str) -> int:
         return code
 
 
-def known_client() -> dict[str, Any]:
+def known_client(url: str) -> dict[str, Any]:
     """The client that the suite registered beforehand, if it did."""
     context = json.loads(os.environ.get(CONTEXT) or "{}")
     known = {key: context[key] for key in ("client_id", "client_secret", "issuer") if key in context}
+    if "private_key_pem" in context:
+        return {**known, "private_key": context["private_key_pem"], "grant": "client_credentials"}
+    if "idp_issuer" in context:
+        file = Path(os.environ["XDG_STATE_HOME"]) / "id-token"
+        file.write_text(context["idp_id_token"])
+        provider = {"issuer": context["idp_issuer"], "client_id": context["idp_client_id"]}
+        known |= {"issuer": issuer_of(url), "identity_provider": {**provider, "token_file": str(file)}}
+        return {**known, "grant": "identity_assertion"}
+    if "client_secret" in known and "issuer" not in known:
+        return {**known, "issuer": issuer_of(url), "grant": "client_credentials"}
     return known or {"client_metadata_url": METADATA_URL}
+
+
+def issuer_of(url: str) -> str:
+    """The authorization server that an administrator knows; the suite does not say it."""
+    parts = urlsplit(url)
+    place = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"
+    with urllib.request.urlopen(place, timeout=LOGIN_SECONDS) as answer:
+        return str(json.load(answer)["authorization_servers"][0])
 
 
 def log_in(config: Path) -> int:

@@ -1,8 +1,8 @@
 """The official suite's `auth/*` client scenarios, with mcpmux's commands as the client.
 
-In the newest revision that has them, and some in an older one. Not the extensions. Where the suite's
-authorization server does what a client must refuse, mcpmux has to say why it gave up, for a client that just
-ends is not wrong, either.
+In the newest revision that has them, and some in an older one; also those of the extensions that mcpmux has.
+Where the suite's authorization server does what a client must refuse, mcpmux has to say why it gave up, for a
+client that just ends is not wrong, either.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ SCENARIOS = [
     ("2026-07-28", "authorization-server-migration", 14),
     ("2026-07-28", "iss-supported", 12),
     ("2026-07-28", "iss-not-advertised", 12),
+    ("2026-07-28", "client-credentials-jwt", 5),
+    ("2026-07-28", "client-credentials-basic", 5),
+    ("2026-07-28", "enterprise-managed-authorization", 6),
     ("2025-11-25", "metadata-default", 15),
     ("2025-11-25", "basic-cimd", 10),
     ("2025-11-25", "scope-step-up", 12),
