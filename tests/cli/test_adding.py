@@ -204,3 +204,9 @@ def test_a_document_at_a_url_that_is_not_there_is_a_failure(
     refused = invoke("add", "--registry", demo_url + "/a/b?key=geheim")
     assert refused.exit_code == 1
     assert refused.stderr == f"Error: {demo_url}/a/b?*** answered with status 404\n"
+
+
+def test_a_running_mcpmux_is_added_by_its_server_card(home: Path, invoke: Invoke, demo_url: str) -> None:
+    added = invoke("add", "demo", "--registry", f"{demo_url}/server-card")
+    assert (added.exit_code, added.output) == (0, "demo: added to mux.toml\n")
+    assert (home / "work/mux.toml").read_text() == f'[upstreams.demo]\nurl = "{demo_url}"\n'
