@@ -22,7 +22,7 @@ from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
-from mcpmux.cli.extensions import report_extensions
+from mcpmux.cli.extensions import extensions_of, find_extensions, show_extensions
 from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
@@ -31,12 +31,12 @@ from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
+from mcpmux.mux.extensions import Extension
 from mcpmux.mux.view import selection_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
-from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.merger import LEFT_OUT
@@ -129,9 +129,10 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
     loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
-    findings, warnings, facts = run(examine_all, loaded)
+    findings, extensions, warnings = run(examine_all, loaded)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
-    report_extensions(loaded, facts, as_json=as_json)
+    if not as_json:
+        show_extensions(extensions)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     problems = report_cluster(loaded, as_json=as_json)
@@ -142,10 +143,10 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
         raise click.ClickException("\n  ".join(problems))
 
 
-async def examine_all(config: Config) -> tuple[list[Finding], list[str], dict[str, ServerFacts]]:
+async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], list[str]]:
     """Examine all upstreams at the same time.
 
-    Findings in configuration order, warnings about views, and what the servers said about themselves.
+    Findings in configuration order, what the servers declare beyond the core of MCP, warnings about views.
     """
     findings: dict[str, Finding] = {}
     listed: dict[str, Listed] = {}
@@ -160,7 +161,11 @@ async def examine_all(config: Config) -> tuple[list[Finding], list[str], dict[st
     found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
     names = {name: each.names for name, each in listed.items()}
     schemas = {name: each.schemas for name, each in listed.items()}
-    return found, find_unmatched_names(config, names, schemas), facts
+    extensions = find_extensions(config, facts)
+    for finding in found:
+        if own := extensions_of(finding["name"], extensions):
+            finding["extensions"] = own
+    return found, extensions, find_unmatched_names(config, names, schemas)
 
 
 async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict[str, Listed]) -> None:

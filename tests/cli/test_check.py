@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from mcpmux.mux.extensions import METHODS_STAY
+from mcpmux.mux.extensions import METHODS_STAY, NO_OBJECT
 from tests.cli.conftest import Invoke
 from tests.cli.running import demo_command
 
@@ -112,14 +112,12 @@ def test_extensions_are_listed_with_what_clients_are_told(invoke: Invoke, tmp_pa
         ["com.example/x\\x1b", "one", "told;", METHODS_STAY],
         [ui, "one,", "two", "told"],
     ]
-    *_, last = invoke("check", str(file), "--json").stdout.splitlines()
-    assert json.loads(last)["extensions"][2] == {
-        "kind": "extensions",
-        "name": ui,
-        "servers": ["one", "two"],
-        "told": True,
-        "why": "",
-    }
+    one, two = (json.loads(line) for line in invoke("check", str(file), "--json").stdout.splitlines())
+    assert [each["name"] for each in one["extensions"]] == ["com.example/x\x1b", ui]
+    assert two["extensions"] == [
+        {"kind": "experimental", "name": "a", "told": False, "why": NO_OBJECT},
+        {"kind": "extensions", "name": ui, "told": True, "why": ""},
+    ]
 
 
 def test_configuration_comes_from_stdin(invoke: Invoke) -> None:
