@@ -277,29 +277,29 @@ class _Reading:
             option = [escape(each.name)] if is_named else []
             if is_named and each == Argument(type="named", name=each.name, is_required=each.is_required):
                 yield option  # nothing is said of a value: it has none
-            elif (
-                value := self.value(each.name or each.value_hint or f"argument-{number}", each)
-            ) is not None:
+                continue
+            key = each.name or each.value_hint or f"argument-{number}"
+            if (value := self.value(key, each)) is not None:
                 yield [*option, value]
 
     def value(self, key: str, given: Input, variable: str = "") -> str | None:
         """The text for an input; None when it is optional and has no value. `variable`: to ask for it by."""
-        is_whole = given.value is None or (given.is_secret and not given.variables)
-        texts = [""] if is_whole else _IN_BRACES.split(given.value or "")
-        pieces: list[Piece] = []
-        for text in texts:
-            inner = given.variables.get(text[1:-1]) if _IN_BRACES.fullmatch(text) else None
-            if is_whole:
-                piece = self._fill(variable or variable_name(self.upstream, key), given, given)
-            elif inner is not None:
-                piece = self._fill(variable_name(self.upstream, text), inner, given)
-            else:
-                piece = text, False
-            if piece is None:
-                self.left_out.append(key)
-                return None
-            pieces.append(piece)
-        return _join(pieces)
+        pieces: list[Piece | None]
+        if given.value is None or (given.is_secret and not given.variables):
+            pieces = [self._fill(variable or variable_name(self.upstream, key), given, given)]
+        else:
+            pieces = [self._read_piece(text, given) for text in _IN_BRACES.split(given.value)]
+        known = [piece for piece in pieces if piece is not None]
+        if len(known) < len(pieces):
+            self.left_out.append(key)
+            return None
+        return _join(known)
+
+    def _read_piece(self, text: str, whole: Input) -> Piece | None:
+        inner = whole.variables.get(text[1:-1]) if _IN_BRACES.fullmatch(text) else None
+        return (
+            (text, False) if inner is None else self._fill(variable_name(self.upstream, text), inner, whole)
+        )
 
     def _fill(self, variable: str, given: Input, whole: Input) -> Piece | None:
         """What stands for `given`, which is `whole` or a variable in it."""
