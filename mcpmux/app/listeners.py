@@ -33,6 +33,7 @@ from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
+from mcpmux.runtime.downstreams.server_card import ServerCard
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
@@ -60,7 +61,7 @@ class Serving(msgspec.Struct, frozen=True):
 
     `gate` asks clients from the network who they are. `certificates` are those that can be renewed.
     `stdio_view`: what the client on standard input and output looks through. `marks`: see HttpEndpoint.
-    `node`: of a cluster.
+    `node`: of a cluster. `config`: what is followed now; without it there are no server cards.
     """
 
     limits: Limits
@@ -73,6 +74,7 @@ class Serving(msgspec.Struct, frozen=True):
     stdio_view: str = ""
     marks: Marks = msgspec.field(default_factory=Marks)
     node: Node | None = None
+    config: Callable[[], Config] | None = None
 
 
 class HandedConnections(msgspec.Struct, frozen=True):
@@ -148,7 +150,8 @@ async def _prepare_http(
     gate = gate_of(listener, serving.gate)
     node, marks = serving.node, serving.marks
     sessions = node.sessions_of(number) if node is not None else None
-    endpoint = HttpEndpoint(serving.service, listener, limits, gate, stopping, marks, sessions)
+    card = ServerCard(listener, serving.config) if serving.config is not None else None
+    endpoint = HttpEndpoint(serving.service, listener, limits, gate, stopping, marks, sessions, card)
     handle: Handler = endpoint.handle
     door = None
     if node is not None and sessions is not None:

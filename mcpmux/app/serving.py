@@ -133,7 +133,7 @@ def prepare_serving(
     view = mux.config.listeners.stdio_view or ""
     return Serving(
         *(mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller),
-        *(view, mux.marks, node),
+        *(view, mux.marks, node, lambda: mux.config),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import tell
+from mcpmux.cli.document import LOOKS_LIKE_URL, read_document
 from mcpmux.cli.moving_in import DEFAULT_FILE
 from mcpmux.cli.options import PATH, Decorator
 from mcpmux.cli.process import Mistake
@@ -22,11 +23,12 @@ from mcpmux.config.scalars import derive_name, is_name
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.document import get, parse, put, remove
 from mcpmux.hosts.gathering import STAND_IN
-from mcpmux.hosts.reference import has_reference, variables_in
+from mcpmux.hosts.reference import NotTakenOver, has_reference, variables_in
 from mcpmux.hosts.secrecy import looks_secret, names_secret
+from mcpmux.hosts.server_json import Described, choose, parse_server_json
 from mcpmux.hosts.writing import read_text, replace_text
 
-_LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|unix:.*", re.DOTALL)
+DOCUMENT_TYPES = "application/mcp-server-card+json, application/json"
 
 file_option: Decorator = click.option(
     "-f",
@@ -39,30 +41,51 @@ file_option: Decorator = click.option(
 
 
 @click.command()
-@click.argument("name")
-@click.argument("target", nargs=-1, required=True, metavar="URL | -- COMMAND...", type=click.UNPROCESSED)
+@click.argument("name", required=False)
+@click.argument("target", nargs=-1, metavar="[URL | -- COMMAND...]", type=click.UNPROCESSED)
 @file_option
+@click.option(
+    "--registry",
+    metavar="FILE|URL",
+    help="Take it from a server.json of the MCP registry, or a server card.",
+)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Variable for the command.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header for the URL.")
 def add(
-    name: str, target: tuple[str, ...], file: Path, env: tuple[str, ...], headers: tuple[str, ...]
+    name: str | None,
+    target: tuple[str, ...],
+    file: Path,
+    registry: str | None,
+    env: tuple[str, ...],
+    headers: tuple[str, ...],
 ) -> None:
-    """Add a server to a configuration file, by its URL or its command.
+    """Add a server to a configuration file, by its URL, its command, or a document about it.
 
     The file is made if there is none. Everything else in it stays as it is, with its comments. Nothing is
     written when mcpmux would not accept the result. Values may have references such as ${TOKEN}, so that no
     secret has to be in the file.
+
+    With --registry, the first package is added whose program (npx, uvx, docker, dnx) is here, else a URL.
+    NAME is the last part of the name in the document by default. Nothing is asked: what the server needs
+    becomes ${VARIABLE}, and is told. Nothing is started or installed.
 
     \b
     Examples:
       mcpmux add time -- uvx mcp-server-time
       mcpmux add docs https://docs.example.com/mcp --header 'Authorization=Bearer ${DOCS_TOKEN}'
       mcpmux add files --file mux.toml --env MODE=ro -- npx -y files-server .
+      mcpmux add --registry server.json
     """
-    if not is_name(name):
-        expected = f"a name of a-z, 0-9, `.` and `-`, at most 32 characters, such as `{derive_name(name)}`"
-        raise Mistake(f"NAME: expected {expected}")
-    entry = make_entry(target, pairs_of("--env", env), pairs_of("--header", headers))
+    if (registry is None) != bool(name and target):
+        raise click.UsageError("expected NAME and a URL or a command, or --registry and perhaps NAME")
+    notes: tuple[str, ...] = ()
+    if registry is not None:
+        name, (entry, notes) = read_registry(registry, name)
+    else:
+        entry = make_entry(target)
+    assert name is not None
+    check_name(name)
+    entry = with_values(entry, pairs_of("--env", env), pairs_of("--header", headers))
     before = read_text(file)
     document, format_ = read_file(file, before)
     place = find_place(document, format_)
@@ -70,6 +93,8 @@ def add(
         raise Mistake(f"{file}: there is `{taken}` already; remove it first, or take another name")
     change(file, before, lambda text: put(text, format_, (*place, name), entry), entry)
     click.echo(f"{name}: added to {file}")
+    for note in notes:
+        tell(note)
     tell_about(entry)
 
 
@@ -97,21 +122,46 @@ def remove_command(name: str, file: Path) -> None:
     click.echo(f"{name}: removed from {file}")
 
 
-def make_entry(target: tuple[str, ...], env: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, Any]:
+def check_name(name: str) -> None:
+    """Raises Mistake."""
+    if not is_name(name):
+        expected = f"a name of a-z, 0-9, `.` and `-`, at most 32 characters, such as `{derive_name(name)}`"
+        raise Mistake(f"NAME: expected {expected}")
+
+
+def read_registry(source: str, name: str | None) -> tuple[str, Described]:
+    """The name of the server, by default that of the document, and what is taken. Raises McpmuxError."""
+    try:
+        document = parse_server_json(read_document("--registry", source, DOCUMENT_TYPES))
+        name = name or derive_name(document.name.rpartition("/")[2])
+        return name, choose(document, name, lambda program: shutil.which(program) is not None)
+    except (ConfigError, NotTakenOver) as error:
+        raise ConfigError([f"--registry: {error}"]) from None
+
+
+def make_entry(target: tuple[str, ...]) -> dict[str, Any]:
     """The keys of the server. Raises Mistake."""
-    if len(target) == 1 and _LOOKS_LIKE_URL.fullmatch(target[0]):
-        if env:
-            raise Mistake("--env: a URL has no environment; it is for a command")
+    if len(target) == 1 and LOOKS_LIKE_URL.fullmatch(target[0]):
         if not has_reference(target[0]):
             try:
                 SERVER_URL.read(target[0])
             except InvalidValue as mistake:
                 raise Mistake(f"URL: {mistake}") from None
-        return {"url": target[0], **({"headers": headers} if headers else {})}
-    if headers:
-        raise Mistake("--header: a command has no headers; they are for a URL")
+        return {"url": target[0]}
     command, *args = target
-    return {"command": command, **({"args": args} if args else {}), **({"env": env} if env else {})}
+    return {"command": command, **({"args": args} if args else {})}
+
+
+def with_values(
+    entry: Mapping[str, Any], env: Mapping[str, str], headers: Mapping[str, str]
+) -> dict[str, Any]:
+    """The keys of the server with the values of the options. Raises Mistake."""
+    if env and "url" in entry:
+        raise Mistake("--env: a URL has no environment; it is for a command")
+    if headers and "url" not in entry:
+        raise Mistake("--header: a command has no headers; they are for a URL")
+    given = {"env": env, "headers": headers}
+    return {**entry, **{key: {**entry.get(key, {}), **each} for key, each in given.items() if each}}
 
 
 def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
+from mcpmux.cli.extensions import extensions_of, find_extensions, show_extensions
 from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config
@@ -30,6 +31,7 @@ from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
+from mcpmux.mux.extensions import Extension
 from mcpmux.mux.view import selection_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
@@ -114,6 +116,9 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
     would not start with CONFIG, because it has mistakes or lets strangers in.
 
+    A second table has the extensions that the servers declare, and what is experimental or unknown, with what
+    clients are told of it.
+
     With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
     with CONFIG. One more line is about them.
 
@@ -124,8 +129,10 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
     loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
-    findings, warnings = run(examine_all, loaded)
+    findings, extensions, warnings = run(examine_all, loaded)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
+    if not as_json:
+        show_extensions(extensions)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     problems = report_cluster(loaded, as_json=as_json)
@@ -136,21 +143,29 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
         raise click.ClickException("\n  ".join(problems))
 
 
-async def examine_all(config: Config) -> tuple[list[Finding], list[str]]:
-    """Examine all upstreams at the same time. Findings in configuration order, and warnings about views."""
+async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], list[str]]:
+    """Examine all upstreams at the same time.
+
+    Findings in configuration order, what the servers declare beyond the core of MCP, warnings about views.
+    """
     findings: dict[str, Finding] = {}
     listed: dict[str, Listed] = {}
     async with (
         console.show_activity(f"connecting to {len(config.upstreams)} upstreams"),
         open_mux(config) as mux,
-        trio.open_nursery() as nursery,
     ):
-        for upstream in mux.upstreams.values():
-            nursery.start_soon(examine, upstream, findings, listed)
+        async with trio.open_nursery() as nursery:
+            for upstream in mux.upstreams.values():
+                nursery.start_soon(examine, upstream, findings, listed)
+        facts = {name: each.facts for name, each in mux.upstreams.items() if each.facts is not None}
     found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
     names = {name: each.names for name, each in listed.items()}
     schemas = {name: each.schemas for name, each in listed.items()}
-    return found, find_unmatched_names(config, names, schemas)
+    extensions = find_extensions(config, facts)
+    for finding in found:
+        if own := extensions_of(finding["name"], extensions):
+            finding["extensions"] = own
+    return found, extensions, find_unmatched_names(config, names, schemas)
 
 
 async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict[str, Listed]) -> None:

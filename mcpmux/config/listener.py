@@ -22,6 +22,8 @@ Port: TypeAlias = Annotated[int, Whole(0, 65535)]
 FilePath: TypeAlias = Annotated[str, Text("the path of a file", r"[^\x00]+")]
 Password: TypeAlias = Annotated[Secret, Text(make=Secret)]
 
+CARD = "server-card"
+"""The last part of the path of the server card of an HTTP endpoint, where else views are."""
 VIEW_NAME = Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-")', NAME_PATTERN)
 HOST_PATTERN = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
 HOST_HEADER = Text("a host name with an optional port", HOST_PATTERN)

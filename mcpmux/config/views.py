@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from attrs import field, frozen
 
 from mcpmux.config.auth import PRINCIPALS, UPSTREAMS
-from mcpmux.config.listener import Listeners
+from mcpmux.config.listener import CARD, Listeners
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import NAME_PATTERN, Anything, Choice, Flag, Text, read_only
 
@@ -171,6 +171,8 @@ def find_mistakes(
 
     None stands for a view that has mistakes of its own.
     """
+    if CARD in views:
+        yield f"views.{CARD}: at its path is the server card of mcpmux; give the view another name"
     for name, view in views.items():
         if view is None:
             continue

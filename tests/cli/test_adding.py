@@ -99,7 +99,20 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
         (["add", "a", "--env", "A=1", "--env", "A=2", "--", "x"], "--env: expected NAME=VALUE"),
         (["add", "a", "https://x.example", "--header", "a b=c"], 'headers."a b": expected the name of an'),
         (["add", "a", "--", "x", "${input:y}"], "upstreams.a.args[0]: `${input:…}` is asked for"),
-        (["add", "a"], "Missing argument"),
+        (["add", "a"], "expected NAME and a URL or a command, or --registry"),
+        (["add"], "expected NAME and a URL or a command, or --registry"),
+        (["add", "a", "--registry", "x.json", "--", "x"], "or --registry and perhaps NAME"),
+        (["add", "--registry", "none.json"], "--registry: none.json: cannot read the file: No such file"),
+        (
+            ["add", "--registry", "mux.toml"],
+            "--registry: not a server.json of the MCP registry: JSON is malf",
+        ),
+        (["add", "--registry", "/dev/zero"], "--registry: /dev/zero: it has more than 1048576 bytes"),
+        (
+            ["add", "--registry", "http://x.example/a"],
+            "--registry: expected https://, as x.example is another",
+        ),
+        (["add", "--registry", "ftp://x.example/a"], "--registry: expected a file, or a URL with https://"),
         (["remove", "dosc"], "there is no server `dosc`; did you mean `docs`?"),
         (["remove", "docs"], "access[0]: `upstreams`: there is no upstream of one of these names"),
         (["remove", "docs", "-f", "none.toml"], "none.toml: there is no such file"),
@@ -148,3 +161,52 @@ def test_a_link_still_leads_to_the_file(home: Path, invoke: Invoke) -> None:
     assert invoke("add", "a", "--", "x").exit_code == 0
     assert link.is_symlink()
     assert "upstreams.a" in (home / "real.toml").read_text()
+
+
+def test_a_registry_document_is_added_and_what_it_needs_is_told(home: Path, invoke: Invoke) -> None:
+    file = home / "work/mux.toml"
+    file.write_text(TOML)
+    needs = [
+        {"name": "NOTES_KEY", "isSecret": True, "isRequired": True, "description": "from\x1b your account"}
+    ]
+    package = {
+        "registryType": "npm",
+        "identifier": "notes",
+        "version": "1.2.3",
+        "environmentVariables": needs,
+    }
+    document = {"name": "io.github.jane/Notes", "packages": [package | {"transport": {"type": "stdio"}}]}
+    (home / "work/server.json").write_text(json.dumps(document))
+    program = home / "bin/npx"
+    program.parent.mkdir()
+    program.touch(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(program.parent))
+        added = invoke("add", "--registry", "server.json", "--env", "MODE=ro")
+        assert (added.exit_code, added.stdout) == (0, "notes: added to mux.toml\n"), added.output
+        again = invoke("add", "other", "--registry", "server.json", "--header", "A=b")
+        assert again.stderr == "Error: --header: a command has no headers; they are for a URL\n"
+        patch.setenv("PATH", "")
+        nothing = invoke("add", "other", "--registry", "server.json")
+        assert nothing.stderr == "Error: --registry: notes: there is no `npx` on this machine\n"
+    assert file.read_text() == TOML + (
+        '\n[upstreams.notes]\ncommand = "npx"\nargs = ["-y", "notes@1.2.3"]\n'
+        'env = { NOTES_KEY = "${NOTES_KEY}", MODE = "ro" }\n'
+    )
+    assert added.stderr == (
+        "NOTES_KEY: from\\x1b your account\nthese variables are not set, and have to be: NOTES_KEY\n"
+    )
+
+
+def test_a_document_at_a_url_that_is_not_there_is_a_failure(
+    home: Path, invoke: Invoke, demo_url: str
+) -> None:
+    refused = invoke("add", "--registry", demo_url + "/a/b?key=geheim")
+    assert refused.exit_code == 1
+    assert refused.stderr == f"Error: {demo_url}/a/b?*** answered with status 404\n"
+
+
+def test_a_running_mcpmux_is_added_by_its_server_card(home: Path, invoke: Invoke, demo_url: str) -> None:
+    added = invoke("add", "demo", "--registry", f"{demo_url}/server-card")
+    assert (added.exit_code, added.output) == (0, "demo: added to mux.toml\n")
+    assert (home / "work/mux.toml").read_text() == f'[upstreams.demo]\nurl = "{demo_url}"\n'

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+from mcpmux.mux.extensions import METHODS_STAY, NO_OBJECT
 from tests.cli.conftest import Invoke
 from tests.cli.running import demo_command
 
@@ -76,6 +77,47 @@ def test_log_messages_that_nobody_asked_for_are_told(invoke: Invoke, tmp_path: P
     assert (result.exit_code, result.stderr) == (0, "")
     note = "tools; sends log messages to requests that name no logLevel (1): they are dropped"
     assert result.stdout.splitlines()[1].endswith(note)
+
+
+EXTENDED = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    result = {"supportedVersions": ["2026-07-28"], "capabilities": json.loads(sys.argv[1])}
+    result |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+def test_extensions_are_listed_with_what_clients_are_told(invoke: Invoke, tmp_path: Path) -> None:
+    script = tmp_path / "extended.py"
+    script.write_text(EXTENDED)
+    ui = "io.modelcontextprotocol/ui"
+    declared = [
+        {"extensions": {ui: {}, "com.example/x\x1b": {}}},
+        {"extensions": {ui: {}}, "experimental": {"a": 1}},
+    ]
+    servers = {
+        name: {"command": sys.executable, "args": [str(script), json.dumps(each)]}
+        for name, each in zip(("one", "two"), declared, strict=True)
+    }
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    result = invoke("check", str(file))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split(maxsplit=3) for line in result.stdout.splitlines()[3:]] == [
+        [],
+        ["EXTENSION", "SERVERS", "CLIENTS", "ARE"],
+        ["a", "(experimental)", "two", "not told: its settings are not an object"],
+        ["com.example/x\\x1b", "one", "told;", METHODS_STAY],
+        [ui, "one,", "two", "told"],
+    ]
+    one, two = (json.loads(line) for line in invoke("check", str(file), "--json").stdout.splitlines())
+    assert [each["name"] for each in one["extensions"]] == ["com.example/x\x1b", ui]
+    assert two["extensions"] == [
+        {"kind": "experimental", "name": "a", "told": False, "why": NO_OBJECT},
+        {"kind": "extensions", "name": ui, "told": True, "why": ""},
+    ]
 
 
 def test_configuration_comes_from_stdin(invoke: Invoke) -> None:

@@ -16,6 +16,7 @@ from mcpmux.auth.gate import Gate
 from mcpmux.config import Auth, HttpListener, Limits, StaticToken
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
+from mcpmux.runtime.downstreams.server_card import ServerCard
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
@@ -63,13 +64,17 @@ class Guarded:
 
 @asynccontextmanager
 async def open_guarded(
-    servers: dict[str, Any] | None = None, gate: Gate | None = None, *, page_size: int = 1000
+    servers: dict[str, Any] | None = None,
+    gate: Gate | None = None,
+    *,
+    page_size: int = 1000,
+    card: ServerCard | None = None,
 ) -> AsyncIterator[Guarded]:
     gate = gate or make_gate(tokens=STATIC)
     async with open_world(servers or {"docs": docs(), "more": docs()}, page_size=page_size) as world:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         sessions = Limits(max_sessions=10)
-        endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions, gate)
+        endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions, gate, card=card)
         await world.nursery.start(endpoint.run)
         serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
         await world.nursery.start(serve, listeners, endpoint.handle)

@@ -6,7 +6,7 @@ ends it; a session that nobody uses ends by itself.
 
 Promises where clients have to say who they are: before its client has been let in, nothing of a request is
 looked into but Host and Origin; a stream (GET, or a listen) ends when the token that opened it expires or is
-taken back. The protected resource's metadata is for everybody.
+taken back. The protected resource's metadata and the server card are for everybody.
 
 Where several processes serve the same clients, what belongs to another one (a legacy session, a stream of
 HTTP+SSE, a parked call, a task) does not come here: its own process asks who comes and what they may. What
@@ -77,6 +77,7 @@ from mcpmux.runtime.downstreams.http_answer import (
 )
 from mcpmux.runtime.downstreams.http_session import HttpSession
 from mcpmux.runtime.downstreams.recovery import Recoveries
+from mcpmux.runtime.downstreams.server_card import ServerCard
 from mcpmux.runtime.downstreams.service import Service, Session
 from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, SessionRecords
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint
@@ -115,6 +116,7 @@ class HttpEndpoint:
         stopping: trio.Event | None = None,
         marks: Marks | None = None,
         records: SessionRecords | None = None,
+        card: ServerCard | None = None,
     ) -> None:
         """`gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
 
@@ -125,6 +127,7 @@ class HttpEndpoint:
         self._records = records
         self._recoveries = Recoveries(records, self._go_on) if records is not None else None
         self._gate = gate
+        self._card = card
         self.handle: Handler = self._serve if gate is None else partial(self._guard, gate)
         self._service = service
         self._counter = service.session_counter
@@ -211,6 +214,9 @@ class HttpEndpoint:
         return self._serve(request, reply)
 
     async def _admit(self, gate: Gate, request: HttpRequest, reply: HttpReply, *, opens_stream: bool) -> None:
+        if self._card is not None and request.path == self._card.path:
+            await self._show(self._card, request, reply)
+            return
         refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
         if refusal is not None:
             await refuse_with(reply, 403, refusal)
@@ -236,6 +242,11 @@ class HttpEndpoint:
             await self._serve(request, reply)
         if scope.cancelled_caught and not reply.started:
             await turn_away(reply, gate.expired())
+
+    def _show(self, card: ServerCard, request: HttpRequest, reply: HttpReply) -> Handling:
+        """Answer with the card, to a page of any origin."""
+        refusal = self._policy.refuses(request.headers.get("host", ""), None)
+        return card.answer(request, reply) if refusal is None else refuse_with(reply, 403, refusal)
 
     def _view_in(self, path: str) -> str:
         """The view that a path below an endpoint names; "" for none."""
@@ -267,6 +278,8 @@ class HttpEndpoint:
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.path != self._path or request.query:
+            if self._card is not None and request.path == self._card.path:
+                return self._show(self._card, request, reply)
             try:
                 self._enter_view(request)
             except BadNarrowing as mistake:

@@ -1,0 +1,270 @@
+"""A `server.json` becomes an upstream: what is written, what is asked for, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcpmux.config import Http, Stdio, read_config
+from mcpmux.errors import ConfigError
+from mcpmux.hosts.reference import NotTakenOver
+from mcpmux.hosts.server_json import Described, choose, parse_server_json
+from mcpmux.hosts.toml_text import format_table
+
+STDIO = {"type": "stdio"}
+NPM: dict[str, Any] = {
+    "registryType": "npm",
+    "identifier": "@jane/notes",
+    "version": "1.2.3",
+    "transport": STDIO,
+}
+IMAGE = {"registryType": "oci", "identifier": "images.example.com/jane/notes:1.2.3", "transport": STDIO}
+HTTP = {"type": "streamable-http", "url": "https://notes.example.com/mcp"}
+SSE = {"type": "sse", "url": "https://notes.example.com/sse"}
+
+
+def described(*packages: Any, remotes: Any = (), programs: str | None = None) -> Described:
+    """What is taken for the upstream `notes`. `programs`: those that are here, by default all."""
+    document = {"name": "io.github.jane/notes", "packages": packages, "remotes": remotes}
+    here = None if programs is None else programs.split()
+    found = parse_server_json(json.dumps(document).encode())
+    return choose(found, "notes", lambda program: here is None or program in here)
+
+
+def args_of(**more: Any) -> list[str]:
+    """The arguments behind the package."""
+    args: list[str] = described(NPM | more).table["args"]
+    assert args[:2] == ["-y", "@jane/notes@1.2.3"]
+    return args[2:]
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [
+        (NPM, "npx -y @jane/notes@1.2.3"),
+        (NPM | {"version": ""}, "npx -y @jane/notes"),
+        (NPM | {"runtimeHint": "bunx"}, "bunx -y @jane/notes@1.2.3"),
+        (NPM | {"runtimeHint": "node"}, "npx -y @jane/notes@1.2.3"),
+        (NPM | {"registryType": "pypi", "identifier": "jane-notes"}, "uvx jane-notes@1.2.3"),
+        (NPM | {"registryType": "nuget", "identifier": "Jane.Notes"}, "dnx Jane.Notes@1.2.3 --yes"),
+        (
+            NPM
+            | {"registryType": "nuget", "identifier": "Jane.Notes"}
+            | {"packageArguments": [{"type": "positional", "value": "mcp"}]},
+            "dnx Jane.Notes@1.2.3 --yes -- mcp",
+        ),
+        (IMAGE, "docker run -i --rm images.example.com/jane/notes:1.2.3"),
+        (
+            IMAGE
+            | {"identifier": "jane/notes", "version": "1", "registryBaseUrl": "https://images.example.com"},
+            "docker run -i --rm jane/notes:1",
+        ),
+        (IMAGE | {"runtimeHint": "podman"}, "podman run -i --rm images.example.com/jane/notes:1.2.3"),
+        (
+            IMAGE
+            | {"environmentVariables": [{"name": "MODE", "value": "ro"}]}
+            | {"runtimeArguments": [{"type": "named", "name": "--network", "value": "host"}]},
+            "docker run -i --rm -e MODE --network host images.example.com/jane/notes:1.2.3",
+        ),
+    ],
+)
+def test_a_package_becomes_the_command_that_fetches_and_starts_it(package: Any, command: str) -> None:
+    table = described(package).table
+    assert " ".join([table["command"], *table["args"]]) == command
+
+
+def test_where_a_package_is_said_to_be_is_told() -> None:
+    (note,) = described(NPM | {"registryBaseUrl": "https://packages.example.com"}).notes
+    assert note.startswith("the document says that it is at https://packages.example.com; `npx` looks")
+
+
+def test_words_that_the_command_begins_with_are_not_said_twice() -> None:
+    words = [{"type": "positional", "value": "run"}, {"type": "named", "name": "-i", "isRequired": True}]
+    table = described(IMAGE | {"runtimeHint": "docker", "runtimeArguments": words}).table
+    assert table["args"] == ["run", "-i", "--rm", "images.example.com/jane/notes:1.2.3"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ({"type": "positional", "value": "start"}, ["start"]),
+        ({"type": "positional", "valueHint": "folder", "default": "."}, ["."]),
+        ({"type": "positional", "valueHint": "folder", "isRequired": True}, ["${NOTES_FOLDER}"]),
+        ({"type": "positional", "isRequired": True}, ["${NOTES_ARGUMENT_1}"]),
+        ({"type": "positional", "valueHint": "folder"}, []),
+        ({"type": "named", "name": "--port", "value": "80"}, ["--port", "80"]),
+        (
+            {"type": "named", "name": "--port", "isRequired": True, "format": "number"},
+            ["--port", "${NOTES_PORT}"],
+        ),
+        ({"type": "named", "name": "--port", "format": "number"}, []),
+        ({"type": "named", "name": "--verbose"}, ["--verbose"]),
+        (
+            {"type": "named", "name": "--key", "value": "abc", "isSecret": True, "isRequired": True},
+            ["--key", "${NOTES_KEY}"],
+        ),
+        ({"type": "positional", "value": "{a}-{b}", "variables": {"a": {"default": "x"}}}, ["x-{b}"]),
+        (
+            {"type": "named", "name": "-e", "value": "DB={db}", "variables": {"db": {"isRequired": True}}},
+            ["-e", "DB=${NOTES_DB}"],
+        ),
+        ({"type": "named", "name": "-e", "value": "DB={db}", "variables": {"db": {}}}, []),
+    ],
+)
+def test_an_argument_is_its_value_or_asked_for_or_left_out(argument: Any, words: list[str]) -> None:
+    assert args_of(packageArguments=[argument]) == words
+
+
+def test_secrets_are_asked_for_whatever_the_document_says() -> None:
+    variables = [
+        {"name": "API_KEY", "isSecret": True, "isRequired": True, "description": "from your account"},
+        {"name": "SALT", "isSecret": True, "default": "pepper"},
+        {"name": "PEM", "isSecret": True},
+        {"name": "MODE", "default": "ro", "choices": ["ro", "rw"]},
+        {"name": "REGION", "isRequired": True, "choices": ["eu", "us"]},
+    ]
+    table, notes = described(NPM | {"environmentVariables": variables})
+    assert table["env"] == {
+        "API_KEY": "${API_KEY}",
+        "SALT": "${SALT}",
+        "MODE": "ro",
+        "REGION": "${REGION}",
+    }
+    assert notes == (
+        "API_KEY: from your account",
+        "SALT: needed",
+        "REGION: one of eu, us",
+        "left out, as it is optional: PEM",
+    )
+
+
+def test_a_remote_becomes_its_url_and_headers() -> None:
+    remote = {
+        "type": "streamable-http",
+        "url": "https://{tenant}.example.com/{region}/mcp",
+        "variables": {"tenant": {"description": "yours"}, "region": {"default": "eu"}},
+        "headers": [
+            {
+                "name": "Authorization",
+                "isRequired": True,
+                "value": "Bearer {token}",
+                "variables": {"token": {"isSecret": True}},
+            },
+            {"name": "X-Mode", "value": "ro"},
+            {"name": "X-Trace"},
+        ],
+    }
+    assert described(remotes=[remote]).table == {
+        "url": "https://${NOTES_TENANT}.example.com/eu/mcp",
+        "headers": {"Authorization": "Bearer ${NOTES_TOKEN}", "X-Mode": "ro"},
+    }
+
+
+def test_the_first_that_can_be_used_is_taken_and_the_others_are_told() -> None:
+    offers = (NPM, IMAGE)
+    assert described(*offers, remotes=[SSE, HTTP], programs="docker npx").table["command"] == "npx"
+    table, notes = described(*offers, remotes=[SSE, HTTP], programs="docker")
+    assert table["command"] == "docker"
+    assert notes == (
+        "@jane/notes: there is no `npx` on this machine",
+        "it is offered in other ways, too: https://notes.example.com/mcp, https://notes.example.com/sse",
+    )
+    assert described(*offers, remotes=[SSE, HTTP], programs="").table == {"url": HTTP["url"]}
+    assert described(remotes=[SSE]).table == {"url": SSE["url"], "transport": "sse"}
+
+
+@pytest.mark.parametrize(
+    ("package", "reason"),
+    [
+        (NPM | {"registryType": "mcpb"}, "cannot run packages of `mcpb`"),
+        (NPM | {"transport": HTTP}, "it speaks streamable-http: somebody has to start it first"),
+        (NPM | {"identifier": "--package=evil"}, "no name and version"),
+        (NPM | {"identifier": "../evil"}, "no name and version"),
+        (NPM | {"identifier": "jane/notes"}, "no name and version"),  # npx takes it for a repository
+        (NPM | {"identifier": "https://evil.example.com/x.tgz"}, "no name and version"),
+        (NPM | {"version": "1 --x"}, "no name and version"),
+        (IMAGE | {"identifier": "-v/:/host"}, "no name and version"),
+        (NPM | {"packageArguments": [{"type": "named", "value": "x"}]}, "an option without a name"),
+        (
+            NPM | {"runtimeHint": "sh", "runtimeArguments": [{"type": "positional", "value": "-c"}]},
+            "arguments are for `sh`",
+        ),
+    ],
+)
+def test_what_cannot_be_run_here_is_refused_with_the_reason(package: Any, reason: str) -> None:
+    with pytest.raises(NotTakenOver, match=reason):
+        described(package)
+
+
+def test_a_hash_that_nobody_checks_is_told() -> None:
+    notes = described(NPM | {"fileSha256": "0" * 64}).notes
+    assert notes == ("its hash is not checked: `npx` fetches it, not mcpmux",)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "unix:/run/x", "ws://x.example/mcp", ""])
+def test_a_remote_that_is_not_reached_over_http_is_refused(url: str) -> None:
+    with pytest.raises(NotTakenOver, match="no URL"):
+        described(remotes=[HTTP | {"url": url}])
+
+
+@given(st.text("${}:-/aHOMEfile ", max_size=12).map(str.strip))
+@example("${HOME}")
+@example("${file:/etc/passwd}")
+@example("$${HOME}")
+@example("{x}${HOME:-a}")
+def test_no_text_of_the_document_is_expanded(text: str) -> None:
+    argument = {"type": "positional", "value": f"{text}{{y}}", "variables": {"y": {"default": text}}}
+    variable = {"name": "X", "default": text}
+    package = NPM | {"packageArguments": [argument], "environmentVariables": [variable]}
+    stdio = read(described(package)).target
+    assert isinstance(stdio, Stdio)
+    assert stdio.args[-1] == text + text
+    assert {name: value.reveal() for name, value in stdio.env.items()} == {"X": text}
+    http = read(described(remotes=[HTTP | {"headers": [{"name": "X", "value": text}]}])).target
+    assert isinstance(http, Http)
+    assert http.headers["X"].reveal() == text
+
+
+def read(found: Described) -> Any:
+    text = format_table(("upstreams", "notes"), found.table)
+    return read_config("-", {"HOME": "/secret"}, text.encode).upstreams[0]
+
+
+def test_a_dollar_before_a_variable_cannot_be_said() -> None:
+    argument = {"type": "positional", "value": "${y}", "variables": {"y": {"isRequired": True}}}
+    with pytest.raises(NotTakenOver, match="a `\\$` stands before"):
+        args_of(packageArguments=[argument])
+
+
+def test_the_answer_of_a_registry_has_the_document_in_it() -> None:
+    official = {"io.modelcontextprotocol.registry/official": {"status": "deprecated"}}
+    answer = {"server": {"name": "a/b", "remotes": [HTTP]}, "_meta": official}
+    found = parse_server_json(json.dumps(answer).encode())
+    assert choose(found, "b", lambda _program: True).notes == ("the registry says that it is deprecated",)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"{", "truncated"),
+        (b"\xff", "malformed"),
+        (b"[" * 100_000, "recursion"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "missing required field `name`"),
+        (b'{"name": "a/b", "packages": [{"registry_type": "npm"}]}', "`registryType` - at `$.packages[0]`"),
+        (b'{"name": "a/b", "remotes": [{"type": 1}]}', "Expected `str`, got `int` - at `$.remotes[0].type`"),
+    ],
+)
+def test_what_is_no_such_document_is_refused_with_the_place(data: bytes, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_server_json(data)
+    assert problem in str(caught.value)
+
+
+def test_a_document_that_offers_nothing_is_refused() -> None:
+    with pytest.raises(NotTakenOver, match="neither packages nor remotes"):
+        described()
