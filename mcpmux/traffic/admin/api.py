@@ -9,7 +9,7 @@
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/replicas` | `replicas`: each with its state, this one first; none when mcpmux is alone |
-| `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
+| `/api/stats?window=&slots=` | durations by upstream, method and time; of `seconds`, at most `window` |
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says; `note` while the store is away |
 | `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start |
@@ -212,26 +212,34 @@ class Api:
         window = whole_number(http.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
         slots = whole_number(http.query, "slots", 1, 500, SLOTS)
         now = time.time() * 1000
-        await http.send(measure(await self._timed_calls(now - window), now, window, slots))
+        calls, since = await self._timed_calls(now - window)
+        seconds = max(1.0, (now - since) / 1000)
+        await http.send({**measure(calls, now, window, slots), "seconds": seconds})
 
-    async def _timed_calls(self, since: float) -> list[TimedCall]:
-        """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did."""
-        view, found = self._view, []
+    async def _timed_calls(self, since: float) -> tuple[list[TimedCall], float]:
+        """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did.
+
+        Also since when these are all: later than `since` when there were more than are looked at.
+        """
+        view, begin = self._view, since
+        found: list[TimedCall] = []
         for index, row in enumerate(islice(view.ring.before(view.ring.last + 1), STATS_ROWS)):
             if index % STATS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             at = view.when(row.first.at)
-            if at < since or row.first.method == m.LISTEN:  # a listen lasts for days: no measure of speed
+            if at < since:
+                return found, since
+            begin = at if row.number > 1 else since
+            if row.first.method == m.LISTEN:  # it lasts for days: no measure of speed
                 continue
             if row.ms is not None and row.exchange:
-                method = view.summary(row).get("method", "")
-                found.append(TimedCall(at, OWN, method, row.ms, row.status != "ok"))
+                found.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != "ok"))
             for seen in (stored.observed for stored in row.messages):
                 if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
                     method = view.redactor.redact_name(seen.method) or ""
                     failed = seen.kind == "error" or seen.failed is True
                     found.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
-        return found
+        return found, begin
 
     async def _live(self, http: HttpExchange) -> None:
         await http.send({"live": True})
