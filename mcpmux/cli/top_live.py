@@ -20,6 +20,7 @@ from mcpmux.errors import McpmuxError
 from mcpmux.printable import printable
 
 LOOK_SECONDS = 2.0  # between two looks at the upstreams
+SHOW_SECONDS = 0.25  # between two changes of the list, so that a flood costs little; a person sees no faster
 RETRY_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0  # for the state of the upstreams; more is told
 
@@ -33,6 +34,7 @@ class Live:
         self._admin, self._look = admin, look
         self.screen = TopScreen(admin.origin.url, wanted, self._open, self._close, self._list_again)
         self._exchanges = Exchanges()
+        self._changed = trio.Event()
         self._listing = trio.CancelScope()
         self._reading = trio.CancelScope()
         self._nursery: trio.Nursery
@@ -41,6 +43,7 @@ class Live:
         """Ask until cancelled."""
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._keep_on, "upstreams", self._look_on)
+            self._nursery.start_soon(self._show_changes)
             while True:
                 with trio.CancelScope() as self._listing:
                     await self._keep_on("exchanges", self._follow)
@@ -68,15 +71,23 @@ class Live:
         query = urlencode({"filter": wanted, "limit": EXCHANGES_LIMIT})
         listed = await self._admin.ask("GET", f"/api/exchanges?{query}")
         self._exchanges.begin(listed["rows"])
-        self.screen.show_exchanges(self._exchanges.newest_first())
+        self._changed.set()
         self.screen.tell("exchanges", None)
         async with self._admin.watch_exchanges(wanted, listed["messages"]) as events:
             async for event in events:
                 self._exchanges.change(event)
-                self.screen.show_exchanges(self._exchanges.newest_first())
+                self._changed.set()
 
-    def _list_again(self, _wanted: str) -> None:
-        self.screen.show_exchanges([])
+    async def _show_changes(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            self.screen.show_exchanges(self._exchanges.newest_first())
+            await trio.sleep(SHOW_SECONDS)
+
+    def _list_again(self) -> None:
+        self._exchanges.begin([])
+        self._changed.set()
         self._listing.cancel()
 
     def _open(self, row: int) -> None:

@@ -128,8 +128,8 @@ EXCHANGES: Columns = {
     "TIME": lambda row: time_of(row["at"]),
     "STATUS": _status,
     "DURATION": _number("ms", format_ms),
-    "UPSTREAM": _number("upstreams", ", ".join),
     "REQUEST": lambda row: request_of(row),
+    "UPSTREAM": _number("upstreams", ", ".join),
     "CLIENT": lambda row: row.get("client") or (row["peer"] if row["leg"] == "client" else None),
 }
 """Of each row of `/api/exchanges`."""

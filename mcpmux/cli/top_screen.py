@@ -28,7 +28,7 @@ from mcpmux.traffic.reading.filters import LIVE_NAMES, FilterError, parse_filter
 from mcpmux.traffic.reading.stats import CLIENTS
 
 MOST_WIDE = 24  # columns of a cell, besides the one that takes what is left
-LEAST_WIDE = 12  # columns of that one; with less, the columns right of it are left out
+LEAST_WIDE = 20  # columns of that one; with less, the columns right of it are left out
 MEASURED_ROWS = 100  # that decide how wide a column is
 
 # The colours of the terminal itself, on its own background, where they are readable. What has the focus is
@@ -52,7 +52,7 @@ def text_of(text: str, style: str = "", **how: Any) -> urwid.Text:
     return urwid.Text((style or None, printable(text)), **how)
 
 
-class Row(urwid.WidgetWrap[urwid.Widget]):
+class Row(urwid.WidgetWrap):
     """A row of a table, which can have the focus."""
 
     def selectable(self) -> bool:
@@ -63,7 +63,7 @@ class Row(urwid.WidgetWrap[urwid.Widget]):
         return key
 
 
-class Walker(urwid.ListWalker[int, Any]):
+class Walker(urwid.ListWalker):
     """Makes widgets of items when they come into sight."""
 
     def __init__(self, widget_of: Callable[[Any], urwid.Widget]) -> None:
@@ -87,6 +87,9 @@ class Walker(urwid.ListWalker[int, Any]):
         self.focus = position
         self._modified()
 
+    def positions(self, reverse: bool = False) -> Sequence[int]:
+        return range(len(self.items))[:: -1 if reverse else 1]
+
     def next_position(self, position: int) -> int:
         if position + 1 >= len(self.items):
             raise IndexError
@@ -98,7 +101,7 @@ class Walker(urwid.ListWalker[int, Any]):
         return position - 1
 
 
-class Table(urwid.Frame[Any, Any, Any]):
+class Table(urwid.Frame):
     """Headings and rows. The `wide` column takes the room that the others leave.
 
     The first row keeps the focus when others come before it; any other row that has the focus keeps it.
@@ -127,8 +130,9 @@ class Table(urwid.Frame[Any, Any, Any]):
                 wide = min(MOST_WIDE, urwid.calc_width(text, 0, len(text)))
                 self._widths[heading] = max(self._widths[heading], wide)
         self._walker.show(rows, place)
-        marks = {heading: heading + "▾" * (heading == marked) for heading in self._columns}
-        self.header = self._line([(marks[heading], "bold") for heading in self._columns])
+        self.header = self._line(
+            [(heading, "focus" if heading == marked else "bold") for heading in self._columns]
+        )
 
     @property
     def rows_count(self) -> int:
@@ -174,11 +178,11 @@ class Tables(urwid.Pile):
         return super().render(size, focus)
 
 
-class TopScreen(urwid.Frame[Any, Any, Any]):
+class TopScreen(urwid.Frame):
     """The whole screen.
 
     `place`: where mcpmux is. `wanted`: the filter to begin with. `on_open` gets the number of a row to open,
-    `on_close` is called when it is closed, `on_filter` gets another filter, which can be read.
+    `on_close` is called when it is closed, `on_filter` when `wanted` is another filter, which can be read.
     """
 
     def __init__(
@@ -187,7 +191,7 @@ class TopScreen(urwid.Frame[Any, Any, Any]):
         wanted: str,
         on_open: Callable[[int], None],
         on_close: Callable[[], None],
-        on_filter: Callable[[str], None],
+        on_filter: Callable[[], None],
     ) -> None:
         self._place, self.wanted = place, wanted
         self._on_open, self._on_close, self._on_filter = on_open, on_close, on_filter
@@ -196,7 +200,7 @@ class TopScreen(urwid.Frame[Any, Any, Any]):
         self._troubles: dict[str, str] = {}
         self._upstreams: Sequence[Item] = ()
         self._exchanges: Sequence[Item] = ()
-        self._title, self._filter_line = urwid.Text("", wrap="ellipsis"), urwid.Text("", wrap="ellipsis")
+        self._title, self._filter_line = urwid.Text(""), urwid.Text("", wrap="ellipsis")
         upper = Table(UPSTREAMS, "DETAILS", lambda row: row["name"], NUMBERS)
         lower = Table(EXCHANGES, "REQUEST", lambda row: row["row"], frozenset({"DURATION"}))
         self._tables = Tables(upper, self._filter_line, lower)
@@ -247,7 +251,7 @@ class TopScreen(urwid.Frame[Any, Any, Any]):
         if self._paused:
             title.append(("yellow", "  paused"))
         if self._troubles:
-            title.append(("red", f"  {printable(next(iter(self._troubles.values())))}; trying again"))
+            title.append(("red", f"\ntrying again: {printable(next(iter(self._troubles.values())))}"))
         self._title.set_text(title)
         filtered = f"  {printable(self.wanted)}" if self.wanted else ""
         self._filter_line.set_text([("bold", "Exchanges"), filtered])
@@ -310,11 +314,12 @@ class TopScreen(urwid.Frame[Any, Any, Any]):
 
     def _want(self, wanted: str) -> None:
         self.wanted = wanted
+        self._paused = False
         self._show_titles()
-        self._on_filter(wanted)
+        self._on_filter()
 
     def _edit_filter(self) -> None:
-        self._edit = urwid.Edit(("bold", "filter: "), self.wanted)
+        self._edit = urwid.Edit(("bold", "filter: "), printable(self.wanted))
         self._note = urwid.Text(EDIT_KEYS)
         self.footer = urwid.Pile([self._edit, self._note])
         self.focus_position = "footer"
