@@ -16,19 +16,20 @@ from mcpmux.cli.top_model import NUMBERS, UPSTREAMS, Item, measured
 from mcpmux.cli.traffic_source import filter_help, read_filter
 from mcpmux.traffic.reading.filters import LIVE_NAMES
 
-WINDOW_SECONDS = 60  # that rates and durations are of
+STATS = "/api/stats?window=60&slots=1&most=2000"
+"""What is measured: the last minute, or no more than mcpmux can look at while it works."""
 
 
 @click.command(epilog=filter_help())
 @click.argument("wanted", nargs=-1, metavar="[FILTER]...")
-@click.option("--once", is_flag=True, help="Print the table of upstreams once, as away from a terminal.")
+@click.option("--once", is_flag=True, help="Print one table of upstreams, as away from a terminal.")
 @admin_options
 def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
     """Show upstreams and exchanges of a running mcpmux as they happen, until `q`.
 
-    Rates, percentiles and errors are of the last minute. The row (clients) is what clients saw as a whole.
-    FILTER says which exchanges are shown. Enter on an exchange opens it with its messages on both legs; Enter
-    on an upstream shows only its exchanges. The keys stand at the bottom.
+    Rates, percentiles and errors are of the last minute, or of its newest 2,000 exchanges. The row (clients)
+    is what clients saw as a whole. FILTER says which exchanges are shown. Enter on an exchange opens it with
+    its messages on both legs; Enter on an upstream shows only its exchanges. The keys stand at the bottom.
 
     The admin listener is found as by `mcpmux ctl`.
 
@@ -40,11 +41,14 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
     """
     text = " ".join(wanted)
     read_filter(text, names=LIVE_NAMES)
+    once = once or not is_screen() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb"
     if once and text:
-        raise Mistake("--once shows upstreams; a filter is for exchanges, which `mcpmux traffic tail` prints")
+        raise Mistake(
+            "a table shows upstreams; a filter is for exchanges, which `mcpmux traffic tail` prints"
+        )
     look = partial(look_at, admin)
     rows = run(look)  # what is wrong with the place or the token is told before the terminal changes
-    if once or not is_screen() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
+    if once:
         show_items(rows, False, UPSTREAMS, NUMBERS)
         return
     from mcpmux.cli.top_live import show_live  # urwid is large
@@ -55,5 +59,5 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
 async def look_at(admin: AdminClient) -> list[Item]:
     """The upstreams as they are now. Raises McpmuxError."""
     upstreams = await admin.ask("GET", "/api/upstreams")
-    stats = await admin.ask("GET", f"/api/stats?window={WINDOW_SECONDS}&slots=1")
+    stats = await admin.ask("GET", STATS)
     return measured(upstreams["upstreams"], stats)

@@ -6,6 +6,7 @@ Promises: a mcpmux that goes away is told and asked again until it is back; what
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
 
@@ -91,14 +92,15 @@ class Live:
         self._listing.cancel()
 
     def _open(self, row: int) -> None:
-        self._nursery.start_soon(self._read, row)
+        self._reading = trio.CancelScope()
+        self._nursery.start_soon(self._read, row, self._reading)
 
     def _close(self) -> None:
         self._reading.cancel()
 
-    async def _read(self, row: int) -> None:
+    async def _read(self, row: int, scope: trio.CancelScope) -> None:
         lines: list[Line]
-        with trio.CancelScope() as self._reading:
+        with scope:
             try:
                 _, answer = await self._admin.ask_text("GET", f"/api/exchanges/{row}")
                 lines = list(exchange_lines(answer))
@@ -117,6 +119,14 @@ async def show_live(admin: AdminClient, wanted: str, look: Look) -> None:
     loop = urwid.MainLoop(live.screen, PALETTE, terminal, handle_mouse=False, event_loop=event_loop)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(live.run)
+        nursery.start_soon(_interrupt)
         with loop.start():
             await event_loop.run_async()
         nursery.cancel_scope.cancel()
+
+
+async def _interrupt() -> None:
+    """End on SIGTERM as on Ctrl-C, so that the terminal is as it was."""
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            raise KeyboardInterrupt

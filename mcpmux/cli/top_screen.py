@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import urwid
 
@@ -45,11 +45,6 @@ _FOCUSED = dict.fromkeys((None, "green", "yellow", "red", "bold"), "focus")
 KEYS = "Tab table  Enter open  / filter  s sort  p pause  q quit"
 DETAIL_KEYS = "↑ ↓ Page scroll  Esc back  q quit"
 EDIT_KEYS = "Enter apply  Esc back"
-
-
-def text_of(text: str, style: str = "", **how: Any) -> urwid.Text:
-    """A text that is made printable."""
-    return urwid.Text((style or None, printable(text)), **how)
 
 
 class Row(urwid.WidgetWrap):
@@ -151,8 +146,8 @@ class Table(urwid.Frame):
     def _line(self, cells: Sequence[Line]) -> urwid.Columns:
         line = []
         for heading, (text, style) in zip(self._columns, cells, strict=True):
-            align = "right" if heading in self._numbers else "left"
-            widget = text_of(text, style, align=align, wrap="ellipsis")
+            align: Literal["left", "right"] = "right" if heading in self._numbers else "left"
+            widget = urwid.Text((style or None, text), align, wrap="ellipsis")
             line.append(widget if heading == self._wide else (self._widths[heading], widget))
         return urwid.Columns(line, dividechars=1, min_width=LEAST_WIDE)
 

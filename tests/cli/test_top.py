@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -26,7 +27,7 @@ from mcpmux.cli.top_live import Live
 from tests.cli.conftest import Invoke
 from tests.cli.running import COMMAND, WAIT_SECONDS, Running
 from tests.cli.test_ctl import TOKEN, free_port
-from tests.traffic.admin_world import Listening, listening
+from tests.traffic.admin_world import Listening, Traffic, listening
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ async def test_a_table_is_printed_for_scripts(options: list[str], invoke: Invoke
     [
         (["--url", "http://127.0.0.1:9", "--token", "x"], 1, "no mcpmux answers at http://127.0.0.1:9"),
         (["--url", "http://127.0.0.1:9", "status=q"], 2, "expected one of ok, error"),
-        (["--url", "http://127.0.0.1:9", "--once", "status=ok"], 2, "--once shows upstreams"),
+        (["--url", "http://127.0.0.1:9", "status=ok"], 2, "a table shows upstreams"),
         ([], 2, "no mcpmux given"),
     ],
 )
@@ -157,13 +158,13 @@ async def test_another_filter_shows_other_exchanges(world: World) -> None:
 
 
 async def test_an_exchange_that_is_gone_is_told() -> None:
-    async with listening() as here, trio.open_nursery() as nursery:
+    async with listening(Traffic(rows=1)) as here, trio.open_nursery() as nursery:
         world = World(here, "status=ok")
         nursery.start_soon(world.run)
         here.traffic.exchange()
         await world.see("docs__find")
         world.press("p")
-        here.traffic.view.ring._forget_oldest()
+        here.traffic.exchange()
         world.press("enter")
         await world.see("it is not here any more")
         nursery.cancel_scope.cancel()
@@ -241,8 +242,11 @@ def test_it_is_used_on_a_terminal(config: Path, invoke: Invoke, monkeypatch: pyt
         top.see(lambda shown: "resources/read" in shown)
         top.press(b"q")
         assert top.end() == 0
-        plain = Terminal(config, NO_COLOR="1")
+        plain, ended = Terminal(config, NO_COLOR="1"), Terminal(config)
         plain.see(lambda shown: "resources/read" in shown and "notes     ready" in shown)
         plain.press(b"\x03")
         assert plain.end() == 130
         assert b"\x1b[0;3" not in plain.written.replace(b"\x1b[0;39", b"")
+        ended.see(lambda shown: "notes     ready" in shown)
+        os.kill(ended.pid, signal.SIGTERM)
+        assert ended.end() == 130
