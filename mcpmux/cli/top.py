@@ -28,8 +28,8 @@ def top(admin: AdminClient, wanted: tuple[str, ...], once: bool) -> None:
     """Show upstreams and exchanges of a running mcpmux as they happen, until `q`.
 
     Rates, percentiles and errors are of the last minute, or of its newest 2,000 exchanges. The row (clients)
-    is what clients saw as a whole. FILTER says which exchanges are shown. Enter on an exchange opens it with
-    its messages on both legs; Enter on an upstream shows only its exchanges. The keys stand at the bottom.
+    is what clients saw as a whole. FILTER says which exchanges are shown. Enter opens an exchange with its
+    messages on both legs, or an upstream with its sessions and subscriptions. The keys stand at the bottom.
 
     The admin listener is found as by `mcpmux ctl`.
 

@@ -96,6 +96,11 @@ def ordered(rows: Sequence[Item], heading: str | None) -> list[Item]:
     return sorted(rows, key=lambda row: (row["name"] != CLIENTS, -(row.get(member) or 0)))
 
 
+def upstream_lines(row: Item) -> list[Line]:
+    """All that is known of an upstream, with its sessions and subscriptions."""
+    return [(line, "") for line in body_lines(msgspec.json.encode(row), full=True)]
+
+
 class Exchanges:
     """The newest exchanges, from their list and the events of their stream."""
 

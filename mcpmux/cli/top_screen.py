@@ -22,10 +22,10 @@ from mcpmux.cli.top_model import (
     ordered,
     request_of,
     time_of,
+    upstream_lines,
 )
 from mcpmux.printable import printable
 from mcpmux.traffic.reading.filters import LIVE_NAMES, FilterError, parse_filter
-from mcpmux.traffic.reading.stats import CLIENTS
 
 MOST_WIDE = 24  # columns of a cell, besides the one that takes what is left
 LEAST_WIDE = 20  # columns of that one; with less, the columns right of it are left out
@@ -287,31 +287,23 @@ class TopScreen(urwid.Frame):
         self._show_titles()
 
     def _enter(self) -> None:
-        """Open an exchange, or show only those of an upstream."""
-        is_upper = self._tables.focus_position == 0
-        row = (self._tables.upper if is_upper else self._tables.lower).focused
+        """Open an exchange, which is asked for, or an upstream, of which all is known."""
+        is_upstream = self._tables.focus_position == 0
+        row = (self._tables.upper if is_upstream else self._tables.lower).focused
         if row is None:
             return
-        if is_upper:
-            self._want("" if row["name"] == CLIENTS else f"upstream={row['name']}")
-            self._switch()
-            return
-        about = f"{time_of(row['at'])}  {request_of(row)}"
-        self.show_lines([(printable(about), "bold"), ("…", "")])
         self.body = self._detail
         self._show_footer(DETAIL_KEYS)
-        self._on_open(row["row"])
+        if is_upstream:
+            self.show_lines(upstream_lines(row))
+        else:
+            self.show_lines([(printable(f"{time_of(row['at'])}  {request_of(row)}"), "bold"), ("…", "")])
+            self._on_open(row["row"])
 
     def _close(self) -> None:
         self.body = self._tables
         self._show_footer()
         self._on_close()
-
-    def _want(self, wanted: str) -> None:
-        self.wanted = wanted
-        self._paused = False
-        self._show_titles()
-        self._on_filter()
 
     def _edit_filter(self) -> None:
         self._edit = urwid.Edit(("bold", "filter: "), printable(self.wanted))
@@ -328,7 +320,9 @@ class TopScreen(urwid.Frame):
             self._note.set_text(("red", printable(str(error))))
             return
         self._stop_editing()
-        self._want(text)
+        self.wanted, self._paused = text, False
+        self._show_titles()
+        self._on_filter()
 
     def _stop_editing(self) -> None:
         self._edit = None

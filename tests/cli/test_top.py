@@ -153,7 +153,7 @@ async def test_another_filter_shows_other_exchanges(world: World) -> None:
     world.traffic.exchange(upstream="search")
     world.traffic.exchange(params={"name": "docs__last"})
     assert "search__find" not in await world.see("docs__last")
-    world.press("tab", "up", "up", "enter")
+    world.press("/", *["backspace"] * len("upstream=docs"), "enter")
     await world.see("docs__find", "search__find", "docs__last")
 
 
