@@ -1,11 +1,11 @@
-"""The admin listener of a running mcpmux, as `mcpmux ctl` and `mcpmux traffic tail --url` use it."""
+"""The admin listener of a running mcpmux, as `mcpmux ctl`, `top` and `traffic tail --url` use it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import trio
 
@@ -17,7 +17,7 @@ from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_any, decode_fields, value_of
 from mcpmux.traffic.record import Record, decode_record
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.sse import SseDecoder
+from mcpmux.transports.sse import SseDecoder, SseEvent
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import WebResponse
@@ -54,6 +54,10 @@ class AdminClient(NamedTuple):
 
     async def ask(self, method: str, path: str) -> dict[str, Any]:
         """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError."""
+        return (await self.ask_text(method, path))[0]
+
+    async def ask_text(self, method: str, path: str) -> tuple[dict[str, Any], bytes]:
+        """The same, and as it came, with numbers as they were written."""
         with trio.move_on_after(PATIENCE_SECONDS):
             async with self._open(method, path, "application/json") as response:
                 body, answer = await response.read(), None
@@ -64,7 +68,7 @@ class AdminClient(NamedTuple):
                     raise self._stranger(response.status, body)
                 if "error" in answer and "problems" not in answer:
                     raise NotDone(str(answer["error"]))
-                return answer
+                return answer, body
         raise NotDone(f"{self.origin.url} does not answer within {PATIENCE_SECONDS:g} s")
 
     @asynccontextmanager
@@ -74,11 +78,26 @@ class AdminClient(NamedTuple):
         `own`: also what mcpmux asks by itself. Leaving closes the connection. Raises McpmuxError.
         """
         path = "/api/traffic/stream" + ("?own=true" if own else "")
+        async with self._events(path) as events, aclosing(self._records(events)) as records:
+            yield records
+
+    @asynccontextmanager
+    async def watch_exchanges(self, wanted: str, since: int) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """The events `rows` of the exchanges that fit a filter; `since`: `messages` of their list.
+
+        Leaving closes the connection. Raises McpmuxError.
+        """
+        query = urlencode({"filter": wanted, "since": since})
+        async with self._events(f"/api/exchanges/stream?{query}") as events, aclosing(_rows(events)) as rows:
+            yield rows
+
+    @asynccontextmanager
+    async def _events(self, path: str) -> AsyncIterator[AsyncIterator[list[SseEvent]]]:
         async with self._open("GET", path, "text/event-stream") as response:
             if response.status != 200:
                 raise self._stranger(response.status, await response.read())
-            async with aclosing(self._records(response)) as records:
-                yield records
+            async with aclosing(self._decoded(response)) as events:
+                yield events
 
     @asynccontextmanager
     async def _open(self, method: str, path: str, accept: str) -> AsyncIterator[WebResponse]:
@@ -103,11 +122,16 @@ class AdminClient(NamedTuple):
         hint = "is it the admin listener of mcpmux?"
         return RemoteProtocolError(f"{self.origin.url} answers HTTP {status}: {said}; {hint}")
 
-    async def _records(self, response: WebResponse) -> AsyncGenerator[list[Record], None]:
+    async def _decoded(self, response: WebResponse) -> AsyncGenerator[list[SseEvent], None]:
         decoder = SseDecoder(EVENT_BYTES)
         async for chunk in response:
+            yield decoder.feed(chunk)
+        raise RemoteProtocolError(f"{self.origin.url} has ended the stream; mcpmux was stopped")
+
+    async def _records(self, source: AsyncIterator[list[SseEvent]]) -> AsyncGenerator[list[Record], None]:
+        async for events in source:
             records = []
-            for event in decoder.feed(chunk):
+            for event in events:
                 try:
                     if event.event == "missed":
                         count = value_of(decode_fields(event.data).get("missed"))
@@ -117,4 +141,12 @@ class AdminClient(NamedTuple):
                 except ValueError as error:
                     tell(f"not read: {error}")
             yield records
-        raise RemoteProtocolError(f"{self.origin.url} has ended the stream; mcpmux was stopped")
+
+
+async def _rows(source: AsyncIterator[list[SseEvent]]) -> AsyncGenerator[dict[str, Any], None]:
+    async for events in source:
+        for event in events:
+            try:
+                yield decode_any(event.data)
+            except ValueError as error:
+                raise RemoteProtocolError(f"an event of the admin listener cannot be read: {error}") from None

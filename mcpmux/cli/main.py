@@ -31,6 +31,7 @@ PLACES = {
     "add": "mcpmux.cli.adding:add",
     "remove": "mcpmux.cli.adding:remove_command",
     "ctl": "mcpmux.cli.ctl:ctl",
+    "top": "mcpmux.cli.top:top",
     "check": "mcpmux.cli.client:check",
     "ls": "mcpmux.cli.client:ls",
     "read": "mcpmux.cli.client:read",

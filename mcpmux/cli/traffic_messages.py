@@ -145,7 +145,7 @@ AROUND = 30  # characters of a body to show on both sides of a match
 TARGET_LIMIT = 201  # characters of a URI to show, with the mark of a cut
 NAME_LIMIT = 40
 
-_STYLES = {"ok": "green", "open": "yellow", "cancelled": "yellow"}
+STATUS_STYLES = {"ok": "green", "open": "yellow", "cancelled": "yellow"}
 
 
 def message_line(record: Record) -> str:
@@ -173,7 +173,7 @@ def _line(subject: Record | ExchangeSummary, what: str, statuses: tuple[str, ...
         text = " ".join(word for word in statuses if not word.endswith("xx"))
         if subject.code is not None:
             text = re.sub("^error", f"error {subject.code}", text)
-        parts.append(paint(text, fg=_STYLES.get(statuses[0], "red")))
+        parts.append(paint(text, fg=STATUS_STYLES.get(statuses[0], "red")))
     if subject.ms is not None:
         parts.append(format_ms(subject.ms))
     return "  ".join([*parts, paint(sizes, dim=True)])
@@ -428,7 +428,7 @@ def passage_lines(passage: Passage, full: bool) -> Iterator[str]:
     if before.size == after.size and body_of(before) == body_of(after):
         yield "  not changed" if body_of(before) is not None else "  without bodies"
         return
-    came, went = (_body_lines(_ordered(body_of(record)), full) for record in (before, after))
+    came, went = (body_lines(_ordered(body_of(record)), full) for record in (before, after))
     lines = list(islice(difflib.unified_diff(came, went, n=CONTEXT_LINES, lineterm=""), 3, None))
     for line in lines:
         is_gap = line.startswith("@@")
@@ -450,14 +450,14 @@ def message_lines(record: Record) -> Iterator[str]:
     yield message_line(record)
     yield paint(f"run {printable(record.run)}, message {record.seq}", dim=True)
     yield ""
-    yield from _body_lines(body_of(record), full=True)
+    yield from body_lines(body_of(record), full=True)
 
 
 def body_of(record: Record) -> bytes | str | None:
     return bytes(record.message) if record.message is not None else record.text
 
 
-def _body_lines(body: bytes | str | None, full: bool) -> list[str]:
+def body_lines(body: bytes | str | None, full: bool) -> list[str]:
     """The body with a line for each member, or as text if it is no JSON."""
     if body is None:
         return ["(the body was not captured)"]

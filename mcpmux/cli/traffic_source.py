@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,16 @@ from mcpmux.config.traffic import Capture
 from mcpmux.printable import printable
 from mcpmux.traffic.audit.chain import number_of
 from mcpmux.traffic.capture.files import COMPRESSED, SUFFIX, BadLine, expand_paths, read_files
-from mcpmux.traffic.reading.filters import KEYS, SORTS, Filter, FilterError, may_be_term, parse_filter
+from mcpmux.traffic.reading.filters import (
+    KEYS,
+    NAMES,
+    SORTS,
+    Filter,
+    FilterError,
+    Key,
+    may_be_term,
+    parse_filter,
+)
 from mcpmux.traffic.reading.summary import Targets
 from mcpmux.traffic.record import Record
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -144,10 +153,13 @@ def no_files(folder: Path) -> str:
     return f"{folder}: there are no capture files in this folder{hint}"
 
 
-def read_filter(text: str, words: Sequence[str] = ()) -> Filter:
-    """The filter in `text`. Raises Mistake that shows the place. `words` may have been meant as files."""
+def read_filter(text: str, words: Sequence[str] = (), names: Mapping[str, Key] = NAMES) -> Filter:
+    """The filter in `text`. Raises Mistake that shows the place. `words` may have been meant as files.
+
+    `names`: see `parse_filter`.
+    """
     try:
-        return parse_filter(text, datetime.now(UTC))
+        return parse_filter(text, datetime.now(UTC), names)
     except FilterError as error:
         wrong = error.text[error.start : error.end]
         nor = f"\nNor is there a file or folder of that name: {printable(wrong)}" if wrong in words else ""

@@ -51,7 +51,7 @@ def test_commands_and_options_are_offered() -> None:
             ["import", "--write"],
             ["add", "--file"],
         ),
-        *(["ctl", "status", "-c"], ["auth", "login", "x", "-c"], ["install", "zed"]),
+        *(["ctl", "status", "-c"], ["top", "-c"], ["auth", "login", "x", "-c"], ["install", "zed"]),
     ],
     ids=" ".join,
 )

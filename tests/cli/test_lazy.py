@@ -47,6 +47,7 @@ NEVER_SERVED = (  # without TLS, WebSocket, OAuth, an inspector, a capture, seve
     "opentelemetry",
     "prometheus_client",
     "yaml",
+    "urwid",
     "mcpmux.hosts",
     "mcpmux.transports.websocket",
     "mcpmux.auth.upstream_auth",
@@ -64,6 +65,7 @@ FREE_OF = {
     "serve": (["serve", "nowhere.toml"], (*BENCH, *TRAFFIC_TOOLS, "mcpmux.demo", "mcpmux.cli.console")),
     "serve, libraries": (["serve", "nowhere.toml"], NEVER_SERVED),
     "a look at a server": (["ls", "nowhere.toml"], (*BENCH, *TRAFFIC_TOOLS)),
+    "a table of upstreams": (["top", "--once", "--url", "http://127.0.0.1:9"], ("urwid",)),
     "a tail": (["traffic", "tail", "nowhere.jsonl"], (*BENCH, *TRAFFIC_TOOLS[1:4], "httpx")),
 }
 

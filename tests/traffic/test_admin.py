@@ -490,6 +490,21 @@ async def test_stats_are_of_the_window_and_of_upstreams_and_whole_exchanges():
         assert groups["", "tools/call"]["p50"] == pytest.approx(20)
         assert groups["docs", "tools/call"]["p50"] == pytest.approx(16)
         assert sum(slot["count"] for slot in stats["slots"]) == 6
+        upstreams = {each["upstream"]: (each["count"], each["p95"]) for each in stats["upstreams"]}
+        assert upstreams == {"": (3, pytest.approx(30)), "docs": (3, pytest.approx(24))}
+        assert stats["seconds"] == pytest.approx(60)
+
+
+@pytest.mark.parametrize(("kept", "most", "seconds"), [(100, 9, 60), (2, 9, 10), (100, 2, 10)])
+async def test_stats_say_how_long_they_are_of_when_not_all_exchanges_are_seen(kept, most, seconds):
+    traffic = Traffic(rows=kept)
+    for at in (-50, -10, -5):
+        traffic.now = at
+        traffic.exchange(ms=0)
+    async with listening(traffic) as here:
+        stats = await get(here, f"/api/stats?window=60&most={most}")
+        assert seconds <= stats["seconds"] < seconds + 5
+        assert stats["upstreams"][0]["count"] == min(3, kept, most)
 
 
 async def test_it_is_served_inside_tls(certificates):

@@ -9,13 +9,14 @@
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/replicas` | `replicas`: each with its state, this one first; none when mcpmux is alone |
-| `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
+| `/api/stats?window=&slots=&most=` | durations by upstream, method and time; `seconds`: that these are of |
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says; `note` while the store is away |
 | `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start |
 | `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
 | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
 
+Statistics are of the last `window` seconds, or of the `most` newest rows when that is less.
 Exchanges and traffic take `own=true`: then exchanges are those that mcpmux asks by itself (to connect, to see
 who lives), and traffic has these, too. A POST carries a JSON object without members as `application/json`,
 which no form of a foreign page can send, and the token or the key in a header (see `listener`).
@@ -211,27 +212,36 @@ class Api:
     async def _stats(self, http: HttpExchange) -> None:
         window = whole_number(http.query, "window", 1, DAY_SECONDS, STATS_SECONDS) * 1000.0
         slots = whole_number(http.query, "slots", 1, 500, SLOTS)
+        most = whole_number(http.query, "most", 1, STATS_ROWS, STATS_ROWS)
         now = time.time() * 1000
-        await http.send(measure(await self._timed_calls(now - window), now, window, slots))
+        calls, since = await self._timed_calls(now - window, most)
+        seconds = max(0.001, (now - since) / 1000)
+        await http.send({**measure(calls, now, window, slots), "seconds": seconds})
 
-    async def _timed_calls(self, since: float) -> list[TimedCall]:
-        """What took time, of the newest rows: whole exchanges (upstream "") and what each upstream did."""
-        view, found = self._view, []
-        for index, row in enumerate(islice(view.ring.before(view.ring.last + 1), STATS_ROWS)):
+    async def _timed_calls(self, since: float, most: int) -> tuple[list[TimedCall], float]:
+        """What took time, of so many newest rows: whole exchanges (upstream "") and what each upstream did.
+
+        Also since when these are all: later than `since` when there were more than are looked at.
+        """
+        view, begin = self._view, since
+        found: list[TimedCall] = []
+        for index, row in enumerate(islice(view.ring.before(view.ring.last + 1), most)):
             if index % STATS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             at = view.when(row.first.at)
-            if at < since or row.first.method == m.LISTEN:  # a listen lasts for days: no measure of speed
+            if at < since:
+                return found, since
+            begin = at if row.number > 1 else since
+            if row.first.method == m.LISTEN:  # it lasts for days: no measure of speed
                 continue
             if row.ms is not None and row.exchange:
-                method = view.summary(row).get("method", "")
-                found.append(TimedCall(at, OWN, method, row.ms, row.status != "ok"))
+                found.append(TimedCall(at, OWN, view.method(row), row.ms, row.status != "ok"))
             for seen in (stored.observed for stored in row.messages):
                 if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in":
                     method = view.redactor.redact_name(seen.method) or ""
                     failed = seen.kind == "error" or seen.failed is True
                     found.append(TimedCall(at, seen.leg.upstream, method, seen.ms, failed))
-        return found
+        return found, begin
 
     async def _live(self, http: HttpExchange) -> None:
         await http.send({"live": True})

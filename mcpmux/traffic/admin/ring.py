@@ -277,15 +277,18 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
     """How long calls took that began in the window before `now`; older ones are left out.
 
     `groups`: what became of one method at one upstream, those with most calls first; `buckets`: how many took
-    up to each of `edges`, and longer. `slots`: parts of the window, the oldest first.
+    up to each of `edges`, and longer. `upstreams`: the same of all methods. `slots`: parts of the window, the
+    oldest first.
     """
     by_pair: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
+    by_upstream: defaultdict[str, list[TimedCall]] = defaultdict(list)
     by_slot: list[list[TimedCall]] = [[] for _ in range(slots)]
     begin, width = now - window_ms, window_ms / slots
     for each in calls:
         if each.at >= begin:
             pair = (each.upstream, each.method)
             by_pair[pair if pair in by_pair or len(by_pair) < GROUPS else (REST, REST)].append(each)
+            by_upstream[each.upstream].append(each)
             by_slot[min(slots - 1, int((each.at - begin) / width))].append(each)
     groups = []
     for (upstream, method), members in sorted(by_pair.items(), key=lambda pair: -len(pair[1])):
@@ -293,8 +296,9 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
         buckets = [places[place] for place in range(len(EDGES) + 1)]
         facts = _facts(members, 50, 90, 99)
         groups.append({"upstream": upstream, "method": method, **facts, "buckets": buckets})
+    upstreams = [{"upstream": name, **_facts(each, 50, 95)} for name, each in by_upstream.items()]
     parts = [{"at": begin + index * width, **_facts(each, 50, 95)} for index, each in enumerate(by_slot)]
-    return {"edges": EDGES, "groups": groups, "slots": parts}
+    return {"edges": EDGES, "groups": groups, "upstreams": upstreams, "slots": parts}
 
 
 def _facts(members: Sequence[TimedCall], *percents: int) -> dict[str, Any]:

@@ -74,8 +74,7 @@ class LiveView:
         `leg`, `peer`, `transport`: where it began. `messages`: how many it had, `left_out` of them not kept.
         `view`: as in the audit log, with what the client narrows it to behind a `?`.
         """
-        if row.shown is None:  # redacted once
-            row.shown = self._shown(row)
+        method, target = self._texts(row)
         leg = row.first.leg
         members = {
             "row": row.number,
@@ -89,8 +88,8 @@ class LiveView:
             "client": self.redactor.redact_name(leg.name) if leg.side == "client" else None,
             "revision": self.redactor.redact_name(leg.revision),
             "view": self.redactor.redact_name(row.view or None),
-            "method": row.shown[0],
-            "target": row.shown[1],
+            "method": method,
+            "target": target,
             "upstreams": row.upstreams or None,
             "code": row.code,
             "http": row.http,
@@ -100,6 +99,15 @@ class LiveView:
             "size": row.size or None,
         }
         return {name: value for name, value in members.items() if value is not None}
+
+    def method(self, row: Row) -> str:
+        """The method of the row, redacted; "" when it has none."""
+        return self._texts(row)[0] or ""
+
+    def _texts(self, row: Row) -> tuple[str | None, str | None]:
+        if row.shown is None:  # redacted once
+            row.shown = self._shown(row)
+        return row.shown
 
     def _shown(self, row: Row) -> tuple[str | None, str | None]:
         first = row.first

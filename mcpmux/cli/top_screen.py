@@ -1,0 +1,330 @@
+"""The screen of `mcpmux top`: widgets of urwid, and what keys do. Knows nothing of the network.
+
+Promises: no text of a stranger reaches the terminal but printable; only rows in sight have widgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import urwid
+
+from mcpmux.cli.console import Columns
+from mcpmux.cli.top_model import (
+    EXCHANGES,
+    NUMBERS,
+    SORTS,
+    UPSTREAMS,
+    Item,
+    Line,
+    ordered,
+    request_of,
+    time_of,
+    upstream_lines,
+)
+from mcpmux.printable import printable
+from mcpmux.traffic.reading.filters import LIVE_NAMES, FilterError, parse_filter
+
+MOST_WIDE = 24  # columns of a cell, besides the one that takes what is left
+LEAST_WIDE = 20  # columns of that one; with less, the columns right of it are left out
+MEASURED_ROWS = 100  # that decide how wide a column is
+
+# The colours of the terminal itself, on its own background, where they are readable. What has the focus is
+# reversed. The fourth word applies without colours.
+PALETTE = [
+    ("green", "dark green", "default", "default"),
+    ("yellow", "brown", "default", "default"),
+    ("red", "dark red", "default", "bold"),
+    ("bold", "bold", "default", "bold"),
+    ("focus", "standout", "default", "standout"),
+]
+_FOCUSED = dict.fromkeys((None, "green", "yellow", "red", "bold"), "focus")
+
+KEYS = "Tab table  Enter open  / filter  s sort  p pause  q quit"
+DETAIL_KEYS = "↑ ↓ Page scroll  Esc back  q quit"
+EDIT_KEYS = "Enter apply  Esc back"
+
+
+class Row(urwid.WidgetWrap):
+    """A row of a table, which can have the focus."""
+
+    def selectable(self) -> bool:
+        return True
+
+    def keypress(self, size: Any, key: str) -> str:
+        """A row itself takes no key."""
+        return key
+
+
+class Walker(urwid.ListWalker):
+    """Makes widgets of items when they come into sight."""
+
+    def __init__(self, widget_of: Callable[[Any], urwid.Widget]) -> None:
+        self.items: Sequence[Any] = ()
+        self.focus = 0
+        self._widget_of = widget_of
+        self._widgets: dict[int, urwid.Widget] = {}
+
+    def show(self, items: Sequence[Any], focus: int = 0) -> None:
+        """Show other items, of which one has the focus."""
+        self.items, self.focus = items, focus
+        self._widgets.clear()
+        self._modified()
+
+    def __getitem__(self, position: int) -> urwid.Widget:
+        if position not in self._widgets:
+            self._widgets[position] = self._widget_of(self.items[position])
+        return self._widgets[position]
+
+    def set_focus(self, position: int) -> None:
+        self.focus = position
+        self._modified()
+
+    def positions(self, reverse: bool = False) -> Sequence[int]:
+        return range(len(self.items))[:: -1 if reverse else 1]
+
+    def next_position(self, position: int) -> int:
+        if position + 1 >= len(self.items):
+            raise IndexError
+        return position + 1
+
+    def prev_position(self, position: int) -> int:
+        if position < 1:
+            raise IndexError
+        return position - 1
+
+
+class Table(urwid.Frame):
+    """Headings and rows. The `wide` column takes the room that the others leave.
+
+    The first row keeps the focus when others come before it; any other row that has the focus keeps it.
+    """
+
+    def __init__(
+        self, columns: Columns, wide: str, key_of: Callable[[Item], Hashable], numbers: frozenset[str]
+    ) -> None:
+        self._columns, self._wide, self._numbers = columns, wide, numbers
+        self._key_of = key_of
+        self._widths = {heading: len(heading) for heading in columns}
+        self._walker = Walker(self._row)
+        super().__init__(urwid.ListBox(self._walker))
+        self.show([])
+
+    def show(self, rows: Sequence[Item], marked: str | None = None) -> None:
+        """Show other rows. `marked`: the heading by which they are sorted."""
+        place, focused = 0, self.focused
+        if focused is not None and self._walker.focus > 0:
+            keys = [self._key_of(row) for row in rows]
+            key = self._key_of(focused)
+            place = keys.index(key) if key in keys else max(0, min(self._walker.focus, len(rows) - 1))
+        for row in rows[:MEASURED_ROWS]:  # columns become wider, never narrower: else they would jump
+            for heading, cell_of in self._columns.items():
+                text, _ = _cell(cell_of(row))
+                wide = min(MOST_WIDE, urwid.calc_width(text, 0, len(text)))
+                self._widths[heading] = max(self._widths[heading], wide)
+        self._walker.show(rows, place)
+        self.header = self._line(
+            [(heading, "focus" if heading == marked else "bold") for heading in self._columns]
+        )
+
+    @property
+    def rows_count(self) -> int:
+        return len(self._walker.items)
+
+    @property
+    def focused(self) -> Item | None:
+        """The row that has the focus."""
+        row: Item | None = self._walker.items[self._walker.focus] if self._walker.items else None
+        return row
+
+    def _row(self, item: Item) -> urwid.Widget:
+        line = self._line([_cell(cell_of(item)) for cell_of in self._columns.values()])
+        return Row(urwid.AttrMap(line, None, _FOCUSED))
+
+    def _line(self, cells: Sequence[Line]) -> urwid.Columns:
+        line = []
+        for heading, (text, style) in zip(self._columns, cells, strict=True):
+            align: Literal["left", "right"] = "right" if heading in self._numbers else "left"
+            widget = urwid.Text((style or None, text), align, wrap="ellipsis")
+            line.append(widget if heading == self._wide else (self._widths[heading], widget))
+        return urwid.Columns(line, dividechars=1, min_width=LEAST_WIDE)
+
+
+def _cell(cell: Any) -> Line:
+    """See `console.show_table`."""
+    value, style = cell if isinstance(cell, tuple) else (cell, "")
+    return ("-" if value is None else printable(str(value))), style
+
+
+class Tables(urwid.Pile):
+    """Upstreams above, as many as there are but on a third of the screen; exchanges below."""
+
+    def __init__(self, upper: Table, title: urwid.Text, lower: Table) -> None:
+        super().__init__([("given", 2, upper), ("pack", title), lower])
+        self.upper, self.lower = upper, lower
+
+    def render(self, size: Any, focus: bool = False) -> Any:
+        """Give the upper table the height that it needs."""
+        options = self.options("given", min(self.upper.rows_count + 1, max(2, size[1] // 3)))
+        if self.contents[0] != (self.upper, options):
+            self.contents[0] = (self.upper, options)
+        return super().render(size, focus)
+
+
+class TopScreen(urwid.Frame):
+    """The whole screen.
+
+    `place`: where mcpmux is. `wanted`: the filter to begin with. `on_open` gets the number of a row to open,
+    `on_close` is called when it is closed, `on_filter` when `wanted` is another filter, which can be read.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        wanted: str,
+        on_open: Callable[[int], None],
+        on_close: Callable[[], None],
+        on_filter: Callable[[], None],
+    ) -> None:
+        self._place, self.wanted = place, wanted
+        self._on_open, self._on_close, self._on_filter = on_open, on_close, on_filter
+        self._paused = False
+        self._sorted_by: str | None = None
+        self._troubles: dict[str, str] = {}
+        self._upstreams: Sequence[Item] = ()
+        self._exchanges: Sequence[Item] = ()
+        self._title, self._filter_line = urwid.Text(""), urwid.Text("", wrap="ellipsis")
+        upper = Table(UPSTREAMS, "DETAILS", lambda row: row["name"], NUMBERS)
+        lower = Table(EXCHANGES, "REQUEST", lambda row: row["row"], frozenset({"DURATION"}))
+        self._tables = Tables(upper, self._filter_line, lower)
+        self._tables.focus_position = 2
+        self._lines = Walker(lambda line: urwid.Text((line[1] or None, line[0]), wrap="any"))
+        self._detail = urwid.ListBox(self._lines)
+        self._edit: urwid.Edit | None = None
+        self._detail_keys = {"esc": self._close, "q": self._quit}
+        self._table_keys = {
+            "tab": self._switch,
+            "enter": self._enter,
+            "/": self._edit_filter,
+            "s": self._sort,
+            "p": self._pause,
+            "q": self._quit,
+        }
+        super().__init__(self._tables, header=self._title)
+        self._show_footer()
+        self._show_titles()
+
+    # What is shown
+
+    def show_upstreams(self, rows: Sequence[Item]) -> None:
+        """Show what `measured` returns."""
+        self._upstreams = rows
+        if not self._paused:
+            self._tables.upper.show(ordered(rows, self._sorted_by), self._sorted_by)
+
+    def show_exchanges(self, rows: Sequence[Item]) -> None:
+        """Show rows, the newest first."""
+        self._exchanges = rows
+        if not self._paused:
+            self._tables.lower.show(rows)
+
+    def show_lines(self, lines: Sequence[Line]) -> None:
+        """Show what is in the opened exchange."""
+        self._lines.show(lines)
+
+    def tell(self, part: str, trouble: str | None) -> None:
+        """Say what is wrong with a part, or that nothing is."""
+        self._troubles.pop(part, None)
+        if trouble is not None:
+            self._troubles[part] = trouble
+        self._show_titles()
+
+    def _show_titles(self) -> None:
+        title: list[Any] = [("bold", "mcpmux top"), f"  {printable(self._place)}"]
+        if self._paused:
+            title.append(("yellow", "  paused"))
+        if self._troubles:
+            title.append(("red", f"\ntrying again: {printable(next(iter(self._troubles.values())))}"))
+        self._title.set_text(title)
+        filtered = f"  {printable(self.wanted)}" if self.wanted else ""
+        self._filter_line.set_text([("bold", "Exchanges"), filtered])
+
+    def _show_footer(self, keys: str = KEYS) -> None:
+        self.footer = urwid.Text(("bold", keys), wrap="ellipsis")
+
+    # What keys do
+
+    def keypress(self, size: Any, key: str) -> str | None:
+        """The filter that is being edited takes keys, else a list; the screen takes those that are left."""
+        if self._edit is not None:
+            actions = {"enter": self._apply_filter, "esc": self._stop_editing}
+            left = key if key in actions else super().keypress(size, key)
+        else:
+            actions = self._detail_keys if self.body is self._detail else self._table_keys
+            left = super().keypress(size, key)
+        if left not in actions:
+            return left
+        actions[left]()
+        return None
+
+    def _quit(self) -> None:
+        raise urwid.ExitMainLoop
+
+    def _switch(self) -> None:
+        self._tables.focus_position = 2 - self._tables.focus_position
+
+    def _sort(self) -> None:
+        headings = [None, *SORTS]
+        self._sorted_by = headings[(headings.index(self._sorted_by) + 1) % len(headings)]
+        self._tables.upper.show(ordered(self._upstreams, self._sorted_by), self._sorted_by)
+
+    def _pause(self) -> None:
+        self._paused = not self._paused
+        self.show_upstreams(self._upstreams)
+        self.show_exchanges(self._exchanges)
+        self._show_titles()
+
+    def _enter(self) -> None:
+        """Open an exchange, which is asked for, or an upstream, of which all is known."""
+        is_upstream = self._tables.focus_position == 0
+        row = (self._tables.upper if is_upstream else self._tables.lower).focused
+        if row is None:
+            return
+        self.body = self._detail
+        self._show_footer(DETAIL_KEYS)
+        if is_upstream:
+            self.show_lines(upstream_lines(row))
+        else:
+            self.show_lines([(printable(f"{time_of(row['at'])}  {request_of(row)}"), "bold"), ("…", "")])
+            self._on_open(row["row"])
+
+    def _close(self) -> None:
+        self.body = self._tables
+        self._show_footer()
+        self._on_close()
+
+    def _edit_filter(self) -> None:
+        self._edit = urwid.Edit(("bold", "filter: "), printable(self.wanted))
+        self._note = urwid.Text(EDIT_KEYS)
+        self.footer = urwid.Pile([self._edit, self._note])
+        self.focus_position = "footer"
+
+    def _apply_filter(self) -> None:
+        assert self._edit is not None
+        text = self._edit.edit_text.strip()
+        try:
+            parse_filter(text, datetime.now(UTC), LIVE_NAMES)
+        except FilterError as error:
+            self._note.set_text(("red", printable(str(error))))
+            return
+        self._stop_editing()
+        self.wanted, self._paused = text, False
+        self._show_titles()
+        self._on_filter()
+
+    def _stop_editing(self) -> None:
+        self._edit = None
+        self.focus_position = "body"
+        self._show_footer()
