@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import tell
-from mcpmux.cli.moving_in import DEFAULT_FILE
-from mcpmux.cli.options import PATH, Decorator
+from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.config import read_config
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
@@ -26,7 +25,7 @@ from mcpmux.hosts.reference import has_reference, variables_in
 from mcpmux.hosts.secrecy import looks_secret, names_secret
 from mcpmux.hosts.writing import read_text, replace_text
 
-_LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|unix:.*", re.DOTALL)
+_LOOKS_LIKE_URL = re.compile(r"[^/\\:${]{2,}:.*", re.DOTALL)  # also `htp:/x`, but no drive of Windows
 
 file_option: Decorator = click.option(
     "-f",
@@ -57,7 +56,7 @@ def add(
     Examples:
       mcpmux add time -- uvx mcp-server-time
       mcpmux add docs https://docs.example.com/mcp --header 'Authorization=Bearer ${DOCS_TOKEN}'
-      mcpmux add files --file mux.toml --env MODE=ro -- npx -y files-server .
+      mcpmux add files --file my-mux.toml --env MODE=ro -- npx -y files-server .
     """
     if not is_name(name):
         expected = f"a name of a-z, 0-9, `.` and `-`, at most 32 characters, such as `{derive_name(name)}`"
@@ -81,7 +80,7 @@ def remove_command(name: str, file: Path) -> None:
 
     \b
     Example:
-      mcpmux remove time --file mux.toml
+      mcpmux remove time
     """
     before = read_text(file)
     if before is None:
