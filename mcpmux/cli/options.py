@@ -14,12 +14,13 @@ import attrs
 import click
 
 from mcpmux.cli.process import Mistake
-from mcpmux.config import Config, read_config
+from mcpmux.config import Config, Http, Secret, WebSocket, read_config
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
 from mcpmux.config.layout import URL_STARTS
 from mcpmux.config.listener import parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
+from mcpmux.config.scalars import HEADER_VALUE
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -83,6 +84,12 @@ def log_level_option(default: str) -> Decorator:
     )
 
 
+token_option: Decorator = click.option(
+    "--token",
+    type=Parsed("TEXT", lambda text: HEADER_VALUE.read(f"Bearer {text}")),
+    envvar="MCPMUX_TOKEN",
+    help="Bearer token for a TARGET that is a URL. Default: MCPMUX_TOKEN.",
+)
 quiet_option: Decorator = log_level_option("error")
 """For a command whose output says everything."""
 
@@ -105,6 +112,18 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
         raise ConfigError([f"no target given: expected CONFIG ({EXPECTED}) or --upstream NAME=URL"])
     auth = attrs.evolve(config.auth, allow_anyone=allow_anyone or config.auth.allow_anyone)
     return attrs.evolve(config, auth=auth)
+
+
+def load_target(target: str, token: Secret | None) -> Config:
+    """The configuration of `target` alone. A server at a URL is shown the token. Raises ConfigError."""
+    config = load_config(target)
+    if token is None or not target.startswith(URL_STARTS):
+        return config
+    (upstream,) = config.upstreams
+    if not isinstance(upstream.target, Http | WebSocket):
+        return config
+    server = attrs.evolve(upstream.target, headers={"Authorization": token})
+    return attrs.evolve(config, upstreams=(attrs.evolve(upstream, target=server),))
 
 
 def _read_target(target: str) -> Config:
