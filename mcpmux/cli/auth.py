@@ -180,18 +180,19 @@ def describe(name: str, target: Http | WebSocket, oauth: OAuth) -> dict[str, Any
 def new_token(name: str, scopes: tuple[str, ...]) -> None:
     """Make a token for NAME, and its table for the configuration. The token is shown only once.
 
-    Prints the token on stdout and everything else on stderr.
+    Prints the token on stdout, and on stderr the table, which can be appended to the configuration as it is.
 
     \b
     Examples:
       mcpmux auth new-token alice
+      mcpmux auth new-token bob > bob.token 2>> mcpmux.toml
       mcpmux auth new-token ci --scope read --scope call > ci.token
     """
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     lines = [f"[{format_path(('auth', 'tokens', name))}]", f'sha256 = "{hash_token(token)}"']
     if scopes:
         lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
-    click.echo("Add this to the configuration. The token below is shown only once.\n", err=True)
+    click.echo("# For the configuration. The token itself is shown only once.", err=True)
     click.echo("\n".join(lines) + "\n", err=True)
     click.echo(token)
 

@@ -48,7 +48,7 @@ def test_a_client_of_the_command_line_shows_its_token(tmp_path: Path, invoke: In
     program, *args = shlex.split(demo_command("clock"))
     config.write_text(
         f"[upstreams.clock]\ncommand = {json.dumps(program)}\nargs = {json.dumps(args)}\n"
-        f"[listeners]\nhttp = ['127.0.0.1:0']\n{table[table.index('[auth') :]}"
+        f"[listeners]\nhttp = ['127.0.0.1:0']\n{table}"
     )
     with Running("serve", str(config)) as mux:
         url = mux.line().strip()
