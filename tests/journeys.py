@@ -3,7 +3,7 @@
 The blocks of a page have these meanings. Only ports differ: those of the page are replaced by free ones.
 
     toml, json   the file that is named last before the block
-    sh           commands. Those that run on, because the last of them is a server, do so until the end.
+    sh           commands. Those of a server run on until the end.
     text         what the commands before it print; `…` is any text in a line, or, alone in a line, any lines.
                  A command fails if it prints an error there. Spaces in a row are like one.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,10 +26,13 @@ from attrs import frozen
 
 from tests.cli.running import WAIT_SECONDS
 from tests.real.parts import ROOT
+from tests.real.web_server import find_free_port
 
 POLL_SECONDS = 0.05  # what is waited for is in the output of another program
 PORT = re.compile(r"\b(84\d\d|85\d\d|6390)\b")
-SERVER = re.compile(r"^(\w+=\S+ )*mcpmux serve (?!.*--stdio)", re.MULTILINE)
+SERVER = re.compile(
+    r"^(?:REPLICA=(\w+) )?.*?\b(mcpmux serve|redis-server|haproxy) (?!.*--stdio)", re.MULTILINE
+)
 
 
 @frozen
@@ -78,11 +80,15 @@ def until(condition: Callable[[], object]) -> None:
 
 
 class Place:
-    """A folder, a home and ports for the commands of one page. What runs on is killed at the end."""
+    """A folder, a home and ports for the commands of one page. Servers are killed at the end.
+
+    The name of a server is that of its program, or of the replica that it is.
+    """
 
     def __init__(self, home: Path, folder: Path) -> None:
         self.home, self.folder = home, folder
         self._ports: dict[str, str] = {}
+        self._servers: dict[str, str] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._env: dict[str, str] = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MCPMUX_")},
@@ -104,27 +110,22 @@ class Place:
     def port(self, number: str) -> str:
         """The free port that stands for one of the page."""
         while number not in self._ports:
-            with socket.create_server(("127.0.0.1", 0)) as listener:
-                port = str(listener.getsockname()[1])
-            if port not in self._ports.values():
+            if (port := str(find_free_port())) not in self._ports.values():
                 self._ports[number] = port
         return self._ports[number]
 
     def with_free_ports(self, text: str) -> str:
         return PORT.sub(lambda match: self.port(match[0]), text)
 
-    def path(self, file: str) -> Path:
-        return self.folder / file.replace("~", str(self.home), 1)
-
     def put(self, file: str, text: str) -> None:
         """Write a file of the page."""
-        path = self.path(file)
+        path = self.folder / file.replace("~", str(self.home), 1)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.with_free_ports(text))
 
-    def run(self, commands: str, *, code: int = 0, folder: Path | None = None) -> str:
+    def run(self, commands: str, code: int = 0) -> str:
         """Run commands to their end: what they print."""
-        process = self._start(commands, folder or self.folder, subprocess.PIPE)
+        process = self._start(commands, subprocess.PIPE)
         try:
             output = process.communicate(timeout=WAIT_SECONDS)[0].decode()
         finally:
@@ -132,48 +133,49 @@ class Place:
         assert process.returncode == code, output
         return output
 
-    def start(self, name: str, commands: str) -> None:
-        """Start what runs on."""
-        with self.log_path(name).open("ab") as log:
-            self._running[name] = self._start(commands, self.folder, log)
+    def start(self, name: str) -> None:
+        """Start a server, with the commands that have started it before."""
+        with self._log(name).open("ab") as log:
+            self._running[name] = self._start(self._servers[name], log)
 
     def kill(self, name: str) -> None:
-        """Kill what runs on, together with its shell."""
+        """Kill a server, together with its shell."""
         _kill(self._running.pop(name))
 
-    def log_path(self, name: str) -> Path:
-        return self.home / f"{name}.log"
-
     def said(self, name: str) -> str:
-        """What has been printed by what runs on."""
-        return self.log_path(name).read_text()
+        """What a server has printed."""
+        return self._log(name).read_text()
 
     def follow(self, blocks: list[Block]) -> None:
         """Do what a section tells to do, and see what it says."""
-        for number, block in enumerate(blocks):
-            told = blocks[number + 1] if blocks[number + 1 :] else Block("", "")
+        for block, after in zip(blocks, [*blocks[1:], Block("", "")], strict=True):
             if block.kind in ("toml", "json"):
                 self.put(block.file, block.text)
             elif block.kind == "sh":
-                self._follow(str(number), block.text, self.with_free_ports(told.text), told.kind == "text")
+                told = after.text if after.kind == "text" else "…\n"
+                self._follow(block.text, self.with_free_ports(told))
 
-    def _follow(self, name: str, commands: str, told: str, is_told: bool) -> None:
-        pattern = pattern_of(told)
-        if SERVER.search(commands):
-            self.start(name, commands)
-            assert is_told, f"what is seen when it is ready?\n{commands}"
-            until(lambda: pattern.search(squeeze(self.said(name))) or self._has_ended(name))
+    def _follow(self, commands: str, told: str) -> None:
+        pattern, server = pattern_of(told), SERVER.search(commands)
+        if server is None:
+            output = squeeze(self.run(commands, code=1 if re.search("^Error:", told, re.MULTILINE) else 0))
+            assert pattern.fullmatch(output), f"{commands}\nprints\n{output}\nand not\n{told}"
             return
-        output = squeeze(self.run(commands, code=1 if re.search("^Error:", told, re.MULTILINE) else 0))
-        assert not is_told or pattern.fullmatch(output), f"{commands}\nprints\n{output}\nand not\n{told}"
+        name = server[1] or server[2]
+        self._servers[name] = commands
+        self.start(name)
+        until(lambda: pattern.search(squeeze(self.said(name))) or self._has_ended(name))
 
     def _has_ended(self, name: str) -> None:
         assert self._running[name].poll() is None, self.said(name)
 
-    def _start(self, commands: str, folder: Path, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    def _log(self, name: str) -> Path:
+        return self.home / f"{name}.log"
+
+    def _start(self, commands: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["sh", "-e", "-c", self.with_free_ports(commands)],
-            cwd=folder,
+            cwd=self.folder,
             env=self._env,
             stdin=subprocess.DEVNULL,
             stdout=output,
