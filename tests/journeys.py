@@ -31,7 +31,7 @@ from tests.real.web_server import find_free_port
 POLL_SECONDS = 0.05  # what is waited for is in the output of another program
 PORT = re.compile(r"\b(84\d\d|85\d\d|6390)\b")
 SERVER = re.compile(
-    r"^(?:REPLICA=(\w+) )?.*?\b(mcpmux serve|redis-server|haproxy) (?!.*--stdio)", re.MULTILINE
+    r"^(?:REPLICA=(\w+) )?.*?\b(mcpmux serve|mcpmux demo|redis-server|haproxy)\b(?!.*--stdio)", re.MULTILINE
 )
 
 
@@ -115,7 +115,8 @@ class Place:
         return self._ports[number]
 
     def with_free_ports(self, text: str) -> str:
-        return PORT.sub(lambda match: self.port(match[0]), text)
+        told = text.replace("mcpmux demo\n", "mcpmux demo --http 127.0.0.1:8484\n")  # where it listens anyway
+        return PORT.sub(lambda match: self.port(match[0]), told)
 
     def put(self, file: str, text: str) -> None:
         """Write a file of the page."""
