@@ -23,6 +23,7 @@ from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
 from mcpmux.cli.options import (
+    choose_config,
     json_option,
     load_config,
     load_target,
@@ -119,19 +120,19 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     """Connect to every upstream and report its state.
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
-    quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
-    would not start with CONFIG, because it has mistakes or lets strangers in.
+    quotes. The default is mcpmux.toml. The exit code is 0 if all enabled upstreams are ready and answer their
+    lists. It is 2 if mcpmux would not start with CONFIG, because it has mistakes or lets strangers in.
 
     With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
     with CONFIG. One more line is about them.
 
     \b
     Examples:
-      mcpmux check mcpmux.toml
+      mcpmux check
       mcpmux check --upstream web=https://example.com/mcp
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
-    loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
+    loaded = load_config(choose_config(config, upstreams), upstreams, allow_anyone=allow_anyone)
     findings, warnings = run(examine_all, loaded)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     for warning in warnings:

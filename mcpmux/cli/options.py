@@ -96,6 +96,14 @@ quiet_option: Decorator = log_level_option("error")
 
 # TARGET or CONFIG: a configuration file, or one server by its URL or command line.
 
+
+def choose_config(config: str | None, upstreams: Sequence[str] = ()) -> str | None:
+    """CONFIG as given. When nothing is, DEFAULT_FILE, if it is in the current folder."""
+    if config is None and not upstreams and Path(DEFAULT_FILE).is_file():
+        return DEFAULT_FILE
+    return config
+
+
 EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a command line in quotes"
 
 
