@@ -174,7 +174,7 @@ class Plan:
             model, places = f"`{self.push.text}`", f"{self.sessions} subscribers, {self.resources} resources"
         else:
             think = f", {self.think:g} s of thought" if self.think else ""
-            model, places = f"{self.workers} clients{think}", f"{self.sessions} session(s)"
+            model, places = f"{self.workers} clients{think}", f"{self.sessions} session{'s' * (self.sessions != 1)}"
         if self.captured is not None:
             model = f"{len(self.captured.order):,} captured requests in turn, {model}"
         return f"{model}, {places}"
