@@ -12,8 +12,7 @@ import click
 
 from mcpmux.cli.console import tell
 from mcpmux.cli.document import LOOKS_LIKE_URL, read_document
-from mcpmux.cli.moving_in import DEFAULT_FILE
-from mcpmux.cli.options import PATH, Decorator
+from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.config import read_config
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
@@ -73,7 +72,7 @@ def add(
     Examples:
       mcpmux add time -- uvx mcp-server-time
       mcpmux add docs https://docs.example.com/mcp --header 'Authorization=Bearer ${DOCS_TOKEN}'
-      mcpmux add files --file mux.toml --env MODE=ro -- npx -y files-server .
+      mcpmux add files --file my-mux.toml --env MODE=ro -- npx -y files-server .
       mcpmux add --registry server.json
     """
     if (registry is None) != bool(name and target):
@@ -106,7 +105,7 @@ def remove_command(name: str, file: Path) -> None:
 
     \b
     Example:
-      mcpmux remove time --file mux.toml
+      mcpmux remove time
     """
     before = read_text(file)
     if before is None:

@@ -159,7 +159,7 @@ def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | N
     if key is None:
         tell("without a key, whoever can write the files could have made all of this anew")
     if head is None:
-        tell("without --head, records that were cut off at the end are not missed")
+        tell("records that were cut off at the end are found only with --head")
 
 
 @audit.command()

@@ -18,7 +18,7 @@ from mcpmux.auth.bearer import LEAST_CHARACTERS, PREFIX, TOKEN_BYTES, hash_token
 from mcpmux.auth.token_store import StoreTrouble, login_file
 from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, tell
-from mcpmux.cli.options import Parsed, load_config, quiet_option, upstream_json_option
+from mcpmux.cli.options import DEFAULT_FILE, Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
 from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE, OAuth
@@ -36,7 +36,7 @@ A_SCOPE = Parsed("TEXT", Text("printable text without spaces and quotes", SCOPE.
 config_option = click.option(
     "-c",
     "--config",
-    default="mcpmux.toml",
+    default=DEFAULT_FILE,
     show_default=True,
     metavar="FILE",
     help="The configuration file.",
@@ -51,7 +51,7 @@ def auth() -> None:
     \b
     Examples:
       mcpmux auth new-token alice --scope read      a token for alice, and its table for the configuration
-      mcpmux auth login search -c mcpmux.toml       log in at the upstream `search`, in a browser
+      mcpmux auth login search                      log in at the upstream `search`, in a browser
     """
 
 
@@ -77,7 +77,7 @@ def login(upstream: str, config: str, scopes: tuple[str, ...], no_browser: bool,
 
     \b
     Examples:
-      mcpmux auth login search -c mcpmux.toml
+      mcpmux auth login search
       mcpmux auth login search -c mcpmux.toml --scope files:write --no-browser
     """
     target, oauth = find_upstream(load_config(config), upstream)
@@ -188,18 +188,19 @@ def describe(name: str, target: Http | WebSocket, oauth: OAuth) -> dict[str, Any
 def new_token(name: str, scopes: tuple[str, ...]) -> None:
     """Make a token for NAME, and its table for the configuration. The token is shown only once.
 
-    Prints the token on stdout and everything else on stderr.
+    Prints the token on stdout, and on stderr the table, which can be appended to the configuration as it is.
 
     \b
     Examples:
       mcpmux auth new-token alice
+      mcpmux auth new-token bob > bob.token 2>> mcpmux.toml
       mcpmux auth new-token ci --scope read --scope call > ci.token
     """
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     lines = [f"[{format_path(('auth', 'tokens', name))}]", f'sha256 = "{hash_token(token)}"']
     if scopes:
         lines.append("scopes = [" + ", ".join(f'"{scope}"' for scope in scopes) + "]")
-    click.echo("Add this to the configuration. The token below is shown only once.\n", err=True)
+    click.echo("# For the configuration. The token itself is shown only once.", err=True)
     click.echo("\n".join(lines) + "\n", err=True)
     click.echo(token)
 

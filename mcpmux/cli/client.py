@@ -23,9 +23,18 @@ from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
 from mcpmux.cli.extensions import extensions_of, find_extensions, show_extensions
-from mcpmux.cli.options import json_option, load_config, quiet_option, upstream_json_option, upstream_option
+from mcpmux.cli.options import (
+    choose_config,
+    json_option,
+    load_config,
+    load_target,
+    quiet_option,
+    token_option,
+    upstream_json_option,
+    upstream_option,
+)
 from mcpmux.cli.process import run
-from mcpmux.config import Config
+from mcpmux.config import Config, Secret
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
@@ -113,8 +122,8 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     """Connect to every upstream and report its state.
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
-    quotes. The exit code is 0 if all enabled upstreams are ready and answer their lists. It is 2 if mcpmux
-    would not start with CONFIG, because it has mistakes or lets strangers in.
+    quotes. The default is mcpmux.toml. The exit code is 0 if all enabled upstreams are ready and answer their
+    lists. It is 2 if mcpmux would not start with CONFIG, because it has mistakes or lets strangers in.
 
     A second table has the extensions that the servers declare, and what is experimental or unknown, with what
     clients are told of it.
@@ -124,11 +133,11 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
 
     \b
     Examples:
-      mcpmux check mcpmux.toml
+      mcpmux check
       mcpmux check --upstream web=https://example.com/mcp
       mcpmux check mcpmux.toml --json | jq -r 'select(.error) | .name'
     """
-    loaded = load_config(config, upstreams, allow_anyone=allow_anyone)
+    loaded = load_config(choose_config(config, upstreams), upstreams, allow_anyone=allow_anyone)
     findings, extensions, warnings = run(examine_all, loaded)
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:
@@ -311,9 +320,10 @@ target_argument = click.argument("target", shell_complete=complete_file)
 @click.command()
 @target_argument
 @click.argument("kinds", nargs=-1, metavar="[KINDS]...", type=click.Choice(list(KINDS)))
+@token_option
 @json_option(help="Print the unchanged items, one JSON object per line.")
 @quiet_option
-def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
+def ls(target: str, kinds: tuple[str, ...], token: Secret | None, as_json: bool) -> None:
     """List the resources, templates, tools and prompts of servers.
 
     Without KINDS all four are listed. TARGET is the URL of an MCP server, the command line that starts one in
@@ -326,7 +336,7 @@ def ls(target: str, kinds: tuple[str, ...], as_json: bool) -> None:
       mcpmux ls "uvx mcp-server-time" --json | jq .name
     """
     kinds = kinds or tuple(KINDS)
-    lists, left_out = run(fetch_lists, load_config(target), kinds)
+    lists, left_out = run(fetch_lists, load_target(target, token), kinds)
     for kind, items in lists.items():
         if not items:
             continue
@@ -415,9 +425,10 @@ def render_block(block: dict[str, Any]) -> str:
 @target_argument
 @click.argument("uri", shell_complete=complete_uri)
 @click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
+@token_option
 @json_option(help="Print the whole result as JSON.")
 @quiet_option
-def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
+def read(target: str, uri: str, output: BinaryIO | None, token: Secret | None, as_json: bool) -> None:
     """Read a resource.
 
     Text and bytes go to a pipe or a file unchanged, several contents one after the other. On a terminal
@@ -431,7 +442,7 @@ def read(target: str, uri: str, output: BinaryIO | None, as_json: bool) -> None:
     """
     request = Call(m.RESOURCES_READ, {"uri": raw(uri)}, {})
     hint = f"`mcpmux ls {shlex.quote(target)} resources templates` shows what there is"
-    result = run(ask, load_config(target), request, f"reading {uri}", hint)
+    result = run(ask, load_target(target, token), request, f"reading {uri}", hint)
     if as_json:
         console.show_json(raw(result))
         return
@@ -485,9 +496,12 @@ def parse_arguments(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
 @click.argument("tool", shell_complete=complete_tool)
 @click.argument("pairs", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
 @click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object.")
+@token_option
 @json_option(help="Print the whole result as JSON, with structured content.")
 @quiet_option
-def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_json: bool) -> None:
+def call(
+    target: str, tool: str, pairs: tuple[str, ...], whole: str | None, token: Secret | None, as_json: bool
+) -> None:
     """Call a tool and print its result.
 
     TARGET is the URL of an MCP server, the command line that starts one in quotes, or a configuration file.
@@ -502,7 +516,7 @@ def call(target: str, tool: str, pairs: tuple[str, ...], whole: str | None, as_j
     params = {"name": raw(tool), "arguments": raw(parse_arguments(pairs, whole))}
     request = Call(m.TOOLS_CALL, params, {PROGRESS_TOKEN: raw("progress")})
     hint = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
-    result = run(ask, load_config(target), request, f"calling {tool}", hint)
+    result = run(ask, load_target(target, token), request, f"calling {tool}", hint)
     if as_json:
         console.show_json(raw(result))
     else:

@@ -12,7 +12,7 @@ import click
 from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.completion import complete_file, complete_upstream
 from mcpmux.cli.console import Columns, show_items, state_cell, tell
-from mcpmux.cli.options import json_option, load_config, quiet_option
+from mcpmux.cli.options import choose_config, json_option, load_config, quiet_option
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.traffic_source import format_ms
 from mcpmux.errors import ConfigError
@@ -29,6 +29,7 @@ def find_admin(config: str | None, url: str | None, token: str | None, ca: str |
     """The admin listener that the options describe. Raises Mistake, ConfigError."""
     if url is not None:
         return AdminClient.at(url, token, ca)
+    config = choose_config(config)
     if config is None:
         raise Mistake(WHICH)
     admin = load_config(config).admin
@@ -96,7 +97,7 @@ def admin_options(command: Command) -> Command:
         "-c",
         "--config",
         metavar="FILE",
-        help="Configuration file of the running mcpmux.",
+        help="Configuration file of the running mcpmux. Default: mcpmux.toml.",
         shell_complete=complete_file,
     )
     @click.option(
@@ -129,9 +130,9 @@ def ctl() -> None:
 
     \b
     Examples:
-      mcpmux ctl status -c mcpmux.toml
-      mcpmux ctl status --cluster -c mcpmux.toml
-      mcpmux ctl restart search -c mcpmux.toml
+      mcpmux ctl status
+      mcpmux ctl status --cluster -c my-mux.toml
+      mcpmux ctl restart search
       mcpmux ctl reload --url 'http://127.0.0.1:8490/?token=…'
     """
 

@@ -15,7 +15,7 @@ from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
 DOCUMENT_BYTES = 1024 * 1024  # a hundred times what documents have
 FETCH_SECONDS = 20.0
 
-LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|unix:.*", re.DOTALL)
+LOOKS_LIKE_URL = re.compile(r"[^/\\:${]{2,}:.*", re.DOTALL)  # also `htp:/x`, but no drive of Windows
 
 
 def read_document(option: str, source: str, accept: str) -> bytes:

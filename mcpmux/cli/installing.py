@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from mcpmux.cli.console import tell
-from mcpmux.cli.moving_in import DEFAULT_FILE, HOST, this_machine
-from mcpmux.cli.options import PATH, Decorator
+from mcpmux.cli.moving_in import HOST, this_machine
+from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.config.reading import read_document
 from mcpmux.hosts.host import HOSTS
@@ -44,13 +44,13 @@ def install(host: str, file: Path, project: Path | None, yes: bool, dry_run: boo
     """Make mcpmux, with the configuration FILE, a server of a host app.
 
     HOST is claude-desktop, claude-code, cursor, vscode, windsurf, zed, codex, gemini, goose or cline. FILE is
-    mux.toml by default. The change is shown before it is made. The host app's file is kept beside the new
+    mcpmux.toml by default. The change is shown before it is made. The host app's file is kept beside the new
     one, and everything else in it stays as it is, with its comments.
 
     \b
     Examples:
       mcpmux install cursor
-      mcpmux install claude-desktop ~/mux.toml --yes
+      mcpmux install claude-desktop ~/mcpmux.toml --yes
       mcpmux install vscode --project . --dry-run
     """
     file = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100  # without `..`

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mcpmux.cli.console import Columns, show_items, tell
-from mcpmux.cli.options import PATH, json_option
+from mcpmux.cli.options import DEFAULT_FILE, PATH, json_option
 from mcpmux.cli.process import Mistake
 from mcpmux.hosts.entry import Found
 from mcpmux.hosts.gathering import Gathered, gather
@@ -23,7 +23,6 @@ from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Moved, Vault
 from mcpmux.hosts.writing import read_text, replace_private, replace_text
 
-DEFAULT_FILE = "mux.toml"
 HOST = click.Choice(list(HOSTS))
 
 _STYLES = {"taken over": "green", "disabled": "dim", "not taken over": "red", "not read": "red"}
@@ -80,7 +79,7 @@ def import_command(
     Examples:
       mcpmux import
       mcpmux import --write --secrets ~/.config/mcpmux/secrets
-      mcpmux import --host cursor --host codex --write mux.toml
+      mcpmux import --host cursor --host codex --write my-mux.toml
     """
     if secrets is not None and file is None:
         raise Mistake("--secrets: needs --write")

@@ -14,12 +14,13 @@ import attrs
 import click
 
 from mcpmux.cli.process import Mistake
-from mcpmux.config import Config, read_config
+from mcpmux.config import Config, Http, Secret, WebSocket, read_config
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
 from mcpmux.config.layout import URL_STARTS
 from mcpmux.config.listener import parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
+from mcpmux.config.scalars import HEADER_VALUE
 from mcpmux.errors import ConfigError
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
@@ -27,6 +28,8 @@ from mcpmux.traffic.redaction.redactor import Redactor
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DEFAULT_ADDRESS = "127.0.0.1:8484"
+DEFAULT_FILE = "mcpmux.toml"
+"""The configuration of commands that change one, or that need one and are not told which."""
 
 PATH = click.Path(path_type=Path)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
@@ -81,11 +84,25 @@ def log_level_option(default: str) -> Decorator:
     )
 
 
+token_option: Decorator = click.option(
+    "--token",
+    type=Parsed("TEXT", lambda text: HEADER_VALUE.read(f"Bearer {text}")),
+    envvar="MCPMUX_TOKEN",
+    help="Bearer token for a TARGET that is a URL. Default: MCPMUX_TOKEN.",
+)
 quiet_option: Decorator = log_level_option("error")
 """For a command whose output says everything."""
 
 
 # TARGET or CONFIG: a configuration file, or one server by its URL or command line.
+
+
+def choose_config(config: str | None, upstreams: Sequence[str] = ()) -> str | None:
+    """CONFIG as given. When nothing is, DEFAULT_FILE, if it is in the current folder."""
+    if config is None and not upstreams and Path(DEFAULT_FILE).is_file():
+        return DEFAULT_FILE
+    return config
+
 
 EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a command line in quotes"
 
@@ -103,6 +120,18 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
         raise ConfigError([f"no target given: expected CONFIG ({EXPECTED}) or --upstream NAME=URL"])
     auth = attrs.evolve(config.auth, allow_anyone=allow_anyone or config.auth.allow_anyone)
     return attrs.evolve(config, auth=auth)
+
+
+def load_target(target: str, token: Secret | None) -> Config:
+    """The configuration of `target` alone. A server at a URL is shown the token. Raises ConfigError."""
+    config = load_config(target)
+    if token is None or not target.startswith(URL_STARTS):
+        return config
+    (upstream,) = config.upstreams
+    if not isinstance(upstream.target, Http | WebSocket):
+        return config
+    server = attrs.evolve(upstream.target, headers={"Authorization": token})
+    return attrs.evolve(config, upstreams=(attrs.evolve(upstream, target=server),))
 
 
 def _read_target(target: str) -> Config:

@@ -19,6 +19,7 @@ from mcpmux.cli.options import (
     HTTP,
     LEVELS,
     LISTEN,
+    choose_config,
     is_file,
     load_config,
     log_level_option,
@@ -76,8 +77,8 @@ def serve(
     """Serve many servers as one until Ctrl-C. A second Ctrl-C stops at once.
 
     CONFIG is a TOML or JSON file (the file of a host app works too), - for standard input, or one server by
-    its URL or its command line in quotes. Options override the file's listeners and logging. Without any
-    listener mcpmux listens at 127.0.0.1:8484. It prints each URL when it is ready.
+    its URL or its command line in quotes. The default is mcpmux.toml. Options override the file's listeners
+    and logging. Without any listener mcpmux listens at 127.0.0.1:8484. It prints each URL when it is ready.
 
     --workers N serves each address from N processes, to use several processors. A server that mcpmux starts
     runs once for all of them, unless its `per_worker` is set.
@@ -87,13 +88,14 @@ def serve(
 
     \b
     Examples:
-      mcpmux serve mcpmux.toml
+      mcpmux serve
       mcpmux serve ~/.cursor/mcp.json --http 127.0.0.1:9000
       mcpmux serve --upstream time="uvx mcp-server-time" --upstream web=https://example.com/mcp
       mcpmux serve mcpmux.toml --listen ws://127.0.0.1:9000/mcp --listen unix:mcpmux.sock
       mcpmux serve mcpmux.toml --stdio              for a host app that starts its servers itself
       mcpmux serve mcpmux.toml --stdio --view coding
     """
+    config = choose_config(config, upstreams)
     if stdio and config == STANDARD_INPUT:
         raise ConfigError(["--stdio: CONFIG is read from standard input already; put it into a file"])
 

@@ -35,11 +35,11 @@ HOST_JSON = """\
 
 def test_a_command_and_a_url_are_added_to_a_new_file(home: Path, invoke: Invoke) -> None:
     added = invoke("add", "time", "--env", "TZ=UTC", "--", "uvx", "mcp-server-time", "--x")
-    assert (added.exit_code, added.stdout) == (0, "time: added to mux.toml\n")
+    assert (added.exit_code, added.stdout) == (0, "time: added to mcpmux.toml\n")
     header = "Authorization=Bearer ${T}"
     added = invoke("add", "web", "https://x.example/mcp", "--header", header)
     assert (added.exit_code, added.stderr) == (0, "these variables are not set, and have to be: T\n")
-    file = home / "work/mux.toml"
+    file = home / "work/mcpmux.toml"
     assert file.read_text() == (
         '[upstreams.time]\ncommand = "uvx"\nargs = ["mcp-server-time", "--x"]\nenv = { TZ = "UTC" }\n\n'
         '[upstreams.web]\nurl = "https://x.example/mcp"\nheaders = { Authorization = "Bearer ${T}" }\n'
@@ -49,13 +49,13 @@ def test_a_command_and_a_url_are_added_to_a_new_file(home: Path, invoke: Invoke)
 
 
 def test_comments_of_a_toml_file_stay(home: Path, invoke: Invoke) -> None:
-    file = home / "work/mux.toml"
+    file = home / "work/mcpmux.toml"
     file.write_text(TOML)
     file.chmod(0o640)
     assert invoke("add", "time", "--", "uvx", "x").exit_code == 0
     assert file.read_text() == TOML + '\n[upstreams.time]\ncommand = "uvx"\nargs = ["x"]\n'
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert invoke("remove", "time").stdout == "time: removed from mux.toml\n"
+    assert invoke("remove", "time").stdout == "time: removed from mcpmux.toml\n"
     assert file.read_text() == TOML
 
 
@@ -86,13 +86,15 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (["add", "docs", "--", "x"], "mux.toml: there is `docs` already"),
+        (["add", "docs", "--", "x"], "mcpmux.toml: there is `docs` already"),
         (
             ["add", "Docs!", "--", "x"],
             "NAME: expected a name of a-z, 0-9, `.` and `-`, at most 32 characters",
         ),
         (["add", "a", "htp://x.example"], "URL: expected a URL: http://, https://"),
         (["add", "a", "https://"], "URL: expected a URL"),
+        (["add", "a", "htp:/x"], "URL: expected a URL: http://, https://"),
+        (["add", "a", "localhost:8000/mcp"], "URL: expected a URL: http://, https://"),
         (["add", "a", "https://x.example", "--env", "A=b"], "--env: a URL has no environment"),
         (["add", "a", "--header", "A=b", "--", "x"], "--header: a command has no headers"),
         (["add", "a", "--env", "A", "--", "x"], "--env: expected NAME=VALUE"),
@@ -104,7 +106,7 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
         (["add", "a", "--registry", "x.json", "--", "x"], "or --registry and perhaps NAME"),
         (["add", "--registry", "none.json"], "--registry: none.json: cannot read the file: No such file"),
         (
-            ["add", "--registry", "mux.toml"],
+            ["add", "--registry", "mcpmux.toml"],
             "--registry: not a server.json of the MCP registry: JSON is malf",
         ),
         (["add", "--registry", "/dev/zero"], "--registry: /dev/zero: it has more than 1048576 bytes"),
@@ -119,33 +121,38 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
     ],
 )
 def test_a_mistake_changes_nothing(home: Path, invoke: Invoke, args: list[str], problem: str) -> None:
-    file = home / "work/mux.toml"
+    file = home / "work/mcpmux.toml"
     file.write_text(TOML)
     refused = invoke(*args)
     assert (refused.exit_code, problem in refused.stderr) == (2, True), refused.stderr
-    assert [path.name for path in file.parent.iterdir()] == ["mux.toml"]
+    assert [path.name for path in file.parent.iterdir()] == ["mcpmux.toml"]
     assert file.read_text() == TOML
 
 
 @pytest.mark.parametrize("text", ['upstreams = { a = { command = "x" } }', "[upstreams\n", "\udcff"])
 def test_a_file_that_cannot_be_changed_stays(home: Path, invoke: Invoke, text: str) -> None:
-    file = home / "work/mux.toml"
+    file = home / "work/mcpmux.toml"
     file.write_bytes(data := text.encode(errors="surrogateescape"))
     refused = invoke("add", "b", "--", "x")
-    assert (refused.exit_code, "mux.toml: " in refused.stderr) == (2, True)
+    assert (refused.exit_code, "mcpmux.toml: " in refused.stderr) == (2, True)
     assert file.read_bytes() == data
 
 
 def test_mistakes_that_were_there_already_are_no_reason(home: Path, invoke: Invoke) -> None:
-    file = home / "work/mux.toml"
+    file = home / "work/mcpmux.toml"
     file.write_text('[upstreams.old]\ncommand = "${NOT_SET}"\n')
     assert invoke("add", "new", "--", "x").exit_code == 0
+
+
+def test_a_drive_of_windows_is_no_scheme_of_a_url(home: Path, invoke: Invoke) -> None:
+    assert invoke("add", "a", "C:/tools/server.exe").exit_code == 0
+    assert 'command = "C:/tools/server.exe"' in (home / "work/mcpmux.toml").read_text()
 
 
 def test_the_last_server_can_be_removed(home: Path, invoke: Invoke) -> None:
     assert invoke("add", "a", "--", "x").exit_code == 0
     assert invoke("remove", "a").exit_code == 0
-    assert (home / "work/mux.toml").read_text() == ""
+    assert (home / "work/mcpmux.toml").read_text() == ""
 
 
 def test_a_secret_in_the_file_is_told_without_it(home: Path, invoke: Invoke) -> None:
@@ -156,7 +163,7 @@ def test_a_secret_in_the_file_is_told_without_it(home: Path, invoke: Invoke) -> 
 
 def test_a_link_still_leads_to_the_file(home: Path, invoke: Invoke) -> None:
     (home / "real.toml").write_text(TOML)
-    link = home / "work/mux.toml"
+    link = home / "work/mcpmux.toml"
     link.symlink_to(home / "real.toml")
     assert invoke("add", "a", "--", "x").exit_code == 0
     assert link.is_symlink()
@@ -164,7 +171,7 @@ def test_a_link_still_leads_to_the_file(home: Path, invoke: Invoke) -> None:
 
 
 def test_a_registry_document_is_added_and_what_it_needs_is_told(home: Path, invoke: Invoke) -> None:
-    file = home / "work/mux.toml"
+    file = home / "work/mcpmux.toml"
     file.write_text(TOML)
     needs = [
         {"name": "NOTES_KEY", "isSecret": True, "isRequired": True, "description": "from\x1b your account"}
@@ -183,7 +190,7 @@ def test_a_registry_document_is_added_and_what_it_needs_is_told(home: Path, invo
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(program.parent))
         added = invoke("add", "--registry", "server.json", "--env", "MODE=ro")
-        assert (added.exit_code, added.stdout) == (0, "notes: added to mux.toml\n"), added.output
+        assert (added.exit_code, added.stdout) == (0, "notes: added to mcpmux.toml\n"), added.output
         again = invoke("add", "other", "--registry", "server.json", "--header", "A=b")
         assert again.stderr == "Error: --header: a command has no headers; they are for a URL\n"
         patch.setenv("PATH", "")
@@ -208,5 +215,5 @@ def test_a_document_at_a_url_that_is_not_there_is_a_failure(
 
 def test_a_running_mcpmux_is_added_by_its_server_card(home: Path, invoke: Invoke, demo_url: str) -> None:
     added = invoke("add", "demo", "--registry", f"{demo_url}/server-card")
-    assert (added.exit_code, added.output) == (0, "demo: added to mux.toml\n")
-    assert (home / "work/mux.toml").read_text() == f'[upstreams.demo]\nurl = "{demo_url}"\n'
+    assert (added.exit_code, added.output) == (0, "demo: added to mcpmux.toml\n")
+    assert (home / "work/mcpmux.toml").read_text() == f'[upstreams.demo]\nurl = "{demo_url}"\n'

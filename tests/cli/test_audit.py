@@ -69,7 +69,7 @@ def test_a_good_log_is_told_with_what_that_does_not_prove(invoke: Invoke, direct
     assert result.stdout == f"8 records, number 1 to 8, hold, in 1 file; head {head}\n"
     assert result.stderr.splitlines() == [
         "without a key, whoever can write the files could have made all of this anew",
-        "without --head, records that were cut off at the end are not missed",
+        "records that were cut off at the end are found only with --head",
     ]
 
 

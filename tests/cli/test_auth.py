@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import tomllib
 import urllib.error
 import urllib.request
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Invoke
 from tests.cli.running import WAIT_SECONDS, Running, demo_command
 
 
@@ -36,6 +39,24 @@ def test_a_new_token_opens_the_mux_that_has_its_hash(tmp_path: Path) -> None:
                 urllib.request.urlopen(request, timeout=WAIT_SECONDS)
             assert answer.value.code == status
             answer.value.close()
+        assert mux.stop() == 0
+
+
+def test_a_client_of_the_command_line_shows_its_token(tmp_path: Path, invoke: Invoke) -> None:
+    _, token, table = run("new-token", "ann")
+    config = tmp_path / "mcpmux.toml"
+    program, *args = shlex.split(demo_command("clock"))
+    config.write_text(
+        f"[upstreams.clock]\ncommand = {json.dumps(program)}\nargs = {json.dumps(args)}\n"
+        f"[listeners]\nhttp = ['127.0.0.1:0']\n{table}"
+    )
+    with Running("serve", str(config)) as mux:
+        url = mux.line().strip()
+        assert "weekday" in invoke("call", url, "clock__now", "--token", token.strip()).stdout
+        assert "clock__now" in invoke("ls", url, "tools", "--token", token.strip()).stdout
+        assert "T" in invoke("read", url, "clock+clock:///utc", "--token", token.strip()).stdout
+        refused = invoke("ls", url, "tools", "--token", token.strip() + "x")
+        assert (refused.exit_code, "token is not known" in refused.stderr) == (1, True), refused.stderr
         assert mux.stop() == 0
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.cli.running import WAIT_SECONDS, Running
 from tests.config.test_deploy_files import CREDENTIALS, blocks_of_readme, text_of
+from tests.journeys import Place, blocks_of
 from tests.real.parts import ROOT, program
 from tests.real.web_server import find_free_port, run_web_server
 from tests.traffic.test_dashboard import ASKED
@@ -26,14 +27,14 @@ from tests.traffic.test_dashboard import ASKED
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python3` of mux.toml is this one
 
 
-class Example:
+class Example(Place):
     """The folder of the README. What the system would have given to mcpmux is in it, too."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.folder = home, home / "mcpmux"
-        self.ports = {"8484": str(find_free_port()), "8490": str(find_free_port())}
+        super().__init__(home, ROOT)
         program("openssl")
-        self.run(blocks_of_readme().partition("secrets/*\n")[0] + "secrets/*\n", ROOT)
+        self.run(blocks_of("configs/deploy/README.md", "Make a folder with secrets")[0].text)
+        self.folder = home / "mcpmux"
         self.mux = self.folder / "mux.toml"
         text = self.mux.read_text().replace(CREDENTIALS, str(self.secrets))
         self.mux.write_text(self.with_free_ports(text.replace("/var/log/mcpmux", str(self.folder / "log"))))
@@ -44,23 +45,6 @@ class Example:
 
     def secret(self, name: str) -> str:
         return (self.secrets / name).read_text().strip()
-
-    def with_free_ports(self, text: str) -> str:
-        return re.sub(r"\b(8484|8490)\b", lambda match: self.ports[match[1]], text)
-
-    def run(self, block: str, folder: Path | None = None) -> str:
-        """Run commands of the README: what they print."""
-        done = subprocess.run(
-            ["sh", "-e", "-c", self.with_free_ports(block)],
-            cwd=folder or self.folder,
-            env={**os.environ, "HOME": str(self.home)},
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def is_healthy(self) -> bool:
         """What the health check of the image says."""
@@ -132,7 +116,7 @@ def test_prometheus_reads_it_and_answers_the_dashboard(example: Example):
 def test_it_serves_tells_and_stops(example: Example):
     assert not example.is_healthy()
     with Running("serve", str(example.mux), "--no-watch", env={"PATH": PATH}) as mux:
-        assert example.ports["8484"] in mux.line(containing="/mcp")
+        assert example.port("8484") in mux.line(containing="/mcp")
         deadline = time.monotonic() + WAIT_SECONDS
         while not example.is_healthy():
             assert time.monotonic() < deadline
@@ -140,7 +124,7 @@ def test_it_serves_tells_and_stops(example: Example):
         asked = re.search(r"^curl -fsS \S+/mcp .*?\}\}\}'$", blocks_of_readme(), re.DOTALL | re.MULTILINE)
         assert asked is not None
         assert json.loads(example.run(asked[0]))["result"]["serverInfo"]["name"] == "mcpmux"
-        metrics = f"http://127.0.0.1:{example.ports['8490']}/metrics"
+        metrics = f"http://127.0.0.1:{example.port('8490')}/metrics"
         told = httpx.get(metrics, headers={"Authorization": f"Bearer {example.secret('admin_token')}"})
         assert "\nmcpmux_audit_failing 0.0\n" in told.text
         mux.send_signal(signal.SIGHUP)

@@ -91,7 +91,7 @@ def test_nothing_of_a_secret_is_printed_or_in_the_file(home: Path, invoke: Invok
             done = invoke("import", *more, *write)
             assert done.exit_code == 0
             assert SECRET not in done.output
-    assert SECRET not in (home / "work/mux.toml").read_text()
+    assert SECRET not in (home / "work/mcpmux.toml").read_text()
     kept = sorted((home / "kept").iterdir()) if secrets else []
     assert [path.read_text() for path in kept] == [SECRET] * (5 if secrets else 0)
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} <= {0o600}
@@ -112,10 +112,10 @@ def test_the_file_says_where_each_server_is_from(home: Path, invoke: Invoke) -> 
 
 def test_a_file_is_only_overwritten_by_force(home: Path, invoke: Invoke) -> None:
     write_files(home, FILES)
-    (home / "work/mux.toml").write_text("mine")
+    (home / "work/mcpmux.toml").write_text("mine")
     refused = invoke("import", "--write")
     assert (refused.exit_code, "--force" in refused.stderr) == (2, True)
-    assert (home / "work/mux.toml").read_text() == "mine"
+    assert (home / "work/mcpmux.toml").read_text() == "mine"
     assert invoke("import", "--write", "--force").exit_code == 0
 
 
@@ -124,7 +124,7 @@ def test_another_secret_is_only_overwritten_by_force(home: Path, invoke: Invoke)
     write_files(home, {"kept/off-password": "another"})
     refused = invoke("import", "--write", "--secrets", "../kept")
     assert (refused.exit_code, "there is another secret already" in refused.stderr) == (2, True)
-    assert not (home / "work/mux.toml").exists()
+    assert not (home / "work/mcpmux.toml").exists()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_check_accepts_what_was_imported(home: Path, invoke: Invoke) -> None:
     both = json.dumps({"mcpServers": {"clock": json.loads(CLOCK), "off": {"command": "x", "disabled": True}}})
     write_files(home, {".cursor/mcp.json": both, ".claude.json": both})
     assert invoke("import", "--write").exit_code == 0
-    checked = invoke("check", "mux.toml", "--json")
+    checked = invoke("check", "mcpmux.toml", "--json")
     assert checked.exit_code == 0, checked.output
     states = {row["name"]: row["state"] for row in map(json.loads, checked.stdout.splitlines())}
     assert states == {"clock": "ready", "off": "disabled"}
@@ -150,7 +150,7 @@ def test_check_accepts_what_was_imported(home: Path, invoke: Invoke) -> None:
 def test_the_real_command_line_in_an_empty_home_folder(tmp_path: Path) -> None:
     write_files(tmp_path, {".cursor/mcp.json": json.dumps({"mcpServers": {"clock": json.loads(CLOCK)}})})
     env = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
-    target = tmp_path / "mux.toml"
+    target = tmp_path / "mcpmux.toml"
     with Running("import", "--project", str(tmp_path), "--write", str(target), env=env) as running:
         assert running.wait() == 0, running.stderr
     with Running("check", str(target), env=env) as running:

@@ -22,8 +22,10 @@ HOST_FILE = '{\n  // mine\n  "mcpServers": { "x": { "command": "x", "env": { "KE
 
 @pytest.fixture
 def mux(home: Path) -> Path:
-    write_files(home, {".cursor/mcp.json": HOST_FILE, "work/mux.toml": '[upstreams.a]\ncommand = "${RUN}"\n'})
-    return home / "work/mux.toml"
+    write_files(
+        home, {".cursor/mcp.json": HOST_FILE, "work/mcpmux.toml": '[upstreams.a]\ncommand = "${RUN}"\n'}
+    )
+    return home / "work/mcpmux.toml"
 
 
 def test_it_is_installed_and_uninstalled(home: Path, mux: Path, invoke: Invoke) -> None:
@@ -93,7 +95,7 @@ def test_the_host_app_can_start_what_was_installed(tmp_path: Path) -> None:
     clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
     write_files(tmp_path, {".cursor/mcp.json": json.dumps({"mcpServers": {"clock": clock}})})
     write_files(tmp_path, {".codex/config.toml": "# mine\n"})
-    env, mux = {"HOME": str(tmp_path), "CODEX_HOME": ""}, str(tmp_path / "mux.toml")
+    env, mux = {"HOME": str(tmp_path), "CODEX_HOME": ""}, str(tmp_path / "mcpmux.toml")
     for args in (["import", "--project", str(tmp_path), "--write", mux], ["install", "cursor", mux, "--yes"]):
         with Running(*args, env=env) as running:
             assert running.wait() == 0, running.stderr

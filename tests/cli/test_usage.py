@@ -87,6 +87,24 @@ def test_every_mistake_in_a_file_is_listed(invoke: Invoke, tmp_path: Path, comma
     assert any("listeners.http[0]" in problem for problem in problems)
 
 
+@pytest.mark.parametrize("command", [["serve"], ["check"], ["ctl", "status"]])
+def test_a_file_of_the_current_folder_is_taken_when_none_is_given(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    (tmp_path / "mcpmux.toml").write_text("mistake = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MCPMUX_ADMIN_URL", raising=False)
+    assert "mcpmux.toml: mistake" in invoke(*command).stderr
+
+
+def test_a_file_of_the_current_folder_is_not_added_to_upstreams(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mcpmux.toml").write_text("mistake = 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert "not found in PATH" in invoke("check", "--upstream", "a=no-such-program").stdout
+
+
 def test_configuration_on_stdin_has_to_be_utf8(invoke: Invoke) -> None:
     result = invoke("check", "-", stdin=b"\xff")
     assert result.exit_code == 2

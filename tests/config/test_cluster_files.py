@@ -135,10 +135,10 @@ def test_haproxy_accepts_its_file(environ: str, tmp_path: Path):
     assert [line for line in warnings if "could not resolve" not in line] == []  # the names of containers
 
 
-def test_haproxy_asks_both_replicas_of_the_readme():
+def test_haproxy_asks_the_replicas_of_the_readme():
     told = re.findall(r"REPLICA=(\w) PORT=(\d+) ADMIN_PORT=(\d+) REPLICA_PORT=(\d+) ", text_of("README.md"))
-    assert [name for name, *_ in told] == ["a", "b"]
-    assert len({port for _, *ports in told for port in ports}) == 6
+    assert [name for name, *_ in told] == ["a", "b", "c"]
+    assert len({port for _, *ports in told for port in ports}) == 9
     defaults = haproxy_defaults()
     for name, port, admin_port, _ in told:
         assert defaults[f"REPLICA_{name.upper()}"] == f"127.0.0.1:{port}"
@@ -221,7 +221,7 @@ def environ_of(service: Any) -> dict[str, str]:
     return {name: written.sub(lambda match: SECRETS[match[1]], value) for name, value in environ.items()}
 
 
-@pytest.mark.parametrize("name", ["mcpmux-a", "mcpmux-b"])
+@pytest.mark.parametrize("name", ["mcpmux-a", "mcpmux-b", "mcpmux-c"])
 def test_compose_sets_what_a_replica_needs(name: str):
     service = replica_services()[name]
     environ = environ_of(service)
@@ -234,8 +234,9 @@ def test_compose_sets_what_a_replica_needs(name: str):
 
 
 def test_replicas_of_compose_differ_in_their_names_only():
-    a, b = (environ_of(each) for each in replica_services().values())
-    assert {name for name in a if a[name] != b[name]} == {"REPLICA", "REPLICA_HOST"}
+    a, *others = (environ_of(each) for each in replica_services().values())
+    for other in others:
+        assert {name for name in a if a[name] != other[name]} == {"REPLICA", "REPLICA_HOST"}
 
 
 def test_haproxy_of_compose_asks_its_replicas():
