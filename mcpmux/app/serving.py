@@ -78,7 +78,8 @@ async def serve(
             trio.open_nursery() as clients,
         ):
             control = Control(mux, file)
-            serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers), replica)
+            ready = control.noting(announce)
+            serving = prepare_serving(mux, gate, stopping, ready, (observers.follow, *followers), replica)
             if replica is not None:
                 replica.attach(mux.service, mux.hub, mux.rates)
                 replica.members.on_members = mux.share

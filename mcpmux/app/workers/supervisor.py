@@ -99,7 +99,7 @@ async def serve_workers(
                     for number, (url, sockets) in enumerate(addresses):
                         for each in sockets:
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
-                        announce(url)
+                        control.noting(announce)(url)
                     if config.admin.port is not None:
                         shown = supervisor, supervisor, supervisor.read_metrics, supervisor.certificates
                         serve_admin = supervisor.observers.serve_admin
