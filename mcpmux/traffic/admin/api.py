@@ -40,7 +40,14 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
-from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
+from mcpmux.traffic.admin.route import (
+    SECURITY,
+    BadRequest,
+    HttpExchange,
+    Route,
+    check_json,
+    whole_number,
+)
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
 from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, FilterError, Key, parse_filter
@@ -295,10 +302,8 @@ def _rows_event(
 
 
 def _check_body(http: HttpExchange) -> None:
-    """Raises BadRequest for what a form could send, and for members that would be ignored."""
-    content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise BadRequest("send `Content-Type: application/json`")
+    """Raises BadRequest, also for members that would be ignored."""
+    check_json(http)
     with suppress(ValueError):
         if not decode_fields(http.request.body):
             return
