@@ -22,6 +22,7 @@ from mcpmux.config.views import View
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.tap import EXCHANGE, Leg
+from mcpmux.traffic.admin.calls import OFF, Calls, call_routes
 from mcpmux.traffic.admin.configured_views import view_routes
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
@@ -175,7 +176,10 @@ async def listening(
             upstreams,
             stopping,
             announced.append,
-            view_routes(MuxViews(world.mux, traffic.view.redactor)),
+            [
+                *view_routes(MuxViews(world.mux, traffic.view.redactor)),
+                *call_routes(Calls(world.mux.service) if tap else OFF, traffic.view),
+            ],
             Control(world.mux, file),
             TlsContexts(),
             replicas,

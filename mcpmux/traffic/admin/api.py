@@ -44,7 +44,15 @@ from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import UNREADABLE, decode_fields
 from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
-from mcpmux.traffic.admin.route import NO_STORE, SECURITY, BadRequest, HttpExchange, Route, whole_number
+from mcpmux.traffic.admin.route import (
+    NO_STORE,
+    SECURITY,
+    BadRequest,
+    HttpExchange,
+    Route,
+    check_json,
+    whole_number,
+)
 from mcpmux.traffic.admin.selection import find_differences, write_capture
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
@@ -153,7 +161,7 @@ class Api:
         await http.send(await find_differences(view, row, other))
 
     async def _mark(self, http: HttpExchange) -> None:
-        _check_content_type(http)
+        check_json(http)
         try:
             mark = msgspec.json.decode(http.request.body, type=Mark)
         except UNREADABLE as error:
@@ -333,19 +341,12 @@ def _rows_event(
 
 
 def _check_body(http: HttpExchange) -> None:
-    """Raises BadRequest for what a form could send, and for members that would be ignored."""
-    _check_content_type(http)
+    """Raises BadRequest, also for members that would be ignored."""
+    check_json(http)
     with suppress(ValueError):
         if not decode_fields(http.request.body):
             return
     raise BadRequest("send {} as the body, there is nothing more to say")
-
-
-def _check_content_type(http: HttpExchange) -> None:
-    """Raises BadRequest for what a form could send."""
-    content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise BadRequest("send `Content-Type: application/json`")
 
 
 def _check_get(http: HttpExchange) -> None:

@@ -214,6 +214,10 @@ class LiveRing:
     def row(self, number: int) -> Row | None:
         return self._rows.get(number)
 
+    def row_of(self, exchange: int) -> Row | None:
+        """The row of a client's exchange that has begun."""
+        return self._growing.get(exchange)
+
     def before(self, number: int) -> Iterator[Row]:
         """The rows before a number, newest first. Ends early when the ring has given them up."""
         for each in range(min(number - 1, self.last), self.first - 1, -1):
