@@ -1,12 +1,14 @@
-"""Commands of real servers, and Pythons that have a real SDK."""
+"""Commands of real servers, Pythons that have a real SDK, and a browser."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.real.browser import Browser
 from tests.real.parts import npm_env, pip_env
 
 HERE = Path(__file__).parent
@@ -72,3 +74,11 @@ def sdk2_command(sdk2_python: str) -> list[str]:
 
 def _npm_program(name: str) -> str:
     return str(npm_env("servers") / ".bin" / name)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests; each has a tab that shares nothing with the others."""
+    running = Browser(tmp_path_factory.mktemp("chromium"))
+    yield running
+    running.stop()

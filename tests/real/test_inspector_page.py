@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -22,14 +22,6 @@ ROWS = "document.querySelectorAll('.row').length"
 TEXTS = "[...document.querySelectorAll('.row')].map(row => row.textContent)"
 MOST_ROWS = 80  # elements; a window shows some thirty rows
 HOSTILE = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"\'><svg onload=window.hurt=1>'
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests; each has a tab that shares nothing with the others."""
-    running = Browser(tmp_path_factory.mktemp("chromium"))
-    yield running
-    running.stop()
 
 
 @asynccontextmanager

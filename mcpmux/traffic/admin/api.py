@@ -7,7 +7,7 @@
 | `/api/exchanges/{row}` | `row`, and `messages` on both legs with their records |
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/exchanges/{row}/differences/{other}` | see `find_differences` |
-| `POST /api/exchanges/{row}` | `{"row": …}`; the body is `{"marked": true, "note": "…"}` |
+| `POST /api/exchanges/{row}` | `{"row": …}`; the body is `{"marked": true}`, `{"note": "…"}` or both |
 | `/api/capture?filter=` | what the filter wants, as a capture file |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
@@ -81,10 +81,10 @@ CAPTURE: Fields = (("Content-Type", "application/x-ndjson"), NO_STORE, *SECURITY
 
 
 class Mark(msgspec.Struct, forbid_unknown_fields=True):
-    """What somebody sets on an exchange."""
+    """What somebody sets on an exchange; the rest stays as it is."""
 
-    marked: bool
-    note: Annotated[str, msgspec.Meta(max_length=NOTE_LENGTH)] = ""
+    marked: bool | None = None
+    note: Annotated[str, msgspec.Meta(max_length=NOTE_LENGTH)] | None = None
 
 
 @dataclass(eq=False)
@@ -167,7 +167,8 @@ class Api:
         except UNREADABLE as error:
             raise BadRequest(str(error)) from None
         view, row = self._row(http)
-        view.ring.mark(row, mark.marked, mark.note)
+        marked = row.marked if mark.marked is None else mark.marked
+        view.ring.mark(row, marked, row.note if mark.note is None else mark.note)
         await http.send({"row": view.summary(row)})
 
     async def _capture(self, http: HttpExchange) -> None:

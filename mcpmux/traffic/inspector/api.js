@@ -24,6 +24,9 @@ export function parse(text) {
   });
 }
 
+/** JSON with all digits of such numbers. */
+export const stringify = (value, indent) => JSON.stringify(value, (_key, each) => (each instanceof Exact ? JSON.rawJSON(each.source) : each), indent);
+
 export async function get(path, parameters, signal) {
   const query = new URLSearchParams(parameters ?? {}).toString();
   let response;
@@ -44,20 +47,23 @@ export async function get(path, parameters, signal) {
   throw new Problem(response.status, message);
 }
 
-let key = null; // what a change needs besides the cookie
+let known = null; // of this run of mcpmux
+
+/** How it is controlled: the `key` that a change needs besides the cookie, and the `endpoint` of clients. */
+export const control = async () => (known ??= await get("/api/control"));
 
 /** Something that changes mcpmux. Says what is wrong by throwing a Problem. */
-export async function post(path) {
-  key ??= (await get("/api/control")).key;
+export async function post(path, body = {}) {
+  const { key } = await control();
   let response;
   try {
-    response = await fetch(path, { method: "POST", body: "{}", headers: { "Content-Type": "application/json", "X-Mcpmux-Key": key } });
+    response = await fetch(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", "X-Mcpmux-Key": key } });
   } catch {
     throw new Problem(0, "mcpmux does not answer. Is it still running?");
   }
   const text = await response.text();
   if (response.ok) return parse(text);
-  if (response.status === 403) key = null; // mcpmux was started again
+  if (response.status === 403) known = null; // mcpmux was started again
   let message = text.trim();
   try {
     const { error, problems } = JSON.parse(text);
