@@ -1,6 +1,7 @@
 // The inspector put together: pages, keys, the live stream.
 
 import { get, Problem, Stream } from "./api.js";
+import { Client } from "./client.js";
 import { Detail } from "./detail.js";
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -13,7 +14,7 @@ import { Views } from "./views.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const PAGES = ["exchanges", "upstreams", "views", "latency", "replicas"]; // the last one only where there is a cluster
+const PAGES = ["exchanges", "upstreams", "views", "latency", "client", "replicas"]; // the last one only where there is a cluster
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
 const filter = byId("filter");
@@ -22,7 +23,7 @@ const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
 const detail = new Detail(byId("detail"), closed);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), replicas: new Replicas(byId("view-replicas")) };
+const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), client: new Client(byId("view-client"), showExchange), replicas: new Replicas(byId("view-replicas")) };
 let stream = null;
 let typed = 0;
 let moved = 0;
@@ -126,6 +127,18 @@ function showExchanges(text) {
   show("exchanges");
   apply(text);
   byId("list").focus();
+}
+
+/** Shows one exchange of clients. */
+function showExchange(number) {
+  showExchanges("");
+  openDetail(number, true);
+}
+
+/** Fills the page of the client with a request, to be changed and sent. */
+export function openClient(request) {
+  show("client");
+  others.client.open(request);
 }
 
 const there = () => PAGES.filter((name) => !byId(`tab-${name}`).hidden);
