@@ -133,9 +133,26 @@ async def test_what_is_copied_does_the_same_again_in_a_shell(browser: Browser):
             == "mcpmux ls 'http://host/mcp/coding?tools=a*' tools"
         )
         assert await page.run(made.replace("{}, {}", hostile)) == "mcpmux read http://host/mcp -- -o/etc/x"
+        await open_row(page, rows[-1])
         both = json.loads(await copied(page, "JSON"))
         assert both["request"]["params"] == asked[0][1]
         assert both["answer"]["result"]["content"][0]["text"] == "heard"
+
+        await page.run(f"{button('Resend')}.click()")
+        await page.wait("document.getElementById('raw-params')?.value.includes('12345678901234567890')")
+        await page.run("document.querySelector('#view-client .primary').click()")
+        await page.wait(
+            "document.querySelector('#view-client .answer') && document.querySelector('#view-client [data-row]')"
+        )
+        await page.run("document.querySelector('#view-client [data-row]').click()")
+        paths = "[...document.querySelectorAll('.comparison tbody th')].map(path => path.textContent)"
+        await page.wait(f"document.querySelector('.comparison').textContent && {paths}.length > 0")
+        revision = (
+            "params._meta",
+            "result._meta",
+            "result.resultType",
+        )  # what the inspector speaks has these
+        assert all(path.startswith(revision) for path in await page.run(paths))
 
 
 async def test_a_link_leads_back_to_its_exchange_and_never_to_another(browser: Browser):

@@ -1,7 +1,5 @@
 // An exchange as text to paste elsewhere: a command of mcpmux, a request for curl, JSON.
 
-import { stringify } from "./api.js";
-
 const KINDS = { "resources/list": "resources", "resources/templates/list": "templates", "tools/list": "tools", "prompts/list": "prompts" };
 const NAMED_BY = { "tools/call": "name", "prompts/get": "name", "resources/read": "uri" };
 const VERSION = "io.modelcontextprotocol/protocolVersion"; // in `_meta` of the modern revision
@@ -32,7 +30,7 @@ export function command(row, request, endpoint) {
   if (method in KINDS) return `mcpmux ls ${url} ${KINDS[method]}`;
   if (method === "resources/read") return `mcpmux read ${url} ${last(String(params.uri))}`;
   if (method !== "tools/call") return null;
-  const given = Object.keys(params.arguments ?? {}).length ? ` --args ${quote(stringify(params.arguments))}` : "";
+  const given = Object.keys(params.arguments ?? {}).length ? ` --args ${quote(JSON.stringify(params.arguments))}` : "";
   return `mcpmux call ${url}${given} ${last(String(params.name))}`;
 }
 
@@ -56,7 +54,7 @@ export function http(row, request, endpoint) {
 
 function curl(row, endpoint, message, headers, options = []) {
   const fields = ["Content-Type: application/json", "Accept: application/json, text/event-stream", ...headers].filter(Boolean);
-  return [`curl -sS ${quote(place(row, endpoint))}`, ...options, `-H ${TOKEN}`, ...fields.map((field) => `-H ${quote(field)}`), `--data-raw ${quote(stringify(message))}`].join(" \\\n  ");
+  return [`curl -sS ${quote(place(row, endpoint))}`, ...options, `-H ${TOKEN}`, ...fields.map((field) => `-H ${quote(field)}`), `--data-raw ${quote(JSON.stringify(message))}`].join(" \\\n  ");
 }
 
 /** A header value: as it is when that is safe, else in the base64 form. */
@@ -66,4 +64,4 @@ function encode(text) {
 }
 
 /** What was asked and answered. */
-export const json = (request, answer) => stringify({ request, answer }, 2);
+export const json = (request, answer) => JSON.stringify({ request, answer }, null, 2);

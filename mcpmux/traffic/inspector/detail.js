@@ -5,16 +5,15 @@ import { compare } from "./compare.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
 import { timeline } from "./timeline.js";
-import { Toolbar } from "./toolbar.js";
 import { tree } from "./tree.js";
 
 const AGAIN_MS = 400; // between two looks at an exchange that goes on
 const STEPS = 500; // messages that are listed; a listen may have more
 
 export class Detail {
-  constructor(element, onClose, onMark) {
+  constructor(element, onClose, tools) {
     this.element = element;
-    this.tools = new Toolbar(onMark);
+    this.tools = tools;
     this.top = h("div");
     this.rest = h("div");
     element.append(this.top, this.tools.element, this.rest);

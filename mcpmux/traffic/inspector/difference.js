@@ -1,6 +1,5 @@
 // Where two exchanges differ, path by path, as mcpmux compares them.
 
-import { stringify } from "./api.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
 
@@ -23,6 +22,6 @@ export function table(left, right, { differences, incomplete }) {
 
 function cut(value) {
   if (value === undefined) return "";
-  const text = stringify(value);
+  const text = JSON.stringify(value);
   return text.length > LENGTH ? `${text.slice(0, LENGTH)}…` : text;
 }

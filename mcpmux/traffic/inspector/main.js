@@ -1,6 +1,7 @@
 // The inspector put together: pages, keys, the live stream.
 
 import { get, post, Problem, Stream } from "./api.js";
+import { Client } from "./client.js";
 import { Detail } from "./detail.js";
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -9,12 +10,13 @@ import { List } from "./list.js";
 import { Replicas } from "./replicas.js";
 import { Rows } from "./rows.js";
 import { Saving } from "./saving.js";
+import { Toolbar } from "./toolbar.js";
 import { Upstreams } from "./upstreams.js";
 import { Views } from "./views.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const PAGES = ["exchanges", "upstreams", "views", "latency", "replicas"]; // the last one only where there is a cluster
+const PAGES = ["exchanges", "upstreams", "views", "latency", "client", "replicas"]; // the last one only where there is a cluster
 const OTHER_RUN = "The link is to an exchange of another run of mcpmux, which is not remembered any more.";
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
@@ -23,9 +25,9 @@ const own = byId("own");
 const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
-const detail = new Detail(byId("detail"), closed, mark);
+const detail = new Detail(byId("detail"), closed, new Toolbar(mark, openClient));
 const saving = new Saving(byId("save"), byId("saving"), () => rows);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), replicas: new Replicas(byId("view-replicas")) };
+const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), client: new Client(byId("view-client"), showExchange), replicas: new Replicas(byId("view-replicas")) };
 let stream = null;
 let typed = 0;
 let moved = 0;
@@ -167,6 +169,18 @@ function showExchanges(text) {
   show("exchanges");
   apply(text);
   byId("list").focus();
+}
+
+/** Shows one exchange of clients. */
+function showExchange(number) {
+  showExchanges("");
+  openDetail(number, true);
+}
+
+/** Fills the page of the client with a request, to be changed and sent. */
+export function openClient(request) {
+  show("client");
+  others.client.open(request);
 }
 
 const there = () => PAGES.filter((name) => !byId(`tab-${name}`).hidden);

@@ -6,16 +6,12 @@ import * as difference from "./difference.js";
 import { h, setText } from "./dom.js";
 
 const NOTE_LENGTH = 500;
-const COPIES = {
-  command: ({ row, request }, endpoint) => copying.command(row, request, endpoint),
-  HTTP: ({ row, request }, endpoint) => copying.http(row, request, endpoint),
-  JSON: ({ request, answer }) => copying.json(request, answer),
-  link: () => location.href,
-};
+const COPIES = ["command", "HTTP", "JSON", "link"];
 
 export class Toolbar {
-  /** `onMark`: is given a row and what is to be set on it. */
-  constructor(onMark) {
+  /** `onMark`: is given a row and what is to be set on it. `onResend`: is given a request. */
+  constructor(onMark, onResend) {
+    this.onResend = onResend;
     this.against = null; // what others are compared with: {row, own}
     this.star = h("button", { class: "button", "aria-keyshortcuts": "m", onclick: () => onMark(this.row, { marked: !this.row.marked }) });
     this.note = h("input", { class: "note", type: "text", maxlength: NOTE_LENGTH, placeholder: "Note", "aria-label": "Note",
@@ -25,8 +21,8 @@ export class Toolbar {
     this.comparison = h("div", { class: "comparison", role: "status" });
     this.element = h("div", { class: "tools" }, this.star, this.note,
       h("span", { class: "copies", role: "group", "aria-label": "Copy as" }, "Copy as",
-        Object.keys(COPIES).map((word) => h("button", { class: "button", onclick: () => this.copy(word) }, word))),
-      this.pin, this.copied, this.comparison);
+        COPIES.map((word) => h("button", { class: "button", onclick: () => this.copy(word) }, word))),
+      this.pin, h("button", { class: "button", onclick: () => this.resend() }, "Resend …"), this.copied, this.comparison);
   }
 
   /** `data`: an exchange as it is now; `own`: it is one of mcpmux's own. */
@@ -65,34 +61,60 @@ export class Toolbar {
     } catch (problem) {
       said = text ? "Select the text to copy it: the browser lets no page do it here." : problem.message;
     }
-    this.copied.replaceChildren(h("p", { class: "hint" }, said), text ? h("pre", { tabindex: 0, translate: "no" }, text) : "");
+    this.say(said, text ? h("pre", { tabindex: 0, translate: "no" }, text) : "");
+  }
+
+  say(words, ...more) {
+    this.copied.replaceChildren(h("p", { class: "hint" }, words), ...more);
   }
 
   /** Throws what cannot be copied, in words. */
   async textOf(word) {
-    if (word === "link") return COPIES.link();
-    const ends = { row: this.row, ...(await this.ends()) };
-    if (word === "JSON") return COPIES.JSON(ends);
+    if (word === "link") return location.href;
+    const request = await this.request();
+    if (word === "JSON") return copying.json(request, await this.answer());
     const { endpoint } = await control();
-    if (this.row.leg !== "client" || !endpoint) throw new Error("Only what a client asks can be sent again, and only where mcpmux listens for HTTP.");
-    const text = COPIES[word](ends, endpoint);
+    this.checkClient();
+    if (!endpoint) throw new Error("mcpmux does not listen for HTTP.");
+    const text = (word === "HTTP" ? copying.http : copying.command)(this.row, request, endpoint);
     if (text === null) throw new Error(`No command sends ${this.row.method}; copy it as HTTP.`);
     return text;
   }
 
-  /** What was asked and answered, uncut. */
-  async ends() {
+  checkClient() {
+    if (this.row.leg !== "client") throw new Error("No client has sent this.");
+  }
+
+  request() {
     const [first] = this.messages;
-    const answer = this.messages.find(({ record }) => ["result", "error"].includes(record.kind) && record.id === first.record.id && record.peer === first.record.peer);
-    if (first?.record.kind !== "request") throw new Error("There is no request to copy.");
-    const [request, answered] = await Promise.all([first, answer].map((message) => message && this.whole(message)));
-    return { request, answer: answered };
+    if (first?.record.kind !== "request") throw new Error("There is no request in it.");
+    return this.whole(first);
+  }
+
+  /** Undefined while there is none. */
+  answer() {
+    const [{ record: asked }] = this.messages;
+    const found = this.messages.find(({ record }) => ["result", "error"].includes(record.kind) && record.id === asked.id && record.peer === asked.peer && record.direction !== asked.direction);
+    return found && this.whole(found);
   }
 
   async whole(message) {
     const { record } = message.cut ? await get(`/api/exchanges/${this.row.row}/${message.record.seq}`, { own: this.own }) : message;
     if (record.message === undefined) throw new Error("It was too large to be kept here; a capture has it.");
     return record.message;
+  }
+
+  /** Opens the request to be sent again, as it was or changed. The new exchange is compared with this one. */
+  async resend() {
+    try {
+      this.checkClient();
+      const request = await this.request();
+      this.against = { row: this.row, own: this.own };
+      this.compare();
+      this.onResend(request);
+    } catch (problem) {
+      this.say(problem.message);
+    }
   }
 
   toggle() {
