@@ -15,6 +15,14 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests; each has a tab that shares nothing with the others."""
+    running = Browser(tmp_path_factory.mktemp("chromium"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
 def sdk1_python() -> str:
     """A Python with the Python SDK 1.x: sessions, up to 2025-11-25."""
     return str(pip_env("sdk1"))

@@ -1,6 +1,7 @@
 // A client of mcpmux: chooses from what it has, fills in a request, and sends it.
 
 import { call, get } from "./api.js";
+import { compare } from "./compare.js";
 import { h, setText } from "./dom.js";
 import { Form, isObject, readJson } from "./form.js";
 import * as format from "./format.js";
@@ -184,6 +185,7 @@ export class Client {
       this.search.value = this.upstream.value = "";
       await this.show(kind);
       this.choose(item, { method, params: own });
+      this.keep(own);
       return;
     }
   }
@@ -217,8 +219,8 @@ export class Client {
       return;
     }
     const complete = of.reference ? (...typed) => this.complete(of.reference(item), ...typed) : null;
-    const values = request ? of.values(request.params) : {};
-    this.values = new Form(of.schema(item), isObject(values) ? values : {}, complete);
+    const values = request && (of.values(request.params) ?? {});
+    this.values = new Form(of.schema(item), isObject(values) ? values : null, complete);
     this.fields.replaceChildren(this.values.element);
   }
 
@@ -239,7 +241,17 @@ export class Client {
     }
     this.asJson = asJson;
     this.fill(request);
+    if (!asJson) this.keep(request.params);
     this.head.querySelector("input").focus();
+  }
+
+  /** Goes back to JSON when the form cannot hold these params. */
+  keep(params) {
+    const written = this.written();
+    if (written && compare(written.params, params).every((marks) => marks.size === 0)) return;
+    this.asJson = true;
+    this.fill({ method: this.of.method, params });
+    setText(this.wrong, "The form cannot hold all of this.");
   }
 
   /** What the fields say; null when they make no sense, which they then say. */

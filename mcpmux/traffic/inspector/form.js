@@ -11,14 +11,15 @@ let fields = 0; // so far, for ids
 
 /** Fields for the properties of an object. */
 export class Form {
-  /** `values`: at the beginning. `complete(name, value, others)`: suggestions for a text that is typed. */
-  constructor(schema, values = {}, complete = null) {
+  /** `values`: at the beginning; null for the defaults of the schema. `complete(name, value, others)`: suggestions for a text that is typed. */
+  constructor(schema, values = null, complete = null) {
     const required = Array.isArray(schema?.required) ? schema.required : [];
     this.complete = complete;
     this.root = schema;
     this.fields = Object.entries(schema?.properties ?? {}).map(([name, each]) => {
       const own = plain(each, schema);
-      return this.field(name, own, required.includes(name), Object.hasOwn(values, name) ? values[name] : own.default);
+      const value = values === null ? own.default : Object.hasOwn(values, name) ? values[name] : undefined;
+      return this.field(name, own, required.includes(name), value ?? undefined);
     });
     this.element = h("div", { class: "fields" }, this.fields.map((each) => each.element));
   }
