@@ -1,4 +1,4 @@
-"""Commands of real servers, Pythons that have a real SDK, and a browser."""
+"""Commands of real servers, and Pythons that have a real SDK."""
 
 from __future__ import annotations
 
@@ -82,11 +82,3 @@ def sdk2_command(sdk2_python: str) -> list[str]:
 
 def _npm_program(name: str) -> str:
     return str(npm_env("servers") / ".bin" / name)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests; each has a tab that shares nothing with the others."""
-    running = Browser(tmp_path_factory.mktemp("chromium"))
-    yield running
-    running.stop()

@@ -177,11 +177,11 @@ export class Client {
     this.choose(null, { method, params: own });
     this.start();
     await this.ready;
-    for (const [kind, { method: its, id, schema }] of Object.entries(KINDS)) {
+    for (const [kind, { method: its, id }] of Object.entries(KINDS)) {
       if (its !== method) continue;
       const items = await this.list(kind).catch(() => []);
       const item = items.find((each) => id(each) === (own.name ?? own.uri));
-      if (!item || !Object.keys(own.arguments ?? {}).every((name) => Object.hasOwn(schema(item)?.properties ?? {}, name))) continue;
+      if (!item) continue;
       this.search.value = this.upstream.value = "";
       await this.show(kind);
       this.choose(item, { method, params: own });
