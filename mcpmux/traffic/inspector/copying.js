@@ -19,7 +19,8 @@ export function quote(word) {
 /** Where the client of a row connects: in its view, with what it narrows it to. */
 function place(row, endpoint) {
   const [view, ...narrowed] = (row.view ?? "").split("?");
-  return endpoint.replace(/\/$/, "") + (view && `/${view}`) + (narrowed.length ? `?${narrowed.join("?")}` : "");
+  const here = endpoint.replace(/(?<=\/\/)(0\.0\.0\.0|\[::\])(?=[:/])/, location.hostname); // all addresses, of which this is one
+  return here.replace(/\/$/, "") + (view && `/${view}`) + (narrowed.length ? `?${narrowed.join("?")}` : "");
 }
 
 /** The command that sends the request again; null where there is none. */

@@ -57,6 +57,8 @@ export class Toolbar {
     let text = "";
     try {
       text = await this.textOf(word);
+      const redacted = word !== "link" && this.messages[0].record.redacted;
+      if (redacted) said = `Copied. Fill in what is redacted in the request (${redacted}).`;
       await navigator.clipboard.writeText(text);
     } catch (problem) {
       said = text ? "Select the text to copy it: the browser lets no page do it here." : problem.message;
@@ -73,8 +75,8 @@ export class Toolbar {
     if (word === "link") return location.href;
     const request = await this.request();
     if (word === "JSON") return copying.json(request, await this.answer());
-    const { endpoint } = await control();
     this.checkClient();
+    const { endpoint } = await control();
     if (!endpoint) throw new Error("mcpmux does not listen for HTTP.");
     const text = (word === "HTTP" ? copying.http : copying.command)(this.row, request, endpoint);
     if (text === null) throw new Error(`No command sends ${this.row.method}; copy it as HTTP.`);
