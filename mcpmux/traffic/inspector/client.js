@@ -40,13 +40,12 @@ const KINDS = {
 export class Client {
   /** `onExchange(row)`: shows an exchange. */
   constructor(element, onExchange) {
-    this.element = element;
     this.lists = {}; // by kind: what will be its items
     this.there = {}; // by kind: its items
     this.subscribed = new Set(); // URIs
     this.item = null; // what is chosen, of `kind`; null for any request
     this.kind = "tools";
-    const again = (event) => this.reload(event);
+    const again = () => this.reload();
     this.view = h("select", { "aria-label": "View", hidden: true, onchange: again }, h("option", { value: "" }, "everything"));
     this.kinds = h("select", { "aria-label": "Kind", onchange: () => this.show(this.kinds.value) }, Object.entries(KINDS).map(([kind, { label }]) => h("option", { value: kind }, label)));
     this.upstream = h("select", { "aria-label": "Upstream", onchange: () => this.draw() }, h("option", { value: "" }, "All upstreams"));
@@ -57,10 +56,10 @@ export class Client {
     this.head = h("header", {});
     this.fields = h("div", {});
     this.send = h("button", { class: "button primary" }, "Send");
-    this.stopping = h("button", { type: "button", class: "button", disabled: true, onclick: () => this.run.cancel() }, "Cancel");
+    this.cancel = h("button", { type: "button", class: "button", disabled: true, onclick: () => this.run.cancel() }, "Cancel");
     this.listen = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.subscribe() }, "Subscribe");
-    this.form = h("form", { class: "request", onsubmit: (event) => this.submit(event), onkeydown: (event) => this.sent(event) }, this.head, this.fields,
-      h("div", { class: "actions" }, this.send, this.stopping, this.listen));
+    this.form = h("form", { class: "request", onsubmit: (event) => this.submit(event), onkeydown: (event) => this.sendByKey(event) }, this.head, this.fields,
+      h("div", { class: "actions" }, this.send, this.cancel, this.listen));
     const outcome = h("div", {});
     const updates = h("div", {});
     const read = (uri) => this.open({ method: "resources/read", params: { uri } });
@@ -68,7 +67,7 @@ export class Client {
     this.updates = new Run(updates, () => {}, onExchange, read);
     element.append(
       h("div", { class: "bar" }, this.view, this.kinds, this.upstream, this.search, this.count,
-        h("button", { class: "button", onclick: again }, "Reload"), h("button", { class: "button", onclick: () => this.choose(null, this.written() ?? ANY) }, "Any request")),
+        h("button", { class: "button", onclick: again }, "Reload"), h("button", { class: "button", onclick: () => this.choose(null, this.written(false) ?? ANY) }, "Any request")),
       this.problem, h("div", { class: "split" }, h("div", { class: "listing" }, this.items), h("article", { class: "detail", "aria-label": "Request" }, this.form, outcome, updates)));
     this.choose(null, ANY);
   }
@@ -128,13 +127,13 @@ export class Client {
   }
 
   async walk(kind) {
-    const items = [];
+    let items = [];
     let cursor;
     for (let page = 0; page < PAGES; page += 1) {
       const { result, error } = await call({ method: KINDS[kind].list, params: cursor === undefined ? {} : { cursor }, view: this.view.value });
       if (error?.code === METHOD_NOT_FOUND) break;
       if (error) throw new Error(error.message);
-      items.push(...result[kind]);
+      items = items.concat(result[kind]);
       cursor = result.nextCursor;
       if (cursor === undefined || cursor === null) break;
     }
@@ -143,21 +142,22 @@ export class Client {
 
   draw() {
     const { id } = KINDS[this.kind];
+    const chosen = this.item && this.of === KINDS[this.kind] ? id(this.item) : null;
     const all = this.there[this.kind];
     const words = this.search.value.trim().toLowerCase();
     const prefix = this.prefixes?.[this.upstream.value];
     const found = (all ?? []).filter((item) => (!prefix || isOf(prefix, id(item))) && (!words || `${id(item)} ${item.title ?? ""} ${item.name} ${item.description ?? ""}`.toLowerCase().includes(words)));
     setText(this.count, all ? format.plural(found.length, "item", "items") : "Loading …");
     const focused = this.items.contains(document.activeElement);
-    this.items.replaceChildren(...found.slice(0, SHOWN).map((item) => this.option(item, id(item))),
+    this.items.replaceChildren(...found.slice(0, SHOWN).map((item) => this.option(item, id(item), id(item) === chosen)),
       found.length > SHOWN ? h("p", { class: "hint" }, `${format.count(found.length - SHOWN)} more; search for them`) : "");
     const first = this.items.querySelector("[aria-selected=true]") ?? this.items.querySelector("[role=option]");
     if (first) first.tabIndex = 0;
     if (focused) first?.focus();
   }
 
-  option(item, id) {
-    return h("button", { type: "button", role: "option", class: "item", tabindex: -1, "aria-selected": item === this.item, "data-id": id, onclick: () => this.choose(item) },
+  option(item, id, isChosen) {
+    return h("button", { type: "button", role: "option", class: "item", tabindex: -1, "aria-selected": isChosen, "data-id": id, onclick: () => this.choose(item) },
       h("span", { class: "name", translate: "no" }, id), h("span", { class: "hint" }, item.title ?? item.annotations?.title ?? (item.name === id ? "" : item.name)));
   }
 
@@ -175,6 +175,7 @@ export class Client {
   async open({ method, params = {} }) {
     const { _meta, requestState, inputResponses, ...own } = params; // of another exchange
     this.choose(null, { method, params: own });
+    this.send.focus();
     this.start();
     await this.ready;
     for (const [kind, { method: its, id }] of Object.entries(KINDS)) {
@@ -185,7 +186,7 @@ export class Client {
       this.search.value = this.upstream.value = "";
       await this.show(kind);
       this.choose(item, { method, params: own });
-      this.keep(own);
+      this.keep({ method, params: own });
       return;
     }
   }
@@ -197,10 +198,7 @@ export class Client {
     this.of = KINDS[this.kind];
     this.asJson = item === null;
     this.fill(request);
-    for (const each of this.items.querySelectorAll("[role=option]")) {
-      each.setAttribute("aria-selected", String(item !== null && each.dataset.id === this.of.id(item)));
-      each.tabIndex = each.getAttribute("aria-selected") === "true" ? 0 : -1;
-    }
+    this.draw();
   }
 
   /** Makes the fields. `request`: what is in them at first. */
@@ -234,28 +232,25 @@ export class Client {
   }
 
   turn(asJson) {
-    const request = this.written();
-    if (request === null) {
-      this.head.querySelector("input").checked = this.asJson;
-      return;
-    }
-    this.asJson = asJson;
-    this.fill(request);
-    if (!asJson) this.keep(request.params);
-    this.head.querySelector("input").focus();
+    const request = this.written(false);
+    this.asJson = asJson || request === null;
+    if (request) this.fill(request);
+    if (request && !asJson) this.keep(request);
+    const box = this.head.querySelector("input");
+    box.checked = this.asJson;
+    box.focus();
   }
 
-  /** Goes back to JSON when the form cannot hold these params. */
-  keep(params) {
-    const written = this.written();
-    if (written && compare(written.params, params).every((marks) => marks.size === 0)) return;
+  /** Goes back to JSON when the form cannot hold this request. */
+  keep(request) {
+    if (compare(this.written(false), request).every((marks) => marks.size === 0)) return;
     this.asJson = true;
-    this.fill({ method: this.of.method, params });
+    this.fill(request);
     setText(this.wrong, "The form cannot hold all of this.");
   }
 
-  /** What the fields say; null when they make no sense, which they then say. */
-  written() {
+  /** What the fields say; null when they make no sense, which they then say. `strict`: see `Form.read`. */
+  written(strict = true) {
     if (!this.values) {
       try {
         const params = readJson(this.params.value.trim() || "{}");
@@ -266,7 +261,7 @@ export class Client {
         return null;
       }
     }
-    const values = this.values.read();
+    const values = this.values.read(strict);
     return values && { method: this.of.method, params: this.of.params(this.item, values) };
   }
 
@@ -276,7 +271,7 @@ export class Client {
     if (request) this.run.start(request.method, request.params, this.view.value);
   }
 
-  sent(event) {
+  sendByKey(event) {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
   }
 
@@ -294,7 +289,7 @@ export class Client {
   }
 
   running(running) {
-    this.stopping.disabled = !running;
+    this.cancel.disabled = !running;
   }
 
   async complete(ref, name, value, others) {

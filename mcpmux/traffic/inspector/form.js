@@ -24,8 +24,8 @@ export class Form {
     this.element = h("div", { class: "fields" }, this.fields.map((each) => each.element));
   }
 
-  /** The values; null when some make no sense, which the fields then say. */
-  read() {
+  /** The values; null when some make no sense, which the fields then say. Not `strict`: those that make sense. */
+  read(strict = true) {
     const values = Object.create(null); // a property may be called __proto__
     let wrong = null;
     for (const field of this.fields) {
@@ -41,8 +41,9 @@ export class Form {
       field.input.setAttribute("aria-invalid", String(problem !== ""));
       if (problem) wrong ??= field.input;
     }
-    wrong?.focus();
-    return wrong ? null : values;
+    if (!strict || !wrong) return values;
+    wrong.focus();
+    return null;
   }
 
   field(name, schema, required, value) {
@@ -53,7 +54,7 @@ export class Form {
     const about = [schema.description, schema.format && `Format: ${schema.format}.`].filter(Boolean).join(" ");
     const element = h("div", { class: "field" },
       h("label", { for: id }, h("span", { translate: "no" }, schema.title && schema.title !== name ? `${schema.title} (${name})` : name),
-        required ? h("span", { class: "wrong", "aria-hidden": true }, " *") : "", h("small", {}, ` ${kind(schema)}`)),
+        required ? h("span", { class: "wrong", "aria-hidden": true }, " *") : "", h("small", {}, ` ${kind(input, schema)}`)),
       input, suggestions, h("span", { id: `${id}-about`, class: "hint" }, about), problem);
     return { name, required, element, input, read, problem };
   }
@@ -156,4 +157,9 @@ function choices(schema) {
 }
 
 const worded = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-const kind = (schema) => (choices(schema) ? "" : typeof schema.type === "string" ? (["string", "number", "integer"].includes(schema.type) ? schema.type : `${schema.type}, as JSON`) : "JSON");
+/** What is typed into an input, in a word or two. */
+function kind(input, schema) {
+  if (input.options) return input.multiple ? "several" : "";
+  const isText = ["string", "number", "integer"].includes(schema.type);
+  return isText ? schema.type : [schema.type, "as JSON"].filter(Boolean).join(", ");
+}
