@@ -161,3 +161,10 @@ async def test_what_a_filter_finds_is_taken_as_a_capture_without_secrets(tmp_pat
 def unchunked_lines(body: bytes) -> list[bytes]:
     """The lines of JSON in a chunked body."""
     return [line for line in body.splitlines() if line.startswith(b"{")]
+
+
+async def test_where_http_clients_connect_is_told_when_they_can():
+    for tap in (True, False):
+        async with listening(tap=tap) as here:
+            endpoint = (await get(here, "/api/control"))["endpoint"]
+            assert (endpoint or "").startswith("http://127.0.0.1:") is tap

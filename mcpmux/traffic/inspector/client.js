@@ -58,7 +58,7 @@ export class Client {
     this.send = h("button", { class: "button primary" }, "Send");
     this.cancel = h("button", { type: "button", class: "button", disabled: true, onclick: () => this.run.cancel() }, "Cancel");
     this.listen = h("button", { type: "button", class: "button", hidden: true, onclick: () => this.subscribe() }, "Subscribe");
-    this.form = h("form", { class: "request", onsubmit: (event) => this.submit(event), onkeydown: (event) => this.sendByKey(event) }, this.head, this.fields,
+    this.form = h("form", { class: "request", oninput: () => (this.filled = null), onsubmit: (event) => this.submit(event), onkeydown: (event) => this.sendByKey(event) }, this.head, this.fields,
       h("div", { class: "actions" }, this.send, this.cancel, this.listen));
     const outcome = h("div", {});
     const updates = h("div", {});
@@ -175,6 +175,7 @@ export class Client {
   async open({ method, params = {} }) {
     const { _meta, requestState, inputResponses, ...own } = params; // of another exchange
     this.choose(null, { method, params: own });
+    const { filled } = this;
     this.send.focus();
     this.start();
     await this.ready;
@@ -182,9 +183,10 @@ export class Client {
       if (its !== method) continue;
       const items = await this.list(kind).catch(() => []);
       const item = items.find((each) => id(each) === (own.name ?? own.uri));
-      if (!item) continue;
+      if (!item || this.filled !== filled) continue;
       this.search.value = this.upstream.value = "";
       await this.show(kind);
+      if (this.filled !== filled) return; // somebody has gone on with it
       this.choose(item, { method, params: own });
       this.keep({ method, params: own });
       return;
@@ -197,6 +199,7 @@ export class Client {
     this.item = item;
     this.of = KINDS[this.kind];
     this.asJson = item === null;
+    this.filled = {};
     this.fill(request);
     this.draw();
   }
@@ -267,6 +270,7 @@ export class Client {
 
   submit(event) {
     event.preventDefault();
+    this.filled = null;
     const request = this.written();
     if (request) this.run.start(request.method, request.params, this.view.value);
   }
