@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import trio
 
+from mcpmux.config.views import Selector, View
 from tests.library.servers import Worker
 from tests.real.browser import Browser, Page
 from tests.real.test_inspector_page import HOSTILE, luminance, opened, settle
@@ -124,18 +126,24 @@ ANSWER, STATE = inside(".answer"), inside(".state")
 
 
 @asynccontextmanager
-async def client_page(browser: Browser, **servers: ScriptedServer) -> AsyncIterator[tuple[Page, Listening]]:
+async def client_page(
+    browser: Browser, views: Mapping[str, View] = MappingProxyType({}), **servers: ScriptedServer
+) -> AsyncIterator[tuple[Page, Listening]]:
     """The page, with its list of tools."""
-    async with opened(browser, servers=servers, tap=True) as (page, here):
+    async with opened(browser, servers=servers, tap=True, views=views) as (page, here):
         await page.key("5")
         await page.wait(f"{inside('.item')} !== null")
         yield page, here
 
 
+async def select(page: Page, label: str, value: str) -> None:
+    element = inside(f"[aria-label={label}]")
+    await page.run(f"{element}.value = '{value}'; {element}.dispatchEvent(new Event('change'))")
+
+
 async def pick(page: Page, kind: str, name: str) -> None:
     """Choose something that there is."""
-    select = inside("[aria-label=Kind]")
-    await page.run(f"{select}.value = '{kind}'; {select}.dispatchEvent(new Event('change'))")
+    await select(page, "Kind", kind)
     item = inside(f"[data-id={json.dumps(name)}]")
     await page.wait(f"{item} !== null")
     await page.run(f"{item}.click()")
@@ -317,6 +325,20 @@ async def test_an_answer_is_shown_as_what_it_is_and_its_text_is_only_text(browse
         await settle(page)
         assert await page.run("window.hurt === undefined")
         assert await page.run("document.querySelectorAll('main script, main img, main iframe').length") == 0
+
+
+async def test_upstreams_and_views_narrow_what_is_there(browser: Browser):
+    views = {"few": View(include=(Selector(kind="tools", name="work"),))}
+    async with client_page(browser, views, docs=Desk(), more=Worker()) as (page, here):
+        names = "[...document.querySelectorAll('#view-client .item')].map(each => each.dataset.id).join()"
+        await select(page, "Upstream", "more")
+        assert await page.run(names) == "more__work,more__fail,more__hang"
+        await select(page, "View", "few")
+        await page.wait(f"{names} === 'more__work'")
+        assert await page.run(f"{inside('[aria-label=Upstream]')}.value") == "more"
+        await page.run(f"{inside('.item')}.click()")
+        await send(page)
+        assert {row.view for row in here.traffic.ring.before(99)} >= {"", "few"}
 
 
 async def test_a_request_from_elsewhere_fills_the_form(browser: Browser):

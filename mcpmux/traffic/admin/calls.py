@@ -3,7 +3,7 @@
 | path | answer |
 | --- | --- |
 | `/api/calls` | `problem`: why no request can be sent, or null |
-| `POST /api/calls` | events, see below; 404 for a view that is not there, 409 with `problem`, 429 |
+| `POST /api/calls` | events, see below; 404 for a view that is not there, 409 with that reason, 429 |
 
 The body is `{"method": …, "params": {…}, "view": …}`; `params` and `view` may be left out. Events: `begun`
 with its `row` in the list of exchanges, unless the request was refused as none; `notification` with `method`
@@ -11,8 +11,8 @@ and `params`, as they come; at the end `answer` with `result` or `error` as a cl
 and `ms`. Closing the connection cancels the request.
 
 Promises: access rules, views, rates, captures and the audit log mean the same as for any client. What asks
-is PRINCIPAL, whoever has the token; nobody can claim here to be somebody else.
-Servers may ask it everything that a client can be asked.
+is PRINCIPAL, whoever has the token; nobody can claim here to be somebody else. Servers may ask it everything
+that a client can be asked.
 """
 
 from __future__ import annotations

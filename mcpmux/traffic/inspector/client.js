@@ -46,9 +46,9 @@ export class Client {
     this.item = null; // what is chosen, of `kind`; null for any request
     this.kind = "tools";
     const again = () => this.reload();
-    this.view = h("select", { "aria-label": "View", hidden: true, onchange: again }, h("option", { value: "" }, "everything"));
+    this.view = h("select", { "aria-label": "View", hidden: true, onchange: again });
     this.kinds = h("select", { "aria-label": "Kind", onchange: () => this.show(this.kinds.value) }, Object.entries(KINDS).map(([kind, { label }]) => h("option", { value: kind }, label)));
-    this.upstream = h("select", { "aria-label": "Upstream", onchange: () => this.draw() }, h("option", { value: "" }, "All upstreams"));
+    this.upstream = h("select", { "aria-label": "Upstream", onchange: () => this.draw() });
     this.search = h("input", { type: "search", placeholder: "Search", "aria-label": "Search", autocomplete: "off", spellcheck: "false", oninput: () => this.draw() });
     this.count = h("output", { class: "count" });
     this.items = h("div", { class: "items", role: "listbox", "aria-label": "What mcpmux has", onkeydown: (event) => this.key(event) });
@@ -84,11 +84,10 @@ export class Client {
       const { problem } = await get("/api/calls");
       if (problem) throw new Error(problem);
       const [{ views }, { upstreams }] = await Promise.all([get("/api/views"), get("/api/upstreams")]);
-      const { value } = this.view;
-      this.view.replaceChildren(h("option", { value: "" }, "everything"), ...views.map(({ name }) => h("option", { value: name, selected: name === value }, name)));
+      options(this.view, "everything", views);
       this.view.hidden = views.length === 0;
       this.prefixes = Object.fromEntries(upstreams.map((each) => [each.name, each.prefix]));
-      this.upstream.replaceChildren(h("option", { value: "" }, "All upstreams"), ...upstreams.map(({ name }) => h("option", { value: name }, name)));
+      options(this.upstream, "All upstreams", upstreams);
       await this.show(this.kind);
     } catch (problem) {
       this.report(problem);
@@ -309,6 +308,12 @@ export class Client {
 }
 
 const isOf = (prefix, id) => [`${prefix}__`, `${prefix}+`, `ui://${prefix}/`].some((each) => id.startsWith(each));
+
+/** What a select offers; its choice stays. */
+function options(select, all, named) {
+  const { value } = select;
+  select.replaceChildren(h("option", { value: "" }, all), ...named.map(({ name }) => h("option", { value: name, selected: name === value }, name)));
+}
 
 function hints(item) {
   const { readOnlyHint, destructiveHint } = item?.annotations ?? {};
