@@ -176,6 +176,9 @@ async def test_a_link_leads_back_to_its_exchange_and_never_to_another(browser: B
             assert await page.run("document.getElementById('filter').value") == "upstream=docs"
             await page.wait("document.querySelector('#row-3[aria-selected=true]')")
             assert await page.run("location.href") == link
+        await page.run("document.querySelector('.skip').click()")
+        await settle(page)
+        assert await page.run("document.getElementById('filter').value") == "upstream=docs"
         await page.run("location.hash = 'exchange=other-3'")
         await page.wait(f"{title}.includes('cannot be shown')")
         assert "another run" in await page.run("document.getElementById('detail').textContent")

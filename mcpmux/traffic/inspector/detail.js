@@ -75,7 +75,7 @@ export class Detail {
 
   /** The row has changed: what is missing is fetched, but not all the time. */
   update(row) {
-    if (row.row !== this.number || !this.data) return;
+    if (row.row !== this.number || row.row !== this.data?.row.row) return; // else it is not shown yet
     this.tools.update(row);
     if (row.messages === this.data.row.messages || this.waiting) return;
     this.waiting = setTimeout(() => {

@@ -81,6 +81,7 @@ async function follow() {
   const place = new URLSearchParams(location.hash.slice(1));
   filter.value = place.get("filter") ?? "";
   own.checked = place.get("own") === "true";
+  if (detail.isOpen) detail.close();
   show("exchanges");
   await apply(filter.value);
   const [run, number] = (place.get("exchange") ?? "").split("-");
@@ -261,6 +262,6 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
-addEventListener("hashchange", follow);
+addEventListener("hashchange", () => /[#&](filter|exchange)=/.test(location.hash) && follow()); // not for the link past the top
 follow();
 get("/api/replicas").then(({ replicas }) => { byId("tab-replicas").hidden = !replicas.length; }, report);
