@@ -20,8 +20,8 @@ from mcpmux.transports.http.server_connection import HttpReply
 SECURITY: Fields = (
     (
         "Content-Security-Policy",
-        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'",
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
     ),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -72,6 +72,13 @@ class BadRequest(ValueError):
     def __init__(self, problem: str, status: int = 400) -> None:
         super().__init__(problem)
         self.status = status
+
+
+def check_json(http: HttpExchange) -> None:
+    """Raises BadRequest for a body that a form of a foreign page could send."""
+    content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise BadRequest("send `Content-Type: application/json`")
 
 
 def read_query(query: str) -> dict[str, str]:

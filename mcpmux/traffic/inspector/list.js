@@ -82,7 +82,8 @@ export class List {
     texts.forEach((text, place) => setText(element.children[place].firstElementChild, text));
     for (const place of [3, 5]) element.children[place].title = texts[place];
     if (row?.view) this.element.parentElement.dataset.views = "some"; // without any there is no column
-    setAttribute(element, "aria-label", row ? texts.filter(Boolean).join(", ") : "not loaded yet");
+    setAttribute(element, "data-marked", String(Boolean(row?.marked)));
+    setAttribute(element, "aria-label", row ? [row.marked && "marked", ...texts].filter(Boolean).join(", ") : "not loaded yet");
   }
 
   click(event) {
@@ -133,7 +134,7 @@ function cells(row) {
     format.time(row.at),
     format.status(row),
     row.method ?? "",
-    row.target ?? "",
+    [row.target, row.note].filter(Boolean).join(" — "),
     (row.upstreams ?? []).join(", "),
     row.view ?? "",
     row.client ?? (row.leg === "client" ? row.peer : ""),
