@@ -12,9 +12,10 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pytest
 import trio
@@ -210,43 +211,52 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for its end: the exit code. The terminal has to be as it was."""
-        _, status = os.waitpid(self.pid, 0)
+        with suppress(OSError):  # EIO: nobody has it open any more
+            self.see(lambda _: False)
         assert termios.tcgetattr(self._terminal) == self.before
-        while select.select([self._terminal], [], [], 0)[0]:
-            try:
-                self._read()
-            except OSError:  # EIO: nobody has it open any more
-                break
-        os.close(self._terminal)
         for begun, ended in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):
             assert self.written.rindex(ended) > self.written.rindex(begun)
-        return os.waitstatus_to_exitcode(status)
+        return os.waitstatus_to_exitcode(self._wait())
+
+    def _wait(self) -> int:
+        pid, self.pid = self.pid, 0
+        os.close(self._terminal)
+        return os.waitpid(pid, 0)[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no pty")
 def test_it_is_used_on_a_terminal(config: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    with running(config) as url:
-        invoke("read", url, "notes+note:///welcome")
-        top = Terminal(config)
-        top.see(lambda shown: "notes+note:///w" in shown and "notes     ready" in shown)
-        assert b"\x1b[0;32" in top.written  # green
-        top.press(b"\r")
-        top.see(lambda shown: '"uri": "notes+note:///welcome"' in shown)
-        top.press(b"\x1b")
-        top.see(lambda shown: "Tab table" in shown)
-    top.see(lambda shown: "trying again" in shown and "notes     ready" in shown)
-    with running(config) as url:
+    with ExitStack() as stack:
+        with running(config) as url:
+            invoke("read", url, "notes+note:///welcome")
+            top = stack.enter_context(Terminal(config))
+            top.see(lambda shown: "notes+note:///w" in shown and "notes     ready" in shown)
+            assert b"\x1b[0;32" in top.written  # green
+            top.press(b"\r")
+            top.see(lambda shown: '"uri": "notes+note:///welcome"' in shown)
+            top.press(b"\x1b")
+            top.see(lambda shown: "Tab table" in shown)
+        top.see(lambda shown: "trying again" in shown and "notes     ready" in shown)
+        url = stack.enter_context(running(config))
         top.see(lambda shown: "trying again" not in shown)
         invoke("read", url, "notes+note:///welcome")
         top.see(lambda shown: "resources/read" in shown)
         top.press(b"q")
         assert top.end() == 0
-        plain, ended = Terminal(config, NO_COLOR="1"), Terminal(config)
+        plain = stack.enter_context(Terminal(config, NO_COLOR="1"))
+        killed = stack.enter_context(Terminal(config))
         plain.see(lambda shown: "resources/read" in shown and "notes     ready" in shown)
         plain.press(b"\x03")
         assert plain.end() == 130
         assert b"\x1b[0;3" not in plain.written.replace(b"\x1b[0;39", b"")
-        ended.see(lambda shown: "notes     ready" in shown)
-        os.kill(ended.pid, signal.SIGTERM)
-        assert ended.end() == 130
+        killed.see(lambda shown: "notes     ready" in shown)
+        os.kill(killed.pid, signal.SIGTERM)
+        assert killed.end() == 130

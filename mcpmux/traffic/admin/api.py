@@ -12,14 +12,14 @@
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/replicas` | `replicas`: each with its state, this one first; none when mcpmux is alone |
-| `/api/stats?window=&slots=&most=` | durations by upstream, method and time; `seconds`: that these are of |
+| `/api/stats?window=&slots=&most=` | durations by upstream, method and time, of the last `seconds` |
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says; `note` while the store is away |
 | `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start; `endpoint` |
 | `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
 | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
 
-Statistics are of the last `window` seconds, or of the `most` newest rows when that is less.
+Statistics are of the last `window` seconds, or of the `most` newest rows when those are of less time.
 Exchanges and traffic take `own=true`: then exchanges are those that mcpmux asks by itself (to connect, to see
 who lives), and traffic has these, too. A POST carries a JSON object as `application/json`, which no form of a
 foreign page can send, and the token or the key in a header (see `listener`). It has no members unless they

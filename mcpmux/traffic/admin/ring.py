@@ -296,8 +296,8 @@ def measure(calls: Iterable[TimedCall], now: float, window_ms: float, slots: int
     """How long calls took that began in the window before `now`; older ones are left out.
 
     `groups`: what became of one method at one upstream, those with most calls first; `buckets`: how many took
-    up to each of `edges`, and longer. `upstreams`: the same of all methods. `slots`: parts of the window, the
-    oldest first.
+    up to each of `edges`, and longer. `upstreams`: what became of all methods at one upstream together.
+    `slots`: parts of the window, the oldest first.
     """
     by_pair: defaultdict[tuple[str, str], list[TimedCall]] = defaultdict(list)
     by_upstream: defaultdict[str, list[TimedCall]] = defaultdict(list)
