@@ -2,6 +2,9 @@
 
 Promises: a name with a prefix is its upstream's, whatever the others have; one without is the only upstream's
 that has it, and with several the refusal names them all; nobody learns of what it may not use.
+
+Apps call tools by names without a prefix, over and over. So whose such a name is, is remembered as what was
+learned of tools is: until a list of tools changes, for TOOLS_KNOWN_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -18,8 +21,18 @@ from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.mux.spelling import Target
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
+from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.access_control import AccessControl, as_refused, no_item, no_resource, one_of
-from mcpmux.runtime.merger import Catalog, Merger, Owners, Reasons, incomplete, learn_tools
+from mcpmux.runtime.merger import (
+    NAMES_KEPT,
+    TOOLS_KNOWN_SECONDS,
+    Catalog,
+    Merger,
+    Owners,
+    Reasons,
+    incomplete,
+    learn_tools,
+)
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.transports.inline import in_task
 
@@ -33,10 +46,13 @@ class Resolver:
         self.namespace = namespace
         self._registry, self._access, self._merger = registry, access, merger
         self._catalog = Catalog(registry)
+        # The only owners of tools, by name: until when that is good, and how often lists had changed before.
+        self._owners: dict[tuple[Principal, str], tuple[str, float, int]] = {}
 
     def forget(self) -> None:
         """Other names may be shown than before."""
         self._catalog.forget()
+        self._owners.clear()
 
     async def resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         """(upstream, its own URI, who might own it, too, and could not be asked) of a URI or a template."""
@@ -82,9 +98,17 @@ class Resolver:
                 for each, own in owns.items()
                 if own is not None and each in access.candidates(call.principal, [each], use, own)
             ]
+            key, changes = (call.principal, name), access.forgotten
+            owner, until, before = self._owners.get(key, ("", 0.0, 0))
+            if use == m.TOOLS_CALL and owner in asked and before == changes and trio.current_time() < until:
+                return owner, owns[owner] or name, {}
             find = partial(access.own_name, call)
             owners = await self._catalog.owners_of(name, call, asked, listed, find)
             owner = self._sole(owners, name, missing, Space.expose_name)
+            if use == m.TOOLS_CALL and not owners.missing:
+                if len(self._owners) >= NAMES_KEPT:
+                    del self._owners[next(iter(self._owners))]
+                self._owners[key] = owner, trio.current_time() + TOOLS_KNOWN_SECONDS, changes
             return owner, owns[owner] or name, owners.missing
         if not access.may_use(call.principal, found[0], use):
             raise as_refused(missing, NO_RULE)

@@ -2,7 +2,10 @@
 
 Codes with PKCE, refresh tokens for one use, client credentials, dynamic registration, metadata, JWTs after
 RFC 9068; everybody is the user `alice`, who agrees. The audience of a token is the `resource` that it was
-asked for (RFC 8707).
+asked for (RFC 8707). Clients may have a secret, or a key (`private_key_jwt`).
+
+It is an identity provider, too, which gives ID tokens, and exchanges them for assertions (RFC 8693), and it
+takes the assertions of any other that runs here for tokens (RFC 7523).
 
     POST /rotate        a new key; the old one is not published any more
     POST /next {…}      what tokens say from now on in place of what they should: claims, and "alg": "none";
@@ -14,21 +17,31 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import secrets
 import time
+import urllib.request
 
 os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"  # loopback only
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2.rfc6749 import grants
+from authlib.oauth2.rfc6749.errors import InvalidGrantError
 from authlib.oauth2.rfc6749.models import AuthorizationCodeMixin, ClientMixin
+from authlib.oauth2.rfc7523 import JWTBearerClientAssertion
 from authlib.oauth2.rfc7591 import ClientRegistrationEndpoint
 from authlib.oauth2.rfc7636 import CodeChallenge
 from authlib.oauth2.rfc9068 import JWTBearerTokenGenerator
 from authlib.oauth2.rfc9207 import IssuerParameter
+from authlib.oidc.core.grants import OpenIDCode
 from flask import Flask, jsonify, request
-from joserfc.jwk import RSAKey
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet, RSAKey
 from werkzeug.serving import make_server
+
+URN = "urn:ietf:params:oauth"
+JAG = "oauth-id-jag+jwt"
 
 app = Flask(__name__)
 clients: dict[str, Client] = {}
@@ -36,6 +49,7 @@ codes: dict[str, Code] = {}
 changes: dict = {}
 keys: list[RSAKey] = []
 refreshable: dict[str, Refreshable] = {}
+jtis: set[str] = set()  # of assertions, which are good once
 issuer = ""
 
 
@@ -58,7 +72,8 @@ class Client(ClientMixin):
         return scope or ""
 
     def check_redirect_uri(self, redirect_uri):
-        return redirect_uri in self.metadata.get("redirect_uris", [])
+        known = self.metadata.get("redirect_uris", [])
+        return redirect_uri in known or re.sub(r":\d+/", "/", redirect_uri) in known  # RFC 8252, section 7.3
 
     def check_client_secret(self, client_secret):
         return client_secret == self.info["client_secret"]
@@ -78,6 +93,8 @@ class Code(AuthorizationCodeMixin):
         self.code, self.redirect_uri, self.scope = code, asked.payload.redirect_uri, asked.payload.scope
         self.code_challenge = asked.payload.data.get("code_challenge")
         self.code_challenge_method = asked.payload.data.get("code_challenge_method")
+
+        self.get_nonce = self.get_auth_time = self.get_acr = self.get_amr = lambda: None
 
     def get_redirect_uri(self):
         return self.redirect_uri
@@ -133,7 +150,88 @@ class Issuer(IssuerParameter):
 
 
 class CredentialsGrant(grants.ClientCredentialsGrant):
-    TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
+    TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post", "private_key_jwt")
+
+
+class ClientKey(JWTBearerClientAssertion):
+    CLIENT_AUTH_METHOD = "private_key_jwt"
+
+    def get_audiences(self):
+        return [issuer]
+
+    def validate_jti(self, claims, jti):
+        new = jti not in jtis
+        jtis.add(jti)
+        return new
+
+    def resolve_client_public_key(self, client):
+        return KeySet.import_key_set(client.metadata["jwks"])
+
+
+class Identity(OpenIDCode):
+    def resolve_client_private_key(self, client):
+        return keys[-1]
+
+    def get_client_claims(self, client):
+        return {"iss": issuer, "aud": client.get_client_id()}
+
+    def generate_user_info(self, user, scope):
+        return {"sub": user.get_user_id()}
+
+
+class Assertions(grants.BaseGrant, grants.TokenEndpointMixin):
+    """A grant of a JWT, in the parameter FIELD."""
+
+    def validate_token_request(self):
+        self.request.client = self.authenticate_token_endpoint_client()
+        try:
+            token = jwt.decode(self.request.form[self.FIELD], self.keys(), algorithms=["RS256"])
+        except JoseError as error:
+            raise InvalidGrantError(str(error)) from None
+        said = {"typ": token.header.get("typ"), **token.claims}
+        if self.expected().items() - said.items() or said["exp"] < time.time():
+            raise InvalidGrantError(f"{said} is not {self.expected()}")
+
+
+class Exchange(Assertions):
+    GRANT_TYPE = f"{URN}:grant-type:token-exchange"
+    FIELD = "subject_token"
+
+    def keys(self):
+        return keys[-1]
+
+    def expected(self):
+        return {"iss": issuer, "aud": self.client.get_client_id()}
+
+    def create_token_response(self):
+        asked, now = self.request.form, int(time.time())
+        if changes.get("deny"):
+            raise InvalidGrantError("not for alice")
+        claims = {"iss": issuer, "sub": "alice", "aud": asked["audience"], "resource": asked["resource"]}
+        claims |= {"client_id": "mcpmux", "scope": asked["scope"], "iat": now, "exp": now + 60}
+        token = jwt.encode({"alg": "RS256", "typ": JAG}, claims | {"jti": secrets.token_hex()}, keys[-1])
+        said = {"access_token": token, "issued_token_type": asked["requested_token_type"]}
+        return 200, {**said, "token_type": "N_A"}, self.TOKEN_RESPONSE_HEADER
+
+
+class Asserted(Assertions):
+    GRANT_TYPE = f"{URN}:grant-type:jwt-bearer"
+    FIELD = "assertion"
+    TOKEN_ENDPOINT_AUTH_METHODS = ("private_key_jwt",)
+
+    def keys(self):
+        payload = self.request.form[self.FIELD].split(".")[1]
+        provider = json.loads(base64.urlsafe_b64decode(payload + "=="))["iss"]
+        with urllib.request.urlopen(f"{provider}/keys") as answer:
+            return KeySet.import_key_set(json.load(answer))
+
+    def expected(self):
+        asked = self.request.form
+        return {"typ": JAG, "aud": issuer, "client_id": "mcpmux", "resource": asked["resource"]}
+
+    def create_token_response(self):
+        token = self.generate_token(User(), self.request.form["scope"], include_refresh_token=False)
+        return 200, token, self.TOKEN_RESPONSE_HEADER
 
 
 class Registration(ClientRegistrationEndpoint):
@@ -144,6 +242,7 @@ class Registration(ClientRegistrationEndpoint):
         return metadata()
 
     def save_client(self, client_info, client_metadata, request):
+        client_info["client_id"] = request.payload.data.get("client_id", client_info["client_id"])
         client = clients[client_info["client_id"]] = Client(client_info, client_metadata)
         return client
 
@@ -174,9 +273,14 @@ def metadata():
         "registration_endpoint": f"{issuer}/register",
         "jwks_uri": f"{issuer}/keys",
         "response_types_supported": ["code"],
-        "grant_types_supported": ["authorization_code", "client_credentials", "refresh_token"],
+        "grant_types_supported": [
+            *("authorization_code", "client_credentials", "refresh_token"),
+            *(Exchange.GRANT_TYPE, Asserted.GRANT_TYPE),
+        ],
         "code_challenge_methods_supported": ["S256"],
-        "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
+        "token_endpoint_auth_methods_supported": [
+            *("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
+        ],
         "scopes_supported": ["read", "tools", "offline_access"],
         "authorization_response_iss_parameter_supported": True,
     }
@@ -190,8 +294,11 @@ def save_token(token, asked):
 server = AuthorizationServer(app, query_client=clients.get, save_token=save_token)
 server.register_extension(Issuer())
 server.register_grant(RefreshGrant)
-server.register_grant(CodeGrant, [CodeChallenge(required=True)])
+server.register_client_auth_method("private_key_jwt", ClientKey())
+server.register_grant(CodeGrant, [CodeChallenge(required=True), Identity()])
 server.register_grant(CredentialsGrant)
+server.register_grant(Exchange)
+server.register_grant(Asserted)
 server.register_endpoint(Registration)
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from joserfc.jwk import ECKey
 
 from tests.cli.running import WAIT_SECONDS, Running
-from tests.real.test_oauth import Authority, Protected, ask
+from tests.real.test_oauth import Authority, Json, Protected, ask
 
 pytestmark = pytest.mark.real
 
@@ -183,6 +184,55 @@ def test_client_credentials_of_a_file(
     assert code == 1
     assert "'invalid_client'" in error
     assert "check the upstream's `oauth` settings" in error
+
+
+def register(authority: Authority, *grants: str, **more: Any) -> Json:
+    wish = {"grant_types": grants, "redirect_uris": ["http://127.0.0.1/callback"], **more}
+    status, _, client = ask(f"{authority.issuer}/register", wish)
+    assert status == 201, client
+    return {"client_id": client["client_id"], "client_secret": client["client_secret"]}
+
+
+def register_key(authority: Authority, grant: str) -> Json:
+    """As the client `mcpmux`, with a key."""
+    key = ECKey.generate_key("P-256")
+    register(authority, grant, client_id="mcpmux", jwks={"keys": [key.as_dict(private=False)]})
+    return {"client_id": "mcpmux", "private_key": key.as_pem(private=True).decode()}
+
+
+def test_client_credentials_with_a_key(
+    authority: Authority, guarded: Guarded, tmp_path: Path, state: Path
+) -> None:
+    known = register_key(authority, "client_credentials")
+    config = write_config(tmp_path, guarded.url, grant="client_credentials", **known)
+    assert who_am_i(config) == "mcpmux: read"
+    register_key(authority, "client_credentials")  # another one in its place
+    code, _, error = run("call", str(config), "up__whoami")
+    assert code == 1
+    assert "'invalid_client'" in error
+
+
+def test_an_identity_provider_decides_who_may_use_an_upstream(
+    authority: Authority, guarded: Guarded, tmp_path: Path, state: Path
+) -> None:
+    known = register_key(authority, "urn:ietf:params:oauth:grant-type:jwt-bearer")
+    provider = Authority()
+    try:
+        exchange = "urn:ietf:params:oauth:grant-type:token-exchange"
+        there = register(provider, "authorization_code", exchange) | {"issuer": provider.issuer}
+        oauth = {"grant": "identity_assertion", "identity_provider": there, **known}
+        config = write_config(tmp_path, guarded.url, **oauth)
+        status = ("auth", "status", "-c", str(config))
+        assert run(*status)[0] == 1
+        assert log_in(config)[0] == 0
+        assert who_am_i(config) == "alice: read"
+        assert run(*status)[0] == 0
+        provider.say_next(deny=True)
+        code, _, error = run("call", str(config), "up__whoami")
+        assert code == 1
+        assert "not for alice" in error
+    finally:
+        provider.stop()
 
 
 def test_consent_that_is_denied(authority: Authority, guarded: Guarded, tmp_path: Path, state: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from mcpmux.transports.inline import BUNCH
 from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
+from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"
@@ -149,6 +151,35 @@ async def test_a_raw_name_reaches_its_only_owner_and_names_the_candidates_of_sev
         with pytest.raises(RpcFailure) as failure:
             await client.request(method, NAMING[method]("nosuch"))
         assert failure.value.error["code"] == -32602
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_whose_a_tool_is_is_remembered_for_a_minute_or_until_a_list_changes(up, autojump_clock):
+    tool: Json = {"name": "search", "inputSchema": {"type": "object"}}
+    servers = {"docs": Subscribable(up), "other": Subscribable(up)}
+    servers["other"].lists["tools/list"] = "tools", [tool]
+    for server in servers.values():
+        server.handlers["tools/call"] = say_name
+    async with open_world(servers) as world:
+        client = await open_client(world, LEGACY)  # which wants to hear of changes
+
+        async def lists_of_two_calls() -> int:
+            before = [server.pages.get(("tools/list", None), 0) for server in servers.values()]
+            for _ in range(2):
+                await client.request("tools/call", {"name": "search"})
+            after = [server.pages.get(("tools/list", None), 0) for server in servers.values()]
+            (asked,) = {new - old for new, old in zip(after, before, strict=True)}
+            return asked
+
+        assert await lists_of_two_calls() == 1
+        assert await lists_of_two_calls() == 0
+        await trio.sleep(TOOLS_KNOWN_SECONDS)
+        assert await lists_of_two_calls() == 1
+        servers["docs"].lists["tools/list"] = "tools", [tool]
+        await servers["docs"].notify("notifications/tools/list_changed")
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(RpcFailure, match="docs__search or other__search"):
+            await client.request("tools/call", {"name": "search"})
 
 
 async def test_whose_a_raw_name_is_is_not_known_while_somebody_who_may_have_it_is_away(autojump_clock):
