@@ -174,7 +174,8 @@ class Plan:
             model, places = f"`{self.push.text}`", f"{self.sessions} subscribers, {self.resources} resources"
         else:
             think = f", {self.think:g} s of thought" if self.think else ""
-            model, places = f"{self.workers} clients{think}", f"{self.sessions} session{'s' * (self.sessions != 1)}"
+            model = f"{self.workers} clients{think}"
+            places = "1 session" if self.sessions == 1 else f"{self.sessions} sessions"
         if self.captured is not None:
             model = f"{len(self.captured.order):,} captured requests in turn, {model}"
         return f"{model}, {places}"
