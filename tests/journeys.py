@@ -58,12 +58,14 @@ def blocks_of(page: str, heading: str = "") -> list[Block]:
 
 
 def pattern_of(told: str) -> re.Pattern[str]:
-    """What output has to be like, by a text block."""
-    lines = [
-        r"(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + "\n"
-        for line in squeeze(told).splitlines()
-    ]
-    return re.compile("".join(lines))
+    """What output has to be like, by a text block. Any lines end where the next one of the block is found."""
+    pattern, after_any = "", False
+    for line in squeeze(told).splitlines():
+        text = ".*?".join(map(re.escape, line.split("…"))) + "\n"
+        if line != "…":
+            pattern += rf"(?>(?:.*\n)*?{text})" if after_any else text
+        after_any = line == "…"
+    return re.compile(pattern + r"(?:.*\n)*" * after_any)
 
 
 def squeeze(text: str) -> str:
