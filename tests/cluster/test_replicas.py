@@ -89,10 +89,12 @@ def shown(token: str) -> Json:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def test_a_task_is_its_principals_and_its_tools_at_any_replica():
+@pytest.mark.parametrize("prefix", ["docs", ""])
+async def test_a_task_is_its_principals_and_its_tools_at_any_replica(prefix):
     server = TaskServer(MODERN)
     settings = {
         "target": Http("http://unused.invalid"),
+        "prefix": prefix,
         "auth": AUTH,
         "access": (AccessRule(effect="allow", targets=("must",)),),  # nothing else, nor an unknown tool
     }
@@ -100,7 +102,7 @@ async def test_a_task_is_its_principals_and_its_tools_at_any_replica():
         for name in "ab":
             await replicas.start(name, TaskServer(MODERN), **settings)
             replicas[name].server.tasks = server.tasks
-        made = await ask(replicas["a"], "tools/call", {"name": "docs__must"}, shown(TOKEN))
+        made = await ask(replicas["a"], "tools/call", {"name": f"{prefix}__must".lstrip("_")}, shown(TOKEN))
         about = {"taskId": made["result"]["taskId"]}
         for replica in (replicas["b"], replicas["a"]):
             answer = await ask(replica, "tasks/get", about, shown(TOKEN))

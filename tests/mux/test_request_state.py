@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.seal import ForeignState, StateSeal
+from mcpmux.mux.seal import ForeignState, StateSeal, TaskSeal
 
 SEAL = StateSeal(b"0123456789abcdef")
 NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=20)
@@ -23,6 +23,15 @@ def test_nobody_else_can_use_it(name: str, other: str, state: str):
             SEAL.open(other, SEAL.seal(name, state))
     with pytest.raises(ForeignState):
         StateSeal(b"another key 0123").open(name, SEAL.seal(name, state))
+
+
+@given(NAMES, st.text())
+def test_the_id_of_a_task_is_no_state_and_a_state_no_id(name: str, text: str):
+    tasks = TaskSeal(b"0123456789abcdef")
+    assert tasks.open(name, tasks.seal(name, text)) == text
+    for one, other in ((SEAL, tasks), (tasks, SEAL)):
+        with pytest.raises(ForeignState):
+            other.open(name, one.seal(name, text))
 
 
 @given(st.text(max_size=100))
