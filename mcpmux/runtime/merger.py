@@ -51,8 +51,8 @@ from mcpmux.transports.waiting import Deadline, limited
 # `_meta` of the answer, or `data` of the error, has under `dev.mcpmux/upstreams` for each of them `{"name":
 # {"state": …, "reason": …}}`, in configuration order; what was removed comes last.
 
-LEFT_OUT = "dev.mcpmux/upstreams"
-REMOVED = "removed"  # the state of an upstream that is not configured any more
+LEFT_OUT: Final = "dev.mcpmux/upstreams"
+REMOVED: Final = "removed"  # the state of an upstream that is not configured any more
 
 Reasons = Mapping[str, str]
 """A sentence for each upstream that is missing."""
@@ -84,8 +84,8 @@ def incomplete(what: str, registry: UpstreamRegistry, reasons: Reasons, **more: 
 
 # One upstream's lists, page by page.
 
-_COMPLETE = raw("complete")
-_NOTHING = Page([], [], None, {})
+_COMPLETE: Final = raw("complete")
+_NOTHING: Final = Page([], [], None, {})
 
 
 async def find_page(
