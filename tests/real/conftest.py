@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.real.browser import Browser
 from tests.real.parts import npm_env, pip_env
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests that need one; each has a tab that shares nothing with the others."""
+    running = Browser(tmp_path_factory.mktemp("chromium"))
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="session")

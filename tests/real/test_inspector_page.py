@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -22,14 +22,6 @@ ROWS = "document.querySelectorAll('.row').length"
 TEXTS = "[...document.querySelectorAll('.row')].map(row => row.textContent)"
 MOST_ROWS = 80  # elements; a window shows some thirty rows
 HOSTILE = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"\'><svg onload=window.hurt=1>'
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests; each has a tab that shares nothing with the others."""
-    running = Browser(tmp_path_factory.mktemp("chromium"))
-    yield running
-    running.stop()
 
 
 @asynccontextmanager
@@ -541,7 +533,7 @@ async def test_replicas_are_shown_where_there_is_a_cluster(browser: Browser):
         opened(browser, replicas=replicas["alpha"].node) as (page, _),
     ):
         await page.wait("!document.getElementById('tab-replicas').hidden")
-        await page.key("5")
+        await page.key("6")
         await page.wait(f"{REPLICA_CARDS}.length === 2")
         alpha, beta = await page.run(REPLICA_CARDS)
         assert alpha.startswith("alphainside") and beta.startswith("betainside")
@@ -574,8 +566,8 @@ async def test_without_a_cluster_no_page_of_replicas_is_offered(browser: Browser
     async with opened(browser) as (page, here):
         await page.wait("document.getElementById('view-exchanges').hidden === false")
         assert f"{here.url}/api/replicas" in page.requests
-        await page.key("5")
-        await page.run("document.getElementById('tab-latency').focus()")
+        await page.key("6")
+        await page.run("document.getElementById('tab-subscriptions').focus()")
         await page.key("ArrowRight")
         await page.wait("document.activeElement.id === 'tab-exchanges'")
         assert await page.run("document.getElementById('tab-replicas').hidden")

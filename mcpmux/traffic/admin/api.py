@@ -8,6 +8,7 @@
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
+| `/api/subscriptions` | `subscriptions`: a `Subscription` for each list and resource that is listened to |
 | `/api/replicas` | `replicas`: each with its state, this one first; none when mcpmux is alone |
 | `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
 | `/health/live` | 200 |
@@ -88,6 +89,7 @@ class Api:
             Route("/api/exchanges/{row}/{seq}", self._message),
             Route("/api/traffic/stream", self._stream_traffic),
             Route("/api/upstreams", self._show_upstreams),
+            Route("/api/subscriptions", self._show_subscriptions),
             Route("/api/replicas", self._show_replicas),
             Route("/api/stats", self._stats),
             Route("/upstreams", self._show_upstreams),  # beside /health/…, for scripts
@@ -202,6 +204,9 @@ class Api:
 
     async def _show_upstreams(self, http: HttpExchange) -> None:
         await http.send({"upstreams": await self._upstreams.read_all()})
+
+    async def _show_subscriptions(self, http: HttpExchange) -> None:
+        await http.send({"subscriptions": await self._upstreams.read_subscriptions()})
 
     async def _show_replicas(self, http: HttpExchange) -> None:
         await http.send(

@@ -8,12 +8,13 @@ import { Latency } from "./latency.js";
 import { List } from "./list.js";
 import { Replicas } from "./replicas.js";
 import { Rows } from "./rows.js";
+import { Subscriptions } from "./subscriptions.js";
 import { Upstreams } from "./upstreams.js";
 import { Views } from "./views.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const PAGES = ["exchanges", "upstreams", "views", "latency", "replicas"]; // the last one only where there is a cluster
+const PAGES = ["exchanges", "upstreams", "views", "latency", "subscriptions", "replicas"]; // the last one only where there is a cluster
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
 const filter = byId("filter");
@@ -22,7 +23,7 @@ const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
 const detail = new Detail(byId("detail"), closed);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), replicas: new Replicas(byId("view-replicas")) };
+const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), subscriptions: new Subscriptions(byId("view-subscriptions"), showExchanges), replicas: new Replicas(byId("view-replicas")) };
 let stream = null;
 let typed = 0;
 let moved = 0;
