@@ -542,3 +542,15 @@ def test_a_number_out_of_its_range_is_a_bad_question(text):
     with pytest.raises(BadRequest):
         whole_number({"n": text}, "n", 1, 10, 5)
     assert whole_number({}, "n", 1, 10, 5) == 5
+
+
+async def test_a_listed_exchange_says_what_upstreams_took_of_it():
+    traffic = Traffic()
+    traffic.exchange(ms=100)
+    traffic.begin("tools/call", {"name": "docs__find"})
+    async with listening(traffic) as here:
+        still_open, whole = (await get(here, "/api/exchanges"))["rows"]
+        assert whole["ms"] == pytest.approx(100)
+        (part,) = whole["parts"]
+        assert part == ["docs", pytest.approx(10), pytest.approx(80)]
+        assert "parts" not in still_open

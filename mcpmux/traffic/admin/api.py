@@ -153,7 +153,7 @@ class Api:
             matching = [row for row in newest if view.matches(wanted, row)]
             gone = sorted({row.number for row in newest} - {row.number for row in matching})
             skipped = len(rows) - len(newest) + missed
-            return _rows_event(ring, list(map(view.summary, matching)), gone, skipped), True
+            return _rows_event(ring, list(map(view.listed, matching)), gone, skipped), True
 
         await self._stream(read_news, _rows_event(ring), http)
 

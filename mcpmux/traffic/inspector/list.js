@@ -87,9 +87,12 @@ export class List {
 
   click(event) {
     const row = event.target.closest(".row");
-    if (!row) return;
-    this.select(Number(row.dataset.row));
-    this.onOpen(this.selected, false);
+    if (row) this.pick(Number(row.dataset.row));
+  }
+
+  pick(number) {
+    this.select(number);
+    this.onOpen(number, false);
   }
 
   select(number) {

@@ -11,6 +11,7 @@ import { Rows } from "./rows.js";
 import { Subscriptions } from "./subscriptions.js";
 import { Upstreams } from "./upstreams.js";
 import { Views } from "./views.js";
+import { Waterfall } from "./waterfall.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
@@ -22,6 +23,7 @@ const own = byId("own");
 const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
+const waterfall = new Waterfall(byId("waterfall"), rows, list);
 const detail = new Detail(byId("detail"), closed);
 const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), subscriptions: new Subscriptions(byId("view-subscriptions"), showExchanges), replicas: new Replicas(byId("view-replicas")) };
 let stream = null;
@@ -30,6 +32,7 @@ let moved = 0;
 
 function changed(count) {
   list.changed(count);
+  waterfall.refresh();
   const total = rows.last - rows.first + 1;
   setText(byId("count"), rows.filter ? `${format.count(rows.length)}${rows.complete ? "" : "+"} of ${format.count(total)}` : format.plural(total, "exchange", "exchanges"));
   setText(byId("summary"), rows.messages ? format.plural(rows.messages, "message", "messages") : "");
@@ -94,6 +97,7 @@ function togglePause() {
 
 function selected(number) {
   clearTimeout(moved);
+  waterfall.refresh();
   if (detail.isOpen) moved = setTimeout(() => openDetail(number, false), MOVED_MS);
 }
 
@@ -118,6 +122,7 @@ function show(name) {
     if (each in others) others[each][each === name && !document.hidden ? "start" : "stop"]();
   }
   list.refresh();
+  waterfall.refresh();
 }
 
 function showExchanges(text) {
@@ -160,6 +165,7 @@ filter.addEventListener("keydown", (event) => {
 });
 own.addEventListener("change", () => apply(filter.value.trim()));
 byId("pause").addEventListener("click", togglePause);
+byId("timeline").addEventListener("click", () => byId("timeline").setAttribute("aria-pressed", String(waterfall.toggle())));
 byId("paused").lastElementChild.addEventListener("click", resume);
 
 document.addEventListener("keydown", (event) => {
@@ -185,6 +191,8 @@ document.addEventListener("keydown", (event) => {
     filter.select();
   } else if (event.key === "p" && shown() === "exchanges") {
     togglePause();
+  } else if (event.key === "t" && shown() === "exchanges") {
+    byId("timeline").click();
   } else if (event.target === document.body && shown() === "exchanges" && /^(Arrow|Page|Home|End)/.test(event.key)) {
     byId("list").focus({ preventScroll: true });
     list.key(event);
