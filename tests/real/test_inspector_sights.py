@@ -275,3 +275,26 @@ async def open_elsewhere() -> AsyncIterator[tuple[str, list[trio.SocketStream]]]
         (listener,) = await nursery.start(partial(trio.serve_tcp, take, 0, host="127.0.0.1"))
         yield f"http://127.0.0.1:{listener.socket.getsockname()[1]}", visitors
         nursery.cancel_scope.cancel()
+
+
+async def test_scrolling_past_a_hundred_thousand_exchanges_asks_a_few_questions_at_once(browser: Browser):
+    traffic = Traffic(size=2**30)
+    traffic.quick(100_000)
+    async with opened(browser, traffic) as (page, _):
+        await page.wait(f"{ROWS} > 10")
+        await page.run(
+            "(ask => { window.now = window.most = 0;"
+            " window.fetch = (...of) => {"
+            " most = Math.max(most, ++now); return ask(...of).finally(() => now--); }"
+            "})(window.fetch)"
+        )
+        await page.run(
+            "new Promise(done => { const list = document.getElementById('list'); let frames = 200;"
+            " const step = () => { list.scrollTop += list.scrollHeight / 200;"
+            " --frames ? requestAnimationFrame(step) : done() }; step() })"
+        )
+        await page.wait(
+            "document.getElementById('row-1')?.dataset.status === 'ok'"
+        )  # what is in sight is there
+        assert 0 < await page.run("window.most") <= 4
+        assert await page.run("document.querySelectorAll('*').length") < 1500
