@@ -82,7 +82,8 @@ export class List {
     texts.forEach((text, place) => setText(element.children[place].firstElementChild, text));
     for (const place of [3, 5]) element.children[place].title = texts[place];
     if (row?.view) this.element.parentElement.dataset.views = "some"; // without any there is no column
-    setAttribute(element, "aria-label", row ? texts.filter(Boolean).join(", ") : "not loaded yet");
+    if (row) element.removeAttribute("aria-label"); // what it shows is its name
+    else setAttribute(element, "aria-label", "not loaded yet");
   }
 
   click(event) {

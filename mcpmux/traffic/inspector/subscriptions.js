@@ -32,10 +32,10 @@ export class Subscriptions extends Polled {
 
   table(subscriptions) {
     const names = ["What", "Told by", "Last change", "Told to", "Clients"];
-    return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Subscriptions" }, h("table", {},
-      h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))),
+    return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Subscriptions" }, h("table", { class: "listening" },
+      h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: name === "Told to" ? "number" : null }, name)))),
       h("tbody", {}, subscriptions.map((each) => h("tr", {},
-        h("td", { class: each.uri ? "uri" : "" , translate: "no" }, each.uri ?? `List of ${each.list}`),
+        h("td", { class: each.uri ? "uri" : null, translate: "no" }, each.uri ?? `List of ${each.list}`),
         h("td", {}, each.uri ? `${each.sessions.join(", ")}${each.agreed ? "" : " (asked for)"}` : "every upstream"),
         h("td", {}, each.changed ? new Date(each.changed).toLocaleTimeString() : "–"),
         h("td", { class: "number" }, each.changed ? format.count(each.told) : "–"),
@@ -45,7 +45,7 @@ export class Subscriptions extends Polled {
   clients(subscription) {
     const { clients, more_clients: more } = subscription;
     const key = subscription.uri ?? subscription.list;
-    const details = h("details", { class: "subscriptions", open: this.open.has(key) },
+    const details = h("details", { open: this.open.has(key) },
       h("summary", { "data-action": `clients ${key}` }, format.plural(clients.length + more, "client", "clients")),
       h("ul", {}, clients.map((client) => h("li", {}, this.client(client, key))), more ? h("li", {}, `and ${format.count(more)} more`) : ""));
     details.addEventListener("toggle", () => this.open[details.open ? "add" : "delete"](key));
