@@ -134,7 +134,8 @@ def merge_subscriptions(said: Mapping[int, Iterable[Subscription]]) -> list[Subs
                 each,
                 sessions=[f"{worker}/{key}" for key in each.sessions],
                 clients=[
-                    msgspec.structs.replace(client, peer=f"{worker}/{client.peer}") for client in each.clients
+                    msgspec.structs.replace(client, peer=client.peer and f"{worker}/{client.peer}")
+                    for client in each.clients
                 ],
             )
             found[subject] = _together(found[subject], here) if subject in found else here
