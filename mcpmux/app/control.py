@@ -103,6 +103,17 @@ class Control:
         self._started = self._filed = mux.config
         self._by_hand: dict[str, bool] = {}
         self._lock = trio.Lock()
+        self.endpoint: str | None = None
+
+    def noting(self, announce: Callable[[str], None]) -> Callable[[str], None]:
+        """The same, and the first URL for HTTP is the `endpoint`."""
+
+        def note(url: str) -> None:
+            if self.endpoint is None and url.startswith(("http:", "https:")):
+                self.endpoint = url
+            announce(url)
+
+        return note
 
     @property
     def pending(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from mcpmux.transports.waiting import clock
 
 if TYPE_CHECKING:
     from mcpmux.app.view_contents import MuxViews
+    from mcpmux.traffic.admin.calls import Calls
     from mcpmux.traffic.admin.configured_views import Views
     from mcpmux.traffic.admin.ring import LiveRing
     from mcpmux.traffic.admin.upstreams import Control, Replicas, Upstreams, UpstreamView
@@ -75,6 +76,7 @@ class Observers:
         self,
         upstreams: Upstreams,
         views: Views,
+        calls: Calls | str,
         read_metrics: ReadMetrics,
         certificates: TlsContexts,
         control: Control,
@@ -83,20 +85,25 @@ class Observers:
         replicas: Replicas | None = None,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the admin listener until we stop. Raises TransportError, ConfigError."""
+        """Serve the admin listener until we stop. `calls`: see `call_routes`.
+
+        Raises TransportError, ConfigError.
+        """
+        from mcpmux.traffic.admin.calls import call_routes
         from mcpmux.traffic.admin.configured_views import view_routes
         from mcpmux.traffic.admin.listener import serve_admin
         from mcpmux.traffic.admin.view import LiveView
         from mcpmux.traffic.telemetry.prometheus import metrics_route
 
         assert self.ring is not None
+        view = LiveView(self.ring, self.redactor, self.run)
         await serve_admin(
             self.admin,
-            LiveView(self.ring, self.redactor, self.run),
+            view,
             upstreams,
             stopping,
             announce,
-            [metrics_route(read_metrics), *view_routes(views)],
+            [metrics_route(read_metrics), *view_routes(views), *call_routes(calls, view)],
             control,
             certificates,
             replicas,
@@ -114,6 +121,12 @@ class Observers:
         from mcpmux.app.view_contents import MuxViews
 
         return MuxViews(mux, self.redactor)
+
+    def calls_of(self, mux: Mux) -> Calls | str:
+        """What sends requests for the inspector, or why nothing does."""
+        from mcpmux.traffic.admin.calls import OFF, Calls
+
+        return Calls(mux.service) if self.admin.may_call else OFF
 
     def metrics_of(self, mux: Mux, replicas: Replicas | None = None) -> ReadMetrics:
         """Reads all metrics as they are then. `replicas`: of a cluster."""

@@ -78,7 +78,8 @@ async def serve(
             trio.open_nursery() as clients,
         ):
             control = Control(mux, file)
-            serving = prepare_serving(mux, gate, stopping, announce, (observers.follow, *followers), replica)
+            ready = control.noting(announce)
+            serving = prepare_serving(mux, gate, stopping, ready, (observers.follow, *followers), replica)
             if replica is not None:
                 replica.attach(mux.service, mux.hub, mux.rates)
                 replica.members.on_members = mux.share
@@ -91,9 +92,10 @@ async def serve(
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
             if config.admin.port is not None:
-                shown = observers.view(mux), observers.views_of(mux), observers.metrics_of(mux, replica)
+                shown = observers.view(mux), observers.views_of(mux), observers.calls_of(mux)
+                metrics = observers.metrics_of(mux, replica)
                 more = mux.certificates, control, stopping, announce, replica
-                await clients.start(observers.serve_admin, *shown, *more)
+                await clients.start(observers.serve_admin, *shown, metrics, *more)
             clients.start_soon(watch_names, mux, stopping)
             settle_memory()
             await stopping.wait()

@@ -217,6 +217,12 @@ class Admin:
     """Number of exchanges to remember. The oldest are forgotten first."""
     keep_bytes: Annotated[int, Size(2**20)] = 256 * 2**20
     """Approximate memory for the exchanges that are remembered."""
+    calls: Annotated[bool, Flag()] | None = None
+    """Whether the inspector may send requests, as a client. Default: if `host` is a loopback address."""
+
+    @property
+    def may_call(self) -> bool:
+        return is_loopback(self.host) if self.calls is None else self.calls
 
     def __attrs_post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):

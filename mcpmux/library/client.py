@@ -1,16 +1,13 @@
-"""A client of mcpmux in the same process: requests of 2026-07-28, without a stream and without a socket.
+"""A client of mcpmux in the same process for a program.
 
-Promises: what goes in and comes out are plain Python values, as the module `json` has them. A request goes
-the same way as one that comes over a transport, so access rules, views, rates, caches, captures and the audit
-log mean the same for it. Only how many of them run at a time is up to the program. Cancelling a request
-cancels it at the server, too.
+Promises: what goes in and comes out are plain Python values, as the module `json` has them. Everything else
+is what MemoryClient promises.
 
 Source: "Base Protocol", `basic/patterns/subscriptions`, `basic/patterns/mrtr` of 2026-07-28.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -19,33 +16,13 @@ import trio
 
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import (
-    LOG_LEVEL,
-    META,
-    PROGRESS_TOKEN,
-    Call,
-    Event,
-    Exchange,
-    Notify,
-    check_call,
-    encode_call,
-)
+from mcpmux.protocol.call import LOG_LEVEL, PROGRESS_TOKEN, Call, Event, Exchange, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import (
-    data_of,
-    decode_any,
-    decode_list,
-    encode_error,
-    encode_notification,
-    encode_reply,
-    raw,
-)
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.envelope import data_of, decode_any, decode_list
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.downstreams.service import MuxService
+from mcpmux.runtime.downstreams.memory_client import MemoryClient
 from mcpmux.runtime.merger import walk_pages
-from mcpmux.runtime.tap import EXCHANGE, ORIGIN, Watch
 
 T = TypeVar("T")
 
@@ -64,19 +41,8 @@ OnNotification: TypeAlias = Callable[[Notification], Awaitable[None]]
 """Called with each notification of a request, in order. The server waits while it does."""
 
 
-class Client:
+class Client(MemoryClient):
     """One client. Any number of requests may run at the same time. See `LocalMux.client`."""
-
-    def __init__(self, service: MuxService, watch: Watch, principal: Principal, meta: Json) -> None:
-        """`meta`: of every request. `watch`: of the tap that the service has."""
-        self._service = service
-        self._watch = watch
-        self._principal = principal
-        self._meta = meta
-        self._ids = itertools.count(1)
-
-    def __repr__(self) -> str:
-        return f"<Client {self._watch.leg.peer} {self._principal.key!r}>"
 
     async def request(
         self,
@@ -148,49 +114,6 @@ class Client:
 
         with sender:
             await self.request(m.LISTEN, params, notify)
-
-    def leave(self) -> None:
-        """The client has gone: nothing of its interest stays behind."""
-        self._service.leave(self)
-        self._watch.tap.gone(self._watch.leg)
-
-    # The same with JSON that is not read
-
-    def call(self, method: str, params: Mapping[str, Any] | None = None, meta: Json | None = None) -> Call:
-        """A request, for `exchange`. `meta`: more of its `_meta`. Raises TypeError for what is no JSON."""
-        given = dict(params or {})
-        meta = {**self._meta, **(meta or {}), **given.pop(META, {})}
-        fields = {key: raw(value) for key, value in given.items()}
-        return Call.of(method, {**fields, META: raw(meta)}, self, principal=self._principal)
-
-    async def exchange(self, call: Call, notify: Notify = unheard) -> Fields:
-        """Have a request answered. Raises RpcError."""
-        check_call(call)
-        watch, request_id = self._watch, next(self._ids)
-        if call.wants_progress:
-            call = call.with_meta({**call.meta, PROGRESS_TOKEN: raw(request_id)})
-
-        async def heard(event: Event) -> None:
-            watch.sent(encode_notification(event.method, event.params))
-            await notify(event)
-
-        outer = EXCHANGE.get(), ORIGIN.get()
-        watch.tap.message_passed(watch.leg, "in", encode_call(request_id, call))
-        watch.begin(request_id)
-        try:
-            result = await self._service.answer(request_id, call, heard)
-            watch.sent(encode_reply(request_id, result))
-            return result
-        except RpcError as error:
-            watch.sent(encode_error(request_id, error))
-            raise
-        except BaseException:  # nobody waits for the answer any more
-            cancelled = encode_notification(m.CANCELLED, {"requestId": request_id})
-            watch.tap.message_passed(watch.leg, "in", cancelled)
-            raise
-        finally:  # the task is the caller's, and goes on with something else
-            EXCHANGE.set(outer[0])
-            ORIGIN.set(outer[1])
 
 
 class Notifications:

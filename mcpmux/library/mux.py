@@ -21,25 +21,21 @@ import attrs
 import structlog
 import trio
 
-from mcpmux import __version__, app
+from mcpmux import app
 from mcpmux.app.observers import open_observers
 from mcpmux.config import Admin, Config, read_config, read_table
 from mcpmux.errors import ConfigError, LocalProtocolError
 from mcpmux.library.client import Client, as_raised
 from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs
-from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.principal import Principal, is_name
-from mcpmux.protocol.revisions import NEWEST
 from mcpmux.runtime.router import STARTUP_SECONDS
-from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.upstream import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
 """A configuration: ready, the path of a file, or what such a file has in it, our own or a host app's."""
 
-TRANSPORT: Final = "memory"
 GIVEN: Final = "the given configuration"
 MOST_EXCHANGES: Final = 1000  # that wait for whoever observes; a few hundred KiB
 
@@ -82,11 +78,7 @@ class LocalMux:
         who = service.enter(Principal(principal, frozenset(scopes)), view)
         if who is None:
             raise LocalProtocolError(f"there is no view {view!r} for {principal or 'nobody in particular'}")
-        tap = service.tap
-        assert tap is not None
-        info = {"name": name, "version": __version__}
-        meta = {VERSION: NEWEST, CLIENT_INFO: info, CLIENT_CAPABILITIES: dict(capabilities or {})}
-        client = Client(service, Watch(tap, tap.client(TRANSPORT)), who, meta)
+        client = Client(service, who, capabilities or {}, name)
         try:
             yield client
         finally:

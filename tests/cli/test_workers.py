@@ -552,6 +552,7 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
         assert (view["name"], view["include"]) == ("tools", ["tools"])
         (seen,) = json.loads(ask("/api/views/counts"))["counts"].values()
         assert (seen["tools"] > 0, seen["resources"], seen["missing"]) == (True, 0, {})
+        assert "--workers" in json.loads(ask("/api/calls"))["problem"]
         inside = modern(served.connect(), "tools/call", count, "counting__count", path="/mcp/tools")
         assert "result" in inside
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -37,7 +36,8 @@ async def opened(
         await page.open(here.announced)
         await page.wait("document.getElementById('link')?.dataset.state === 'live'")
         yield page, here
-        assert {urlsplit(url).netloc for url in page.requests} == {f"127.0.0.1:{here.port}"}
+        elsewhere = [url for url in page.requests if not url.startswith((f"{here.url}/", "data:"))]
+        assert elsewhere == []
         assert page.problems == []
 
 
@@ -533,7 +533,7 @@ async def test_replicas_are_shown_where_there_is_a_cluster(browser: Browser):
         opened(browser, replicas=replicas["alpha"].node) as (page, _),
     ):
         await page.wait("!document.getElementById('tab-replicas').hidden")
-        await page.key("6")
+        await page.key("7")
         await page.wait(f"{REPLICA_CARDS}.length === 2")
         alpha, beta = await page.run(REPLICA_CARDS)
         assert alpha.startswith("alphainside") and beta.startswith("betainside")
@@ -566,7 +566,7 @@ async def test_without_a_cluster_no_page_of_replicas_is_offered(browser: Browser
     async with opened(browser) as (page, here):
         await page.wait("document.getElementById('view-exchanges').hidden === false")
         assert f"{here.url}/api/replicas" in page.requests
-        await page.key("6")
+        await page.key("7")
         await page.run("document.getElementById('tab-subscriptions').focus()")
         await page.key("ArrowRight")
         await page.wait("document.activeElement.id === 'tab-exchanges'")

@@ -25,7 +25,7 @@ SUBSCRIPTION_ROWS = "[...document.querySelectorAll('#view-subscriptions tbody tr
 async def test_subscriptions_lead_to_the_exchanges_of_their_clients(browser: Browser):
     docs = Subscribable("2025-11-25")
     async with opened(browser, servers={"docs": docs}, tap=True) as (page, here):
-        await page.key("5")
+        await page.key("6")
         await page.wait("document.getElementById('view-subscriptions').innerText.includes('Nobody listens')")
         client = await listen(here, "docs+memo:1", toolsListChanged=True)
         await page.wait(f"{SUBSCRIPTION_ROWS}.length === 2")

@@ -14,14 +14,16 @@ from urllib.parse import parse_qs, urlsplit
 import trio
 
 from mcpmux.app.control import Control
+from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.app.view_contents import MuxViews
-from mcpmux.config import AccessRule
+from mcpmux.config import AccessRule, HttpListener, Limits
 from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction
 from mcpmux.config.views import View
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.tap import EXCHANGE, Leg
+from mcpmux.traffic.admin.calls import OFF, Calls, call_routes
 from mcpmux.traffic.admin.configured_views import view_routes
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.ring import LiveRing
@@ -143,7 +145,7 @@ async def listening(
     replicas: Replicas | None = None,
     **settings: Any,
 ) -> AsyncIterator[Listening]:
-    """An admin listener on a free port; with `tap` the traffic of its mux is what it shows.
+    """An admin listener on a free port; with `tap` it shows the traffic of its mux, which HTTP clients reach.
 
     `file`: what a reload reads.
     """
@@ -168,6 +170,7 @@ async def listening(
             lambda: world.mux.config.upstreams,
         )
         stopping = trio.Event()
+        control = Control(world.mux, file)
         serve = partial(
             serve_admin,
             Admin(port=0, **settings),
@@ -175,11 +178,17 @@ async def listening(
             upstreams,
             stopping,
             announced.append,
-            view_routes(MuxViews(world.mux, traffic.view.redactor)),
-            Control(world.mux, file),
+            [
+                *view_routes(MuxViews(world.mux, traffic.view.redactor)),
+                *call_routes(Calls(world.mux.service) if tap else OFF, traffic.view),
+            ],
+            control,
             TlsContexts(),
             replicas,
         )
+        if tap:
+            serving = Serving(Limits(), world.mux.service, stopping, control.noting(lambda _: None))
+            await nursery.start(serve_listener, HttpListener(port=0), serving)
         await nursery.start(serve)
         here = Listening(traffic, world, announced[0])
         here.stopping = stopping

@@ -49,7 +49,7 @@ async def ask(here, path, *, method="GET", token=None, **headers):
 
 
 @asynccontextmanager
-async def connection(here, path, *, method="GET", token=None, **headers):
+async def connection(here, path, *, method="GET", token=None, body=b"", **headers):
     fields = {
         "host": f"127.0.0.1:{here.port}",
         "connection": "close",
@@ -57,9 +57,11 @@ async def connection(here, path, *, method="GET", token=None, **headers):
     }
     if token is not None:
         fields["authorization"] = f"Bearer {token}"
+    if body:
+        fields["content-length"] = str(len(body))
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
-        await stream.send_all(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        await stream.send_all(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
         yield stream
 
 
@@ -70,9 +72,9 @@ async def get(here, path):
 
 
 @asynccontextmanager
-async def events(here, path):
+async def events(here, path, **request):
     """What a stream says, event by event."""
-    async with connection(here, path, token=here.token) as stream:
+    async with connection(here, path, token=here.token, **request) as stream:
         send, receive = trio.open_memory_channel(10_000)
 
         async def read(task_status):

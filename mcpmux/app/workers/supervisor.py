@@ -49,6 +49,7 @@ FULL_SECONDS = 0.1  # until the next accept when there are too many open files
 OVERTIME_SECONDS = 5.0  # for workers to end after they have drained
 CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 STDIO = "--workers: the client on standard input and output is served by one process; leave --workers out"
+NO_CALLS = "with --workers the inspector sends no requests; connect a client to a listener"
 CLUSTER = "--workers: with [cluster] start several replicas instead, each with a `listener` of its own"
 SYSTEM = "--workers: this system cannot hand connections from one process to another; Linux can"
 
@@ -100,11 +101,12 @@ async def serve_workers(
                     for number, (url, sockets) in enumerate(addresses):
                         for each in sockets:
                             serving.start_soon(_accept, each, partial(supervisor.pool.give, Note(number)))
-                        announce(url)
+                        control.noting(announce)(url)
                     if config.admin.port is not None:
-                        shown = supervisor, supervisor, supervisor.read_metrics, supervisor.certificates
+                        shown = supervisor, supervisor, NO_CALLS, supervisor.read_metrics
                         serve_admin = supervisor.observers.serve_admin
-                        await serving.start(serve_admin, *shown, control, stopping, announce)
+                        more = supervisor.certificates, control, stopping, announce
+                        await serving.start(serve_admin, *shown, *more)
                     await stopping.wait()
                     serving.cancel_scope.cancel(reason="stopping")
                 pool.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS + OVERTIME_SECONDS

@@ -2,10 +2,13 @@
 
 | path | answer |
 | --- | --- |
-| `/api/exchanges?filter=&before=&limit=` | `rows`, newest first; `before`: to go on, or null; `messages` |
+| `/api/exchanges?filter=&before=&limit=` | `rows`, newest first; `before`: to go on; `messages`; `run` |
 | `/api/exchanges/stream?filter=&since=` | events `rows`; `since`: `messages` of a list |
 | `/api/exchanges/{row}` | `row`, and `messages` on both legs with their records |
 | `/api/exchanges/{row}/{seq}` | one of its messages, uncut |
+| `/api/exchanges/{row}/differences/{other}` | see `find_differences` |
+| `POST /api/exchanges/{row}` | `{"row": …}`; the body is `{"marked": true}`, `{"note": "…"}` or both |
+| `/api/capture?filter=` | what the filter wants, as a capture file |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
 | `/api/subscriptions` | `subscriptions`: a `Subscription` for each list and resource that is listened to |
@@ -13,13 +16,14 @@
 | `/api/stats?window=&slots=` | durations per upstream and method, and over time; `window` in seconds |
 | `/health/live` | 200 |
 | `/health/ready` | 200; 503 while mcpmux stops, and as `admin.ready` says; `note` while the store is away |
-| `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start |
+| `/api/control` | `key` for `X-Mcpmux-Key`, `actions`, `pending`: settings for the next start; `endpoint` |
 | `POST /api/upstreams/{name}/{action}` | `{"upstream": …, "action": …}`; 404, 409 with `error` |
 | `POST /api/reload` | `{"changed": {…}, "pending": […]}`; 422 with `problems` when the file is broken |
 
 Exchanges and traffic take `own=true`: then exchanges are those that mcpmux asks by itself (to connect, to see
-who lives), and traffic has these, too. A POST carries a JSON object without members as `application/json`,
-which no form of a foreign page can send, and the token or the key in a header (see `listener`).
+who lives), and traffic has these, too. A POST carries a JSON object as `application/json`, which no form of a
+foreign page can send, and the token or the key in a header (see `listener`). It has no members unless they
+are named here.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import trio
@@ -39,13 +43,23 @@ import trio
 from mcpmux.cluster.state import LEFT
 from mcpmux.errors import ConfigError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import decode_fields
+from mcpmux.protocol.envelope import UNREADABLE, decode_fields
 from mcpmux.traffic.admin.ring import LiveRing, Row, TimedCall, measure
-from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, whole_number
+from mcpmux.traffic.admin.route import (
+    NO_STORE,
+    SECURITY,
+    BadRequest,
+    HttpExchange,
+    Route,
+    check_json,
+    whole_number,
+)
+from mcpmux.traffic.admin.selection import find_differences, write_capture
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
 from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, FilterError, Key, parse_filter
 from mcpmux.traffic.record import encode_record
+from mcpmux.transports.http.message import Fields
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
 
 DAY_SECONDS = 24 * 3600
@@ -63,6 +77,15 @@ ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
 BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
+NOTE_LENGTH = 500  # characters
+CAPTURE: Fields = (("Content-Type", "application/x-ndjson"), NO_STORE, *SECURITY)
+
+
+class Mark(msgspec.Struct, forbid_unknown_fields=True):
+    """What somebody sets on an exchange; the rest stays as it is."""
+
+    marked: bool | None = None
+    note: Annotated[str, msgspec.Meta(max_length=NOTE_LENGTH)] | None = None
 
 
 @dataclass(eq=False)
@@ -87,6 +110,9 @@ class Api:
             Route("/api/exchanges/stream", self._stream_exchanges),
             Route("/api/exchanges/{row}", self._exchange),
             Route("/api/exchanges/{row}/{seq}", self._message),
+            Route("/api/exchanges/{row}/differences/{other}", self._differences),
+            Route("/api/exchanges/{row}", self._mark, method="POST"),
+            Route("/api/capture", self._capture),
             Route("/api/traffic/stream", self._stream_traffic),
             Route("/api/upstreams", self._show_upstreams),
             Route("/api/subscriptions", self._show_subscriptions),
@@ -110,7 +136,7 @@ class Api:
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
         messages = ring.seq  # a stream goes on from here
         rows, rest = await view.find(_filter(http, LIVE_NAMES), before, most)
-        counts = {"first": ring.first, "last": ring.last, "messages": messages}
+        counts = {"first": ring.first, "last": ring.last, "messages": messages, "run": view.run}
         await http.send({"rows": rows, "before": rest, **counts})
 
     async def _exchange(self, http: HttpExchange) -> None:
@@ -125,12 +151,33 @@ class Api:
             raise BadRequest(GONE, 404)
         await http.send(message)
 
-    def _row(self, http: HttpExchange) -> tuple[LiveView, Row]:
+    def _row(self, http: HttpExchange, name: str = "row") -> tuple[LiveView, Row]:
         view = self._view_for(http)
-        row = view.ring.row(whole_number(http.path, "row", 1, 2**53, 0))
+        row = view.ring.row(whole_number(http.path, name, 1, 2**53, 0))
         if row is None:
             raise BadRequest(GONE, 404)
         return view, row
+
+    async def _differences(self, http: HttpExchange) -> None:
+        (view, row), (_, other) = self._row(http), self._row(http, "other")
+        await http.send(await find_differences(view, row, other))
+
+    async def _mark(self, http: HttpExchange) -> None:
+        check_json(http)
+        try:
+            mark = msgspec.json.decode(http.request.body, type=Mark)
+        except UNREADABLE as error:
+            raise BadRequest(str(error)) from None
+        view, row = self._row(http)
+        marked = row.marked if mark.marked is None else mark.marked
+        view.ring.mark(row, marked, row.note if mark.note is None else mark.note)
+        await http.send({"row": view.summary(row)})
+
+    async def _capture(self, http: HttpExchange) -> None:
+        _check_get(http)
+        view, wanted = self._view_for(http), _filter(http, LIVE_NAMES)
+        await http.reply.open(200, CAPTURE)
+        await write_capture(view, wanted, http.reply.write)
 
     async def _stream_exchanges(self, http: HttpExchange) -> None:
         """Events `rows`: the newest of those that changed, after the messages `since`, where a list ended.
@@ -187,8 +234,7 @@ class Api:
         The ring is polled, so that messages wake no task. A slow reader holds nothing up and costs no memory:
         it misses what the ring gives up, and learns how much that was.
         """
-        if http.request.method != "GET":
-            raise BadRequest("a stream has to be asked for with GET")
+        _check_get(http)
         await http.reply.open(200, (*STREAM_HEADERS, *SECURITY), opening)
         quiet = 0.0
         while True:
@@ -254,7 +300,8 @@ class Api:
     # What administrators can do
 
     async def _show_control(self, http: HttpExchange) -> None:
-        await http.send({"key": self._key, "actions": ACTIONS, "pending": self._control.pending})
+        known = {"pending": self._control.pending, "endpoint": self._control.endpoint}
+        await http.send({"key": self._key, "actions": ACTIONS, **known})
 
     async def _reload(self, http: HttpExchange) -> None:
         _check_body(http)
@@ -300,11 +347,15 @@ def _rows_event(
 
 
 def _check_body(http: HttpExchange) -> None:
-    """Raises BadRequest for what a form could send, and for members that would be ignored."""
-    content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != "application/json":
-        raise BadRequest("send `Content-Type: application/json`")
+    """Raises BadRequest, also for members that would be ignored."""
+    check_json(http)
     with suppress(ValueError):
         if not decode_fields(http.request.body):
             return
     raise BadRequest("send {} as the body, there is nothing more to say")
+
+
+def _check_get(http: HttpExchange) -> None:
+    """Raises BadRequest for HEAD, which cannot be answered by a stream."""
+    if http.request.method != "GET":
+        raise BadRequest("a stream has to be asked for with GET")

@@ -56,6 +56,7 @@ class Row:
     `status`: `open`, `ok`, `error`, `tool-error`, `cancelled`, `invalid`, or `note` for a notification.
     `ms` is from its request to its answer on the leg where it began, `http` the HTTP status of that answer.
     `redacted`: whether something of its first message must not be shown. `view`: of its exchange's client.
+    `marked` and `note`: what somebody who looks at it has set.
     """
 
     def __init__(self, number: int, first: Observation) -> None:
@@ -72,6 +73,8 @@ class Row:
         self.shown: tuple[str | None, str | None] | None = None
         self.redacted = False
         self.view = ""
+        self.marked = False
+        self.note = ""
 
     @property
     def count(self) -> int:
@@ -193,11 +196,27 @@ class LiveRing:
         row = self._growing.get(exchange)
         if row is not None and row.status == "open":
             row.status = "cancelled"
-            self.seq += 1  # readers are to look at it again
-            self._recent.append(row)
+            self._tell_again(row)
+
+    def mark(self, row: Row, marked: bool, note: str) -> None:
+        """Set both."""
+        if self._rows.get(row.number) is row:  # else it has just been forgotten
+            row.weight += len(note) - len(row.note)
+            self._bytes += len(note) - len(row.note)
+            row.marked, row.note = marked, note
+            self._tell_again(row)
+
+    def _tell_again(self, row: Row) -> None:
+        """Readers are to look at a row that has no new message."""
+        self.seq += 1
+        self._recent.append(row)
 
     def row(self, number: int) -> Row | None:
         return self._rows.get(number)
+
+    def row_of(self, exchange: int) -> Row | None:
+        """The row of a client's exchange that has begun."""
+        return self._growing.get(exchange)
 
     def before(self, number: int) -> Iterator[Row]:
         """The rows before a number, newest first. Ends early when the ring has given them up."""

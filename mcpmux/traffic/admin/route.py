@@ -76,6 +76,13 @@ class BadRequest(ValueError):
         self.status = status
 
 
+def check_json(http: HttpExchange) -> None:
+    """Raises BadRequest for a body that a form of a foreign page could send."""
+    content_type = http.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise BadRequest("send `Content-Type: application/json`")
+
+
 def read_query(query: str) -> dict[str, str]:
     """The first value of each name."""
     return {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}

@@ -193,6 +193,10 @@ class Control(Protocol):
     def pending(self) -> tuple[str, ...]:
         """Settings in the file that take effect when mcpmux is started again."""
 
+    @property
+    def endpoint(self) -> str | None:
+        """URL at which clients connect by HTTP; None where they do not."""
+
     async def act(self, action: str, name: str) -> None:
         """Raises BadRequest, with 404 for no such upstream, 409 for what makes no sense in its state."""
 

@@ -61,6 +61,11 @@ class LiveView:
         self.own = LiveView(self._ring.own, self.redactor, self._run) if self._ring.own is not None else self
 
     @property
+    def run(self) -> str:
+        """The name of this run, within which rows have their numbers."""
+        return self._run.name
+
+    @property
     def ring(self) -> LiveRing:
         """The ring, with all that has passed."""
         self._ring.settle()
@@ -100,6 +105,8 @@ class LiveView:
             "messages": row.count,
             "left_out": row.left_out or None,
             "size": row.size or None,
+            "marked": row.marked or None,
+            "note": row.note or None,
         }
         return {name: value for name, value in members.items() if value is not None}
 
@@ -237,4 +244,6 @@ class LiveView:
             failed=row.status == "tool-error",
             ms=row.ms,
             redacted=1 if row.redacted else None,
+            marked=row.marked,
+            note=row.note,
         )

@@ -14,6 +14,10 @@ export class Exact {
   constructor(source) {
     this.source = source;
   }
+
+  toJSON() {
+    return JSON.rawJSON(this.source);
+  }
 }
 
 export function parse(text) {
@@ -45,20 +49,24 @@ export async function get(path, parameters, signal) {
   throw new Problem(response.status, message);
 }
 
-let key = null; // what a change needs besides the cookie
+let known = null; // of this run of mcpmux
 
-/** Something that changes mcpmux. Says what is wrong by throwing a Problem. */
-export async function post(path) {
-  key ??= (await get("/api/control")).key;
+/** How it is controlled: the `key` that a change needs besides the cookie, and the `endpoint` of clients. */
+export const control = async () => (known ??= await get("/api/control"));
+
+/** Something that changes mcpmux, or asks upstreams. Says what is wrong by throwing a Problem. */
+async function send(path, body, signal) {
+  const { key } = await control();
   let response;
   try {
-    response = await fetch(path, { method: "POST", body: "{}", headers: { "Content-Type": "application/json", "X-Mcpmux-Key": key } });
-  } catch {
+    response = await fetch(path, { method: "POST", body: JSON.stringify(body), signal, headers: { "Content-Type": "application/json", "X-Mcpmux-Key": key } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw new Problem(0, "mcpmux does not answer. Is it still running?");
   }
+  if (response.ok) return response;
+  if (response.status === 403) known = null; // mcpmux was started again
   const text = await response.text();
-  if (response.ok) return parse(text);
-  if (response.status === 403) key = null; // mcpmux was started again
   let message = text.trim();
   try {
     const { error, problems } = JSON.parse(text);
@@ -67,6 +75,28 @@ export async function post(path) {
     // it was words
   }
   throw new Problem(response.status, message);
+}
+
+export const post = async (path, body = {}) => parse(await (await send(path, body)).text());
+
+/** Sends a request (`method`, `params`, `view`) as a client. `hear` gets what comes before the answer: event, data. */
+export async function call(request, signal, hear = () => {}) {
+  const response = await send("/api/calls", request, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Problem(0, "The connection has ended without an answer.");
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    for (const each of events) {
+      const lines = each.split("\n");
+      const [event] = lines.filter((line) => line.startsWith("event: ")).map((line) => line.slice(7));
+      const data = parse(lines.filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n"));
+      if (event === "answer") return data;
+      hear(event, data);
+    }
+  }
 }
 
 /** The live list. It comes back by itself after a loss; `onState` is told `live`, `lost` or `closed`. */

@@ -12,8 +12,12 @@ const AGAIN_MS = 400; // between two looks at an exchange that goes on
 const STEPS = 500; // messages that are listed; a listen may have more
 
 export class Detail {
-  constructor(element, onClose) {
+  constructor(element, onClose, tools) {
     this.element = element;
+    this.tools = tools;
+    this.top = h("div");
+    this.rest = h("div");
+    element.append(this.top, this.tools.element, this.rest);
     this.onClose = onClose;
     this.number = null;
     element.addEventListener("keydown", (event) => this.key(event));
@@ -51,18 +55,30 @@ export class Detail {
       if (this.number !== number) return;
       const before = this.data?.messages;
       this.data = data;
+      this.tools.show(data, own);
+      this.tools.element.hidden = false;
       if (!again || !before) this.show(first(data.messages));
       else this.grow(before);
     } catch (problem) {
       if (problem.name === "AbortError") return;
-      this.data = null;
-      this.element.replaceChildren(this.head("This exchange cannot be shown"), h("p", { class: "problem" }, problem.message));
+      this.refuse(problem.message);
     }
+  }
+
+  /** Says why there is nothing to show. */
+  refuse(reason) {
+    this.data = null;
+    this.element.hidden = false;
+    this.tools.element.hidden = true;
+    this.top.replaceChildren(this.head("This exchange cannot be shown"), h("p", { class: "problem" }, reason));
+    this.rest.replaceChildren();
   }
 
   /** The row has changed: what is missing is fetched, but not all the time. */
   update(row) {
-    if (row.row !== this.number || !this.data || row.messages === this.data.row.messages || this.waiting) return;
+    if (row.row !== this.number || row.row !== this.data?.row.row) return; // else it is not shown yet
+    this.tools.update(row);
+    if (row.messages === this.data.row.messages || this.waiting) return;
     this.waiting = setTimeout(() => {
       this.waiting = null;
       if (row.row === this.number) this.open(row.row, false, this.own);
@@ -104,9 +120,8 @@ export class Detail {
     const held = this.element.contains(document.activeElement) ? document.activeElement.dataset.step : undefined;
     const scrolled = this.element.scrollTop;
     this.picked = picked;
-    this.element.replaceChildren(
-      this.heading(row),
-      row.target ? h("p", { class: "target", translate: "no" }, row.target) : "",
+    this.top.replaceChildren(this.heading(row), row.target ? h("p", { class: "target", translate: "no" }, row.target) : "");
+    this.rest.replaceChildren(
       facts(row),
       h("div", { class: "drawing" }),
       this.steps(messages),

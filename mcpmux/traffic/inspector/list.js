@@ -82,6 +82,9 @@ export class List {
     texts.forEach((text, place) => setText(element.children[place].firstElementChild, text));
     for (const place of [3, 5]) element.children[place].title = texts[place];
     if (row?.view) this.element.parentElement.dataset.views = "some"; // without any there is no column
+    setAttribute(element, "data-marked", String(Boolean(row?.marked)));
+    if (row?.marked) setAttribute(element, "aria-description", "marked");
+    else element.removeAttribute("aria-description");
     if (row) element.removeAttribute("aria-label"); // what it shows is its name
     else setAttribute(element, "aria-label", "not loaded yet");
   }
@@ -137,7 +140,7 @@ function cells(row) {
     format.time(row.at),
     format.status(row),
     row.method ?? "",
-    row.target ?? "",
+    [row.target, row.note].filter(Boolean).join(" — "),
     (row.upstreams ?? []).join(", "),
     row.view ?? "",
     row.client ?? (row.leg === "client" ? row.peer : ""),

@@ -1,6 +1,7 @@
 // The inspector put together: pages, keys, the live stream.
 
-import { get, Problem, Stream } from "./api.js";
+import { get, post, Problem, Stream } from "./api.js";
+import { Client } from "./client.js";
 import { Detail } from "./detail.js";
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -8,14 +9,17 @@ import { Latency } from "./latency.js";
 import { List } from "./list.js";
 import { Replicas } from "./replicas.js";
 import { Rows } from "./rows.js";
+import { Saving } from "./saving.js";
 import { Subscriptions } from "./subscriptions.js";
+import { Toolbar } from "./toolbar.js";
 import { Upstreams } from "./upstreams.js";
 import { Views } from "./views.js";
 import { Waterfall } from "./waterfall.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const PAGES = ["exchanges", "upstreams", "views", "latency", "subscriptions", "replicas"]; // the last one only where there is a cluster
+const PAGES = ["exchanges", "upstreams", "views", "latency", "client", "subscriptions", "replicas"]; // the last one only where there is a cluster
+const OTHER_RUN = "The link is to an exchange of another run of mcpmux, which is not remembered any more.";
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
 const filter = byId("filter");
@@ -24,8 +28,9 @@ const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
 const waterfall = new Waterfall(byId("waterfall"), rows, list);
-const detail = new Detail(byId("detail"), closed);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), subscriptions: new Subscriptions(byId("view-subscriptions"), showExchanges), replicas: new Replicas(byId("view-replicas")) };
+const detail = new Detail(byId("detail"), closed, new Toolbar(mark, openClient));
+const saving = new Saving(byId("save"), byId("saving"), () => rows);
+const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), client: new Client(byId("view-client"), showExchange), subscriptions: new Subscriptions(byId("view-subscriptions"), showExchanges), replicas: new Replicas(byId("view-replicas")) };
 let stream = null;
 let typed = 0;
 let moved = 0;
@@ -63,9 +68,46 @@ async function apply(text) {
   }
   byId("filter-problem").hidden = true;
   filter.removeAttribute("aria-invalid");
-  history.replaceState(null, "", text ? `#filter=${encodeURIComponent(text)}` : location.pathname);
+  remember();
+  saving.draw();
   byId("list").scrollTop = 0;
   connect();
+}
+
+/** The address leads back here: to the filter, and to the exchange that is open, in this run of mcpmux. */
+function remember() {
+  const place = { filter: rows.filter, own: rows.own || "", exchange: detail.number === null ? "" : `${rows.run}-${detail.number}` };
+  const there = Object.entries(place).filter(([, value]) => value).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+  history.replaceState(null, "", there.length ? `#${there.join("&")}` : location.pathname);
+}
+
+async function follow() {
+  const place = new URLSearchParams(location.hash.slice(1));
+  filter.value = place.get("filter") ?? "";
+  own.checked = place.get("own") === "true";
+  if (detail.isOpen) detail.close();
+  show("exchanges");
+  await apply(filter.value);
+  const [run, number] = (place.get("exchange") ?? "").split("-");
+  if (!number || !rows.run) return;
+  if (run === rows.run) {
+    list.select(Number(number));
+    openDetail(Number(number), true);
+  } else {
+    view.dataset.detail = "open";
+    detail.refuse(OTHER_RUN);
+  }
+}
+
+/** Sets `marked` or `note` on a row. */
+async function mark(row, change) {
+  try {
+    const { row: now } = await post(`/api/exchanges/${row.row}?own=${rows.own}`, change);
+    rows.known.set(now.row, now);
+    changed(0);
+  } catch (problem) {
+    report(problem);
+  }
 }
 
 function connect() {
@@ -105,11 +147,13 @@ function openDetail(number, focus) {
   view.dataset.detail = "open";
   detail.open(number, focus, rows.own);
   requestAnimationFrame(() => list.reveal());
+  remember();
 }
 
 function closed() {
   view.dataset.detail = "closed";
   byId("list").focus({ preventScroll: true });
+  remember();
 }
 
 function show(name) {
@@ -132,6 +176,18 @@ function showExchanges(text) {
   show("exchanges");
   apply(text);
   byId("list").focus();
+}
+
+/** Shows one exchange of clients. */
+function showExchange(number) {
+  showExchanges("");
+  openDetail(number, true);
+}
+
+/** Fills the page of the client with a request, to be changed and sent. */
+export function openClient(request) {
+  show("client");
+  others.client.open(request);
 }
 
 const there = () => PAGES.filter((name) => !byId(`tab-${name}`).hidden);
@@ -193,6 +249,9 @@ document.addEventListener("keydown", (event) => {
     togglePause();
   } else if (event.key === "t" && shown() === "exchanges") {
     byId("timeline").click();
+  } else if (event.key === "m" && shown() === "exchanges") {
+    const row = rows.known.get(detail.number ?? list.selected);
+    if (row) mark(row, { marked: !row.marked });
   } else if (event.target === document.body && shown() === "exchanges" && /^(Arrow|Page|Home|End)/.test(event.key)) {
     byId("list").focus({ preventScroll: true });
     list.key(event);
@@ -212,7 +271,6 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 
-filter.value = new URLSearchParams(location.hash.slice(1)).get("filter") ?? "";
-apply(filter.value);
-show("exchanges");
+addEventListener("hashchange", () => /[#&](filter|exchange)=/.test(location.hash) && follow()); // not for the link past the top
+follow();
 get("/api/replicas").then(({ replicas }) => { byId("tab-replicas").hidden = !replicas.length; }, report);

@@ -61,6 +61,7 @@ export class Rows {
     const part = await get("/api/exchanges", { filter, own, limit: CHUNK });
     this.filter = filter;
     this.own = own;
+    this.run = part.run;
     this.reset();
     this.first = part.first;
     this.last = this.top = part.last;

@@ -294,8 +294,12 @@ KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
 NAMES: Mapping[str, Key] = {**KEYS} | {alias: key for key in _TABLE for alias in key.aliases}
 """Keys by their names and their other names."""
 
-_VIEW = Key("view", (), "text", "view of the client", lambda s: s.view)
-LIVE_NAMES: Mapping[str, Key] = {**NAMES, _VIEW.name: _VIEW}
+_LIVE = (
+    Key("view", (), "text", "view of the client", lambda s: s.view),
+    Key("marked", (), "flag", "a flag: somebody has marked it", lambda s: s.marked),
+    Key("note", (), "text", "what somebody has noted on it", lambda s: s.note),
+)
+LIVE_NAMES: Mapping[str, Key] = {**NAMES, **{key.name: key for key in _LIVE}}
 """The same for live exchanges, of which more is known than captures have."""
 
 

@@ -70,8 +70,8 @@ class ExchangeSummary:
     """One exchange. Members are named like those of Record; tuples hold the values of both legs.
 
     What is not here (`method`, `time`, `size` beside `answer_size`) is that of `first`, the client's request
-    without its body. `view`: of a live exchange; captures do not have it. `passed_tests`: which of the
-    Summarizer's body tests one of its messages has passed.
+    without its body. `view`, `marked`, `note`: of a live exchange; captures do not have them. `passed_tests`:
+    which of the Summarizer's body tests one of its messages has passed.
     """
 
     first: Record
@@ -79,6 +79,8 @@ class ExchangeSummary:
     client: str | None = None
     revision: str | None = None
     view: tuple[str, ...] = ()
+    marked: bool = False
+    note: str = ""
     leg: tuple[str, ...] = ()
     direction: tuple[str, ...] = ()
     peer: tuple[str, ...] = ()

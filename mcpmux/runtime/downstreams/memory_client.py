@@ -1,0 +1,115 @@
+"""A client of mcpmux in the same process: exchanges of 2026-07-28, without a stream and without a socket.
+
+Promises: an exchange goes the same way as one that comes over a transport, so access rules, views, rates,
+caches, captures and the audit log mean the same for it. Only how many of them run at a time is up to the
+caller. Cancelling an exchange cancels it at the server, too.
+
+Source: "Base Protocol", `basic/patterns/mrtr` of 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from mcpmux import __version__
+from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    META,
+    PROGRESS_TOKEN,
+    VERSION,
+    Call,
+    Event,
+    Notify,
+    check_call,
+    encode_call,
+)
+from mcpmux.protocol.envelope import encode_error, encode_notification, encode_reply, raw
+from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.revisions import NEWEST
+from mcpmux.runtime.calls import unheard
+from mcpmux.runtime.downstreams.service import MuxService
+from mcpmux.runtime.tap import EXCHANGE, ORIGIN, Watch
+
+TRANSPORT: Final = "memory"
+
+OnBegin = Callable[[int], Awaitable[None]]
+"""Called with the number of an exchange before it is worked on."""
+
+
+async def unnoticed(_number: int) -> None:
+    """For an exchange whose number nobody needs."""
+
+
+class MemoryClient:
+    """One client. Any number of exchanges may run at the same time. `leave` must follow."""
+
+    def __init__(
+        self, service: MuxService, principal: Principal, capabilities: Mapping[str, Any], name: str
+    ) -> None:
+        """`service`: must have a tap. `capabilities`: what servers may ask the client for, as MCP has them.
+
+        `name`: what the client calls itself.
+        """
+        assert service.tap is not None
+        self._service = service
+        self._watch = Watch(service.tap, service.tap.client(TRANSPORT))
+        self._principal = principal
+        info = {"name": name, "version": __version__}
+        self._meta = {VERSION: NEWEST, CLIENT_INFO: info, CLIENT_CAPABILITIES: dict(capabilities)}
+        self._ids = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._watch.leg.peer} {self._principal.key!r}>"
+
+    def call(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Call:
+        """A request, for `exchange`. `meta`: more of its `_meta`. Raises TypeError for what is no JSON."""
+        given = dict(params or {})
+        meta = {**self._meta, **(meta or {}), **given.pop(META, {})}
+        fields = {key: raw(value) for key, value in given.items()}
+        return Call.of(method, {**fields, META: raw(meta)}, self, principal=self._principal)
+
+    async def exchange(self, call: Call, notify: Notify = unheard, on_begin: OnBegin = unnoticed) -> Fields:
+        """Have a request answered. Raises RpcError."""
+        check_call(call)
+        watch, request_id = self._watch, next(self._ids)
+        if call.wants_progress:
+            call = call.with_meta({**call.meta, PROGRESS_TOKEN: raw(request_id)})
+
+        async def heard(event: Event) -> None:
+            watch.sent(encode_notification(event.method, event.params))
+            await notify(event)
+
+        outer = EXCHANGE.get(), ORIGIN.get()
+        watch.tap.message_passed(watch.leg, "in", encode_call(request_id, call))
+        watch.begin(request_id)
+        try:
+            await on_begin(EXCHANGE.get())
+            result = await self._service.answer(request_id, call, heard)
+            watch.sent(encode_reply(request_id, result))
+            return result
+        except RpcError as error:
+            watch.sent(encode_error(request_id, error))
+            raise
+        except BaseException:  # nobody waits for the answer any more
+            cancelled = encode_notification(m.CANCELLED, {"requestId": request_id})
+            watch.tap.message_passed(watch.leg, "in", cancelled)
+            raise
+        finally:  # the task is the caller's, and goes on with something else
+            EXCHANGE.set(outer[0])
+            ORIGIN.set(outer[1])
+
+    def leave(self) -> None:
+        """The client has gone: nothing of its interest stays behind."""
+        self._service.leave(self)
+        self._watch.tap.gone(self._watch.leg)

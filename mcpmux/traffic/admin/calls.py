@@ -1,0 +1,132 @@
+"""Requests of whoever uses the inspector, sent through the mux as those of any client.
+
+| path | answer |
+| --- | --- |
+| `/api/calls` | `problem`: why no request can be sent, or null |
+| `POST /api/calls` | events, see below; 404 for a view that is not there, 409 with that reason, 429 |
+
+The body is `{"method": …, "params": {…}, "view": …}`; `params` and `view` may be left out. Events: `begun`
+with its `row` in the list of exchanges, unless the request was refused as none; `notification` with `method`
+and `params`, as they come; at the end `answer` with `result` or `error` as a client gets them, not redacted,
+and `ms`. Closing the connection cancels the request.
+
+Promises: access rules, views, rates, captures and the audit log mean the same as for any client. What asks
+is PRINCIPAL, whoever has the token; nobody can claim here to be somebody else. Servers may ask it everything
+that a client can be asked.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from mcpmux.errors import RpcError
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION, Event
+from mcpmux.protocol.codes import INTERNAL_ERROR
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, encode, error_body, raw, text_of
+from mcpmux.protocol.principal import Principal
+from mcpmux.runtime.downstreams.memory_client import MemoryClient
+from mcpmux.runtime.downstreams.service import MuxService
+from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, check_json
+from mcpmux.traffic.admin.view import LiveView
+from mcpmux.transports.sse import STREAM_HEADERS, encode_event
+
+PRINCIPAL: Final = Principal("mcpmux:inspector")
+NAME: Final = "mcpmux-inspector"
+CAPABILITIES: Final[dict[str, Any]] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}},
+    "roots": {},
+}
+MEMBERS: Final = frozenset({"method", "params", "view"})
+CALLS_AT_ONCE: Final = 16  # a person's, in several windows
+CALL_SECONDS: Final = 3600.0  # a window that was left open does not listen for ever
+OFF: Final = "`calls` in [admin] does not let the inspector send requests"
+EXPECTED: Final = 'send {"method": "…", "params": {…}, "view": "…"} as the body'
+
+
+class Calls:
+    """Sends requests to one mux: as one client in each view that somebody has used."""
+
+    def __init__(self, service: MuxService) -> None:
+        self._service = service
+        self._clients: dict[Principal, MemoryClient] = {}
+        self._running = 0
+
+    def client_in(self, view: str) -> MemoryClient:
+        """Raises BadRequest when there is no such view for PRINCIPAL."""
+        who = self._service.enter(PRINCIPAL, view)
+        if who is None:
+            raise BadRequest(f"there is no view {view!r} for {PRINCIPAL.name}", 404)
+        if who not in self._clients:
+            self._clients[who] = MemoryClient(self._service, who, CAPABILITIES, NAME)
+        return self._clients[who]
+
+    async def answer(self, shown: LiveView, http: HttpExchange) -> None:
+        """`shown`: where the exchange is seen. Cancelled when whoever has asked leaves."""
+        method, params, view = read_request(http)
+        client = self.client_in(view)
+        if self._running == CALLS_AT_ONCE:
+            raise BadRequest(f"{CALLS_AT_ONCE} requests are running already; end one of them", 429)
+
+        async def tell(event: str, data: dict[str, Any]) -> None:
+            await http.reply.write(encode_event(encode(data), event=event))
+
+        async def begin(exchange: int) -> None:
+            row = shown.ring.row_of(exchange)
+            await tell("begun", {"row": row.number if row is not None else None})
+
+        async def hear(event: Event) -> None:
+            await tell("notification", {"method": event.method, "params": event.params})
+
+        self._running += 1
+        try:
+            await http.reply.open(200, (*STREAM_HEADERS, *SECURITY))
+            began = trio.current_time()
+            outcome: dict[str, Any]
+            try:
+                with trio.fail_after(CALL_SECONDS):
+                    outcome = {"result": await client.exchange(client.call(method, params), hear, begin)}
+            except RpcError as error:
+                outcome = {"error": error_body(error)}
+            except trio.TooSlowError:
+                late = RpcError(INTERNAL_ERROR, f"Cancelled: it took more than {CALL_SECONDS:g} seconds")
+                outcome = {"error": error_body(late)}
+            await tell("answer", {**outcome, "ms": round((trio.current_time() - began) * 1000, 3)})
+        finally:
+            self._running -= 1
+
+
+def read_request(http: HttpExchange) -> tuple[str, dict[str, Any], str]:
+    """Method, params and view. Raises BadRequest.
+
+    Who asks, and in which revision, is not for the request to say.
+    """
+    check_json(http)
+    try:
+        members = decode_fields(http.request.body)
+        params = decode_fields(members.get("params", EMPTY_OBJECT))
+        meta = decode_fields(params.pop(META, None))
+    except ValueError:
+        raise BadRequest(EXPECTED) from None
+    method, view = text_of(members.get("method")), text_of(members.get("view", raw("")))
+    if not method or view is None or not members.keys() <= MEMBERS:
+        raise BadRequest(EXPECTED)
+    for name in (VERSION, CLIENT_INFO, CLIENT_CAPABILITIES):
+        meta.pop(name, None)
+    return method, {**params, META: meta}, view
+
+
+def call_routes(calls: Calls | str, shown: LiveView) -> tuple[Route, ...]:
+    """Routes for `serve_admin`. `calls`: what sends the requests, or why nothing does."""
+
+    async def tell(http: HttpExchange) -> None:
+        await http.send({"problem": calls if isinstance(calls, str) else None})
+
+    async def refuse(problem: str, _http: HttpExchange) -> None:
+        raise BadRequest(problem, 409)
+
+    answer = partial(refuse, calls) if isinstance(calls, str) else partial(calls.answer, shown)
+    return Route("/api/calls", tell), Route("/api/calls", answer, method="POST")

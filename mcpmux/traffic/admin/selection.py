@@ -1,0 +1,105 @@
+"""What people do with exchanges that they choose: see where two differ, take several along as a capture.
+
+Like everything that `view` shows, they are redacted first.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import trio
+
+from mcpmux import __version__
+from mcpmux.protocol.envelope import members_of, value_of
+from mcpmux.traffic.admin.ring import Row, StoredMessage
+from mcpmux.traffic.admin.view import BREATH_SECONDS, LiveView
+from mcpmux.traffic.reading.filters import Filter
+from mcpmux.traffic.record import ANSWERS, VERSION, Record, encode_record, micros_of, rfc3339
+from mcpmux.traffic.replay.report import compare
+
+WRITTEN_BYTES = 64 * 2**10  # of a capture that are sent together
+
+_ASKED = ("method", "params")
+_ANSWERED = ("result", "error")
+
+
+async def find_differences(view: LiveView, left: Row, right: Row) -> dict[str, Any]:
+    """Where two rows differ in what was asked and in what was answered, by the rules of a replay.
+
+    `differences`: as `Difference.as_json`, with `captured` for the left row and `now` for the right one.
+    `incomplete`: a message was too large to be kept, and is not compared.
+    """
+    pairs = list(zip(_ends(left), _ends(right), strict=True))
+    return await trio.to_thread.run_sync(_compare, view, pairs)
+
+
+End = tuple[StoredMessage | None, tuple[str, ...]]
+"""A message, and which of its members are compared."""
+
+
+def _ends(row: Row) -> tuple[End, End]:
+    """What a row began with, and what it was answered with."""
+    first, asked = row.first, next(iter(row.messages), None)
+    for each in row.messages:
+        seen = each.observed
+        if seen.kind in ANSWERS and seen.leg is first.leg and seen.id == first.id:
+            return (asked, _ASKED), (each, _ANSWERED)
+    return (asked, _ASKED), (None, _ANSWERED)
+
+
+def _compare(view: LiveView, pairs: list[tuple[End, End]]) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+    incomplete = False
+    for left, right in pairs:
+        values = _members(view, *left), _members(view, *right)
+        if None in values:
+            incomplete = True
+        else:
+            found += [each.as_json() for each in compare(*values)]
+    return {"differences": found, "incomplete": incomplete}
+
+
+def _members(view: LiveView, stored: StoredMessage | None, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """Some members of a message, none of one that was not sent; None when its text is not here."""
+    if stored is None:
+        return {}
+    message = view.record(stored).message
+    if message is None:
+        return None
+    members = members_of(message)
+    return {name: value_of(members[name]) for name in names if name in members}
+
+
+async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes], Awaitable[None]]) -> None:
+    """Write what is remembered of the wanted rows as a capture file, the oldest message first.
+
+    What is forgotten while it is written is missing, as a gap in `seq`. Holds no message meanwhile.
+    """
+    places = await _find_messages(view, wanted)
+    now = rfc3339(micros_of(time.time()))
+    data = encode_record(Record(v=VERSION, run=view.run, time=now, kind="start", version=__version__))
+    for seq, row in places:
+        index = bisect_left(row.messages, seq, key=attrgetter("seq"))
+        if index < len(row.messages) and row.messages[index].seq == seq:
+            data += encode_record(await view.read(row.messages[index]))
+        if len(data) > WRITTEN_BYTES:
+            await write(data)
+            data = b""
+    await write(data)
+
+
+async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]]:
+    """The number of each message of the wanted rows, in order, and its row."""
+    places: list[tuple[int, Row]] = []
+    breath = time.perf_counter() + BREATH_SECONDS
+    for row in view.ring.before(view.ring.last + 1):
+        if view.matches(wanted, row):
+            places += [(stored.seq, row) for stored in row.messages]
+        if time.perf_counter() > breath:
+            await trio.lowlevel.checkpoint()
+            breath = time.perf_counter() + BREATH_SECONDS
+    return sorted(places, key=itemgetter(0))

@@ -1,0 +1,257 @@
+"""What a person does with exchanges in the inspector: copies, links, marks, compares and saves them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.cli.running import Running
+from tests.real.browser import Browser, Page
+from tests.real.test_inspector_page import ROWS, luminance, opened, settle
+from tests.runtime.scripted import ScriptedServer
+from tests.traffic.admin_world import Listening, Traffic
+from tests.traffic.test_admin import get
+
+pytestmark = pytest.mark.real
+
+MCPMUX = f'mcpmux() {{ {sys.executable} -m mcpmux "$@"; }}; '
+NASTY = 'it\'s "$HOME" `id` $(id) \\ \x1b[31m\n ünï 😀 -- ~'
+
+
+def button(word: str) -> str:
+    return (
+        f"[...document.querySelectorAll('.tools button')].find(each => each.textContent.includes('{word}'))"
+    )
+
+
+async def open_row(page: Page, number: int) -> None:
+    await page.wait(f"document.getElementById('row-{number}')?.dataset.status === 'ok'")
+    await page.run(f"document.getElementById('row-{number}').click()")
+    await page.wait(f"location.hash.endsWith('-{number}') && document.querySelector('.step')")
+
+
+async def copied(page: Page, word: str) -> str:
+    """What is copied, and shown, as a command, HTTP, JSON or a link."""
+    await page.run("document.querySelector('.copied').replaceChildren()")
+    await page.run(f"{button(word)}.click()")
+    await page.wait("document.querySelector('.copied').textContent")
+    text: str = await page.run("document.querySelector('.copied pre')?.textContent ?? ''")
+    return text or await page.run("document.querySelector('.copied').textContent")
+
+
+async def run_in_shell(text: str) -> str:
+    done = await trio.run_process(
+        ["bash", "-c", MCPMUX + text], capture_stdout=True, stderr=subprocess.STDOUT
+    )
+    return done.stdout.decode()
+
+
+async def newest(here: Listening, method: str) -> int:
+    """The row of the newest exchange with that method."""
+    return next(
+        row.number
+        for row in here.traffic.ring.before(here.traffic.ring.last + 1)
+        if row.first.method == method
+    )
+
+
+async def test_what_is_copied_does_the_same_again_in_a_shell(browser: Browser):
+    async def answer(_server: Any, params: Any, _message: Any) -> dict[str, Any]:
+        key = "contents" if "uri" in params else "messages" if params["name"] == "ask" else "content"
+        item: dict[str, Any] = {"type": "text", "text": "heard"}
+        if key == "contents":
+            item = {"uri": params["uri"], "text": "heard"}
+        if key == "messages":
+            item = {"role": "user", "content": item}
+        caching = {"ttlMs": 0, "cacheScope": "private"} if key == "contents" else {}
+        return {"resultType": "complete", key: [item], **caching}
+
+    server = ScriptedServer(
+        tools=[{"name": "find", "inputSchema": {"type": "object"}}],
+        resources=[{"name": "a", "uri": "file:///a.md"}],
+        prompts=[{"name": "ask"}],
+        handlers=dict.fromkeys(("tools/call", "resources/read", "prompts/get"), answer),
+    )
+    async with opened(browser, servers={"docs": server}, tap=True) as (page, here):
+        modern, legacy = here.world.client(), here.world.client()
+        asked = [
+            (
+                "tools/call",
+                {
+                    "name": "docs__find",
+                    "arguments": {"text": NASTY, "n": 12345678901234567890, "deep": [None]},
+                },
+            ),
+            ("tools/call", {"name": "docs__find", "arguments": {}}),
+            ("resources/read", {"uri": "docs+file:///it's $HOME\x07é"}),
+            ("tools/list", {}),
+            ("prompts/get", {"name": "docs__ask"}),
+        ]
+        for method, params in asked:
+            await modern.request(method, modern.params(params))
+        await legacy.initialize("2025-06-18")
+        await legacy.request(*asked[0])
+        rows = [*range(1, 6), here.traffic.ring.last]
+        assert len({here.traffic.ring.row(number).first.method for number in rows}) == 4  # type: ignore[union-attr]
+        for number in rows:
+            await open_row(page, number)
+            method = (await get(here, f"/api/exchanges/{number}"))["row"]["method"]
+            for word in ("command", "HTTP"):
+                text = await copied(page, word)
+                if (method, word) == ("prompts/get", "command"):
+                    assert text == "No command sends prompts/get; copy it as HTTP."
+                    continue
+                assert "\x1b" not in text
+                before = here.traffic.ring.last
+                said = await run_in_shell(text)
+                again = await newest(here, method)
+                assert again > before, said
+                found = await get(here, f"/api/exchanges/{number}/differences/{again}")
+                asked_for = [
+                    each for each in found["differences"] if not each["path"].startswith("params._meta")
+                ]
+                if (
+                    number != rows[-1] or word == "HTTP"
+                ):  # the command speaks another revision than that client
+                    assert asked_for == [], text
+                else:
+                    assert not any(each["path"].startswith("params.") for each in asked_for), text
+        made = "import('/copying.js').then(copying => copying.command({}, {}, 'http://host/mcp'))"
+        listed, hostile = (
+            '{view: "coding?tools=a*"}, {method: "tools/list"}',
+            '{}, {method: "resources/read", params: {uri: "-o/etc/x"}}',
+        )
+        assert (
+            await page.run(made.replace("{}, {}", listed))
+            == "mcpmux ls 'http://host/mcp/coding?tools=a*' tools"
+        )
+        assert await page.run(made.replace("{}, {}", hostile)) == "mcpmux read http://host/mcp -- -o/etc/x"
+        await open_row(page, rows[-1])
+        both = json.loads(await copied(page, "JSON"))
+        assert both["request"]["params"] == asked[0][1]
+        assert both["answer"]["result"]["content"][0]["text"] == "heard"
+
+        await page.run(f"{button('Resend')}.click()")
+        await page.wait("document.getElementById('raw-params')?.value.includes('12345678901234567890')")
+        await page.run("document.querySelector('#view-client .primary').click()")
+        await page.wait("document.querySelector('#view-client .answer')")
+        await page.run("document.querySelector('#view-client [data-row]').click()")
+        paths = "[...document.querySelectorAll('.comparison tbody th')].map(path => path.textContent)"
+        await page.wait(f"document.querySelector('.comparison').textContent && {paths}.length > 0")
+        revision = (
+            "params._meta",
+            "result._meta",
+            "result.resultType",
+        )  # what the inspector speaks has these
+        assert all(path.startswith(revision) for path in await page.run(paths))
+
+
+async def test_a_link_leads_back_to_its_exchange_and_never_to_another(browser: Browser):
+    traffic = Traffic(rows=60)
+    for _ in range(50):
+        traffic.exchange()
+    async with opened(browser, traffic) as (page, here):
+        await page.run("document.getElementById('filter').focus()")
+        await page.type("upstream=docs")
+        await page.wait("document.getElementById('count').textContent === '50 of 50'")
+        await page.run("document.getElementById('list').scrollTop = 10000")
+        await open_row(page, 3)
+        link = await copied(page, "link")
+        assert link == f"{here.url}/#filter=upstream%3Ddocs&exchange=test-3"
+        title = "document.querySelector('#detail header').textContent"
+        for _ in range(2):  # the second time the page is loaded anew
+            await page.open("about:blank")
+            await page.open(link)
+            await page.wait(
+                "document.querySelector('#detail .step') && document.activeElement.id === 'detail'"
+            )
+            assert await page.run("document.querySelector('.facts').textContent.includes('Exchange3')")
+            assert await page.run("document.getElementById('filter').value") == "upstream=docs"
+            await page.wait("document.querySelector('#row-3[aria-selected=true]')")
+            assert await page.run("location.href") == link
+        await page.run("document.querySelector('.skip').click()")
+        await settle(page)
+        assert await page.run("document.getElementById('filter').value") == "upstream=docs"
+        await page.run("location.hash = 'exchange=other-3'")
+        await page.wait(f"{title}.includes('cannot be shown')")
+        assert "another run" in await page.run("document.getElementById('detail').textContent")
+        assert await page.run("document.querySelector('.tools').offsetWidth") == 0
+        await page.key("Escape")
+        await page.wait("document.getElementById('detail').hidden")
+        for _ in range(20):
+            traffic.exchange()
+        assert traffic.ring.first == 11
+        await page.run("location.hash = 'exchange=test-3'")
+        await page.wait(
+            "document.getElementById('detail').textContent.includes('newer traffic took its place')"
+        )
+        assert ["404" in problem for problem in page.problems] == [True]
+        page.problems.clear()
+
+
+async def test_exchanges_are_marked_noted_compared_and_saved(browser: Browser, tmp_path: Path):
+    traffic = Traffic()
+    for number in range(5):
+        text = "odd" if number % 2 else "even"
+        answer = {"result": {"content": [{"type": "text", "text": text}]}}
+        traffic.exchange(params={"name": "docs__find", "arguments": {"n": number}}, answer=answer)
+    async with opened(browser, traffic) as (page, _):
+        await page.wait(f"{ROWS} === 5")
+        await open_row(page, 2)
+        await page.key("m")
+        label = "document.getElementById('row-2').getAttribute('aria-label')"
+        await page.wait(f"{label}.startsWith('marked, ')")
+        await page.wait(f"{button('Marked')}.getAttribute('aria-pressed') === 'true'")
+        await page.run("document.querySelector('.note').focus()")
+        await page.type("m 4 <b>odd</b>")  # no keys while somebody writes
+        await open_row(page, 4)
+        await page.wait(f"{label}.includes('docs__find — m 4 <b>odd</b>')")
+        assert await page.run("document.querySelector('.note').value") == ""
+        await page.run(f"{button('Mark')}.click()")
+        await page.wait("document.querySelectorAll('.row[data-marked=true]').length === 2")
+
+        compared = "document.querySelector('.comparison').textContent"
+        await page.run(f"{button('Compare')}.click()")
+        await page.wait(f"{compared}.includes('Open another exchange')")
+        cells = "[...document.querySelectorAll('.comparison tbody tr')].map(row => row.innerText)"
+        await open_row(page, 2)
+        await page.wait(f"{cells}.length === 1")
+        assert await page.run(cells) == ["params.arguments.n\t3\t1"]
+        await open_row(page, 1)
+        await page.wait(f"{cells}.length === 2")
+        assert await page.run(cells) == ["params.arguments.n\t3\t0", 'result.content[0].text\t"odd"\t"even"']
+        for scheme in ("light", "dark"):
+            await page.prefer(scheme)
+            await settle(page)
+            ground = await page.run(luminance("document.querySelector('#detail')", "backgroundColor"))
+            for place in (".comparison td", ".comparison thead th", ".tools .hint", ".copies", ".note"):
+                ink = await page.run(luminance(f"document.querySelector('{place}')", "color"))
+                light, dark = max(ink, ground), min(ink, ground)
+                assert (light + 0.05) / (dark + 0.05) > 4.5, (scheme, place)
+        await page.run(f"{button('Stop')}.click()")
+        await page.wait(f"{compared} === ''")
+
+        await page.run("document.getElementById('save').click()")
+        await page.resize(360, 700)
+        await settle(page)
+        wide = "document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth"
+        assert not await page.run(wide)
+        detail = "document.getElementById('detail')"
+        assert not await page.run(f"{detail}.scrollWidth > {detail}.clientWidth")
+        link = "document.querySelectorAll('#saving a')[1]"
+        saved = await page.run(f"fetch({link}.href).then(response => response.text())")
+        name = await page.run(f"{link}.download")
+        (tmp_path / name).write_text(saved)
+        codes = await page.run("[...document.querySelectorAll('#saving code')].map(each => each.textContent)")
+        mock, stats = (code.replace(name, str(tmp_path / name)) for code in codes)
+        assert "8 messages" in await run_in_shell(stats)
+        with Running(*shlex.split(mock.replace(":9000", ":0"))[1:]) as mocked:
+            said = await run_in_shell(f"mcpmux call {mocked.line().strip()} docs__find n:=3")
+        assert said == "odd\n"
