@@ -107,7 +107,8 @@ async def visit(page: Page) -> AsyncIterator[str]:
         name = tab.removeprefix("tab-")
         view = f"document.getElementById('view-{name}')"
         await page.run(f"document.getElementById('{tab}').click()")
-        await page.wait(f"!{view}.hidden && {view}.innerText.trim() && !{view}.innerText.includes('…\\n')")
+        await page.wait(f"!{view}.hidden && {view}.innerText.trim()")
+        await page.wait(f"![...{view}.querySelectorAll('dd')].some(each => each.innerText === '…')")
         await page.run(f"{view}.querySelectorAll('details:not(.payload)').forEach(each => each.open = true)")
         await settle(page)
         yield name
