@@ -28,7 +28,8 @@ export function payloads(message) {
   return found;
 }
 
-function payload(block) {
+/** An element for what one block or resource has; null when that is only text or not known. */
+export function payload(block) {
   const type = String(block.mimeType ?? "").split(";")[0].trim().toLowerCase();
   const encoded = [block.data, block.blob].find((each) => typeof each === "string");
   const media = /^(image|audio)\/[\w.+-]+$/.exec(type)?.[1];
