@@ -19,7 +19,7 @@ from tests.real.parts import ROOT, program
 from tests.real.test_inspector_page import ROWS, TOOL, VIEWS, opened, row_with, settle
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.subscribable import Subscribable
-from tests.traffic.admin_world import Traffic
+from tests.traffic.admin_world import Json, Traffic
 from tests.traffic.test_admin_subscriptions import listen
 
 FOLDER = ROOT / "mcpmux" / "traffic" / "inspector"
@@ -32,6 +32,20 @@ Sales grew by **12 %**; see the table.
 | first | 1,200 |
 | second | 1,344 |
 """
+
+
+SEARCHED = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "What to look for"},
+        "limit": {"type": "integer", "default": 5},
+    },
+    "required": ["query"],
+}
+
+
+async def report(*_: object) -> Json:
+    return {"content": [{"type": "text", "text": REPORT}]}
 
 
 class Two:
@@ -84,7 +98,8 @@ def busy() -> Traffic:
 async def open_tour(browser: Browser) -> AsyncIterator[Page]:
     """The inspector of one replica of a cluster, with views, clients that listen, and traffic."""
     docs = Subscribable("2025-11-25", uris=["file:///plan.md", "file:///budget.md"])
-    docs.lists["tools/list"] = ("tools", [TOOL])
+    docs.lists["tools/list"] = ("tools", [TOOL | {"inputSchema": SEARCHED}])
+    docs.handlers["tools/call"] = report
     servers: dict[str, ScriptedServer | None] = {"docs": docs, "search": None}
     async with opened(browser, busy(), servers=servers, tap=True, views=VIEWS, replicas=Two()) as (
         page,
@@ -110,6 +125,13 @@ async def visit(page: Page) -> AsyncIterator[str]:
         await page.wait(f"!{view}.hidden && {view}.innerText.trim()")
         await page.wait(f"![...{view}.querySelectorAll('dd')].some(each => each.innerText === '…')")
         await page.run(f"{view}.querySelectorAll('details:not(.payload)').forEach(each => each.open = true)")
+        if name == "client":
+            await page.wait(f"{view}.querySelector('.item')")
+            await page.run(f"{view}.querySelector('.item').click()")
+            await page.run(f"{view}.querySelector('.field textarea').value = 'quarterly report'")
+            await page.run(f"{view}.querySelector('form').requestSubmit()")
+            await page.wait(f"{view}.querySelector('.answer')")
+            await page.run(f"{view}.querySelectorAll('.payload').forEach(each => each.open = true)")
         await settle(page)
         yield name
         if name == "exchanges":
