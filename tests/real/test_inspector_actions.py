@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.config.views import Selector, View
+from mcpmux.protocol.principal import ANYONE
 from tests.cli.running import Running
 from tests.real.browser import Browser, Page
 from tests.real.test_inspector_page import ROWS, luminance, opened, settle
@@ -23,6 +25,8 @@ pytestmark = pytest.mark.real
 
 MCPMUX = f'mcpmux() {{ {sys.executable} -m mcpmux "$@"; }}; '
 NASTY = 'it\'s "$HOME" `id` $(id) \\ \x1b[31m\n ünï 😀 -- ~'
+META = ("params._meta", "result._meta")  # what differs between clients
+OTHER_REVISION = (*META, "result.resultType")
 
 
 def button(word: str) -> str:
@@ -62,95 +66,99 @@ async def newest(here: Listening, method: str) -> int:
     )
 
 
-async def test_what_is_copied_does_the_same_again_in_a_shell(browser: Browser):
-    async def answer(_server: Any, params: Any, _message: Any) -> dict[str, Any]:
-        key = "contents" if "uri" in params else "messages" if params["name"] == "ask" else "content"
-        item: dict[str, Any] = {"type": "text", "text": "heard"}
-        if key == "contents":
-            item = {"uri": params["uri"], "text": "heard"}
-        if key == "messages":
-            item = {"role": "user", "content": item}
-        caching = {"ttlMs": 0, "cacheScope": "private"} if key == "contents" else {}
-        return {"resultType": "complete", key: [item], **caching}
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("tools/call", {"name": "docs__find", "arguments": {"text": NASTY, "n": 12345678901234567890}}),
+    ("tools/call", {"name": "docs__find", "arguments": {}}),
+    ("resources/read", {"uri": "docs+file:///it's $HOME\x07é"}),
+    ("tools/list", {}),
+    ("prompts/get", {"name": "docs__ask"}),
+]
 
-    server = ScriptedServer(
+
+def heard() -> ScriptedServer:
+    """A server that answers everything of ASKED."""
+
+    async def call(*_: object) -> dict[str, Any]:
+        return {"resultType": "complete", "content": [{"type": "text", "text": "heard"}]}
+
+    async def read(_server: object, params: dict[str, Any], _message: object) -> dict[str, Any]:
+        contents = [{"uri": params["uri"], "text": "heard"}]
+        return {"resultType": "complete", "contents": contents, "ttlMs": 0, "cacheScope": "private"}
+
+    async def prompt(*_: object) -> dict[str, Any]:
+        said = {"role": "user", "content": {"type": "text", "text": "heard"}}
+        return {"resultType": "complete", "messages": [said]}
+
+    return ScriptedServer(
         tools=[{"name": "find", "inputSchema": {"type": "object"}}],
         resources=[{"name": "a", "uri": "file:///a.md"}],
         prompts=[{"name": "ask"}],
-        handlers=dict.fromkeys(("tools/call", "resources/read", "prompts/get"), answer),
+        handlers={"tools/call": call, "resources/read": read, "prompts/get": prompt},
     )
-    async with opened(browser, servers={"docs": server}, tap=True) as (page, here):
-        modern, legacy = here.world.client(), here.world.client()
-        asked = [
-            (
-                "tools/call",
-                {
-                    "name": "docs__find",
-                    "arguments": {"text": NASTY, "n": 12345678901234567890, "deep": [None]},
-                },
-            ),
-            ("tools/call", {"name": "docs__find", "arguments": {}}),
-            ("resources/read", {"uri": "docs+file:///it's $HOME\x07é"}),
-            ("tools/list", {}),
-            ("prompts/get", {"name": "docs__ask"}),
-        ]
-        for method, params in asked:
+
+
+async def test_what_is_copied_does_the_same_again_in_a_shell(browser: Browser):
+    views = {"coding": View(exclude=(Selector(name="secret"),))}
+    async with opened(browser, servers={"docs": heard()}, tap=True, views=views) as (page, here):
+        modern = here.world.client(principal=ANYONE.within("coding"))
+        for method, params in ASKED:
             await modern.request(method, modern.params(params))
+        legacy = here.world.client()
         await legacy.initialize("2025-06-18")
-        await legacy.request(*asked[0])
-        rows = [*range(1, 6), here.traffic.ring.last]
-        assert len({here.traffic.ring.row(number).first.method for number in rows}) == 4  # type: ignore[union-attr]
-        for number in rows:
+        await legacy.request(*ASKED[0])
+        of_legacy = here.traffic.ring.last
+        for number in (1, 2, 3, 4, 5, of_legacy):
             await open_row(page, number)
-            method = (await get(here, f"/api/exchanges/{number}"))["row"]["method"]
+            row = (await get(here, f"/api/exchanges/{number}"))["row"]
             for word in ("command", "HTTP"):
                 text = await copied(page, word)
-                if (method, word) == ("prompts/get", "command"):
+                if (row["method"], word) == ("prompts/get", "command"):
                     assert text == "No command sends prompts/get; copy it as HTTP."
                     continue
                 assert "\x1b" not in text
                 before = here.traffic.ring.last
                 said = await run_in_shell(text)
-                again = await newest(here, method)
+                again = await newest(here, row["method"])
                 assert again > before, said
+                assert (await get(here, f"/api/exchanges/{again}"))["row"].get("view") == row.get("view")
                 found = await get(here, f"/api/exchanges/{number}/differences/{again}")
-                asked_for = [
-                    each for each in found["differences"] if not each["path"].startswith("params._meta")
-                ]
-                if (
-                    number != rows[-1] or word == "HTTP"
-                ):  # the command speaks another revision than that client
-                    assert asked_for == [], text
-                else:
-                    assert not any(each["path"].startswith("params.") for each in asked_for), text
-        made = "import('/copying.js').then(copying => copying.command({}, {}, 'http://host/mcp'))"
-        listed, hostile = (
-            '{view: "coding?tools=a*"}, {method: "tools/list"}',
-            '{}, {method: "resources/read", params: {uri: "-o/etc/x"}}',
-        )
-        assert (
-            await page.run(made.replace("{}, {}", listed))
-            == "mcpmux ls 'http://host/mcp/coding?tools=a*' tools"
-        )
-        assert await page.run(made.replace("{}, {}", hostile)) == "mcpmux read http://host/mcp -- -o/etc/x"
-        await open_row(page, rows[-1])
+                paths = [each["path"] for each in found["differences"]]
+                other = OTHER_REVISION if (number, word) == (of_legacy, "command") else META
+                assert all(path.startswith(other) for path in paths), (paths, text)
         both = json.loads(await copied(page, "JSON"))
-        assert both["request"]["params"] == asked[0][1]
+        assert both["request"]["params"] == ASKED[0][1]
         assert both["answer"]["result"]["content"][0]["text"] == "heard"
 
+
+async def test_what_is_copied_goes_where_its_client_was_and_is_no_option(browser: Browser):
+    async with opened(browser) as (page, _):
+        command = "import('/copying.js').then(copying => copying.command({}, {}, 'http://host/mcp/'))"
+        narrowed = '{view: "coding?tools=a*"}, {method: "tools/list"}'
+        told = await page.run(command.replace("{}, {}", narrowed))
+        assert told == "mcpmux ls 'http://host/mcp/coding?tools=a*' tools"
+        hostile = '{}, {method: "resources/read", params: {uri: "-o/etc/x"}}'
+        told = await page.run(command.replace("{}, {}", hostile))
+        assert told == "mcpmux read http://host/mcp -- -o/etc/x"
+
+
+async def test_an_exchange_is_sent_again_and_compared_with_what_it_was(browser: Browser):
+    views = {"coding": View(exclude=(Selector(name="secret"),))}
+    async with opened(browser, servers={"docs": heard()}, tap=True, views=views) as (page, here):
+        client = here.world.client(principal=ANYONE.within("coding"))
+        await client.request(ASKED[0][0], client.params(ASKED[0][1]))
+        await open_row(page, 1)
         await page.run(f"{button('Resend')}.click()")
         await page.wait("document.getElementById('raw-params')?.value.includes('12345678901234567890')")
+        assert await page.run("document.querySelector('#view-client [aria-label=View]').value") == "coding"
         await page.run("document.querySelector('#view-client .primary').click()")
         await page.wait("document.querySelector('#view-client .answer')")
         await page.run("document.querySelector('#view-client [data-row]').click()")
         paths = "[...document.querySelectorAll('.comparison tbody th')].map(path => path.textContent)"
-        await page.wait(f"document.querySelector('.comparison').textContent && {paths}.length > 0")
-        revision = (
-            "params._meta",
-            "result._meta",
-            "result.resultType",
-        )  # what the inspector speaks has these
-        assert all(path.startswith(revision) for path in await page.run(paths))
+        await page.wait(f"{paths}.length > 0")
+        assert all(path.startswith(META) for path in await page.run(paths))
+        assert (await get(here, f"/api/exchanges/{await newest(here, 'tools/call')}"))["row"][
+            "view"
+        ] == "coding"
 
 
 async def test_a_link_leads_back_to_its_exchange_and_never_to_another(browser: Browser):

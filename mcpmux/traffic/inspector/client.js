@@ -171,10 +171,15 @@ export class Client {
   // The request
 
   /** Somebody wants to send this: as a form when it is about something that is there, else as JSON. */
-  async open({ method, params = {} }) {
+  async open({ method, params = {}, view = this.view.value }) {
     const { _meta, requestState, inputResponses, ...own } = params; // of another exchange
     this.choose(null, { method, params: own });
     const { filled } = this;
+    if (view !== this.view.value) {
+      options(this.view, "everything", [{ name: view }]); // the others come with the lists
+      this.view.value = view;
+      this.reload();
+    }
     this.send.focus();
     this.start();
     await this.ready;

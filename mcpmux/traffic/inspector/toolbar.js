@@ -9,7 +9,7 @@ const NOTE_LENGTH = 500;
 const COPIES = ["command", "HTTP", "JSON", "link"];
 
 export class Toolbar {
-  /** `onMark`: is given a row and what is to be set on it. `onResend`: is given a request. */
+  /** `onMark`: is given a row and what is to be set on it. `onResend`: is given a request and its view. */
   constructor(onMark, onResend) {
     this.onResend = onResend;
     this.against = null; // what others are compared with: {row, own}
@@ -113,7 +113,7 @@ export class Toolbar {
       const request = await this.request();
       this.against = { row: this.row, own: this.own };
       this.compare();
-      this.onResend(request);
+      this.onResend({ ...request, view: (this.row.view ?? "").split("?")[0] });
     } catch (problem) {
       this.say(problem.message);
     }
