@@ -114,7 +114,7 @@ class Observers:
         """The states of the upstreams."""
         from mcpmux.traffic.admin.upstreams import UpstreamView
 
-        return UpstreamView(mux.upstreams, mux.hub.subscriptions, self.redactor, lambda: mux.config.upstreams)
+        return UpstreamView(mux.upstreams, mux.hub, self.redactor, lambda: mux.config.upstreams)
 
     def views_of(self, mux: Mux) -> MuxViews:
         """The configured views."""

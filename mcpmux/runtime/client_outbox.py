@@ -23,6 +23,7 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.tap import Leg
 from mcpmux.transports.http.server_connection import HttpReply
 
 DETAIL_LIMIT = 256  # waiting changes after which sub-resources are not told one by one any more
@@ -50,6 +51,7 @@ class ClientOutbox:
     `client`: what it calls itself in its calls, if it can be asked things; `principal`: who it is.
     `is_granted`: what it hears of was acknowledged once, as in a listen; when less is allowed later, it has
     to end. `is_replica`: it stands for all clients of another replica, whose rights are judged there.
+    `leg`: where it listens, if somebody watches the traffic.
     `since`: trio's time at which a listen began, or a replica relied on it. `waiting`: the oldest first;
     `merged`: events in whose place another one was, or is, told.
     """
@@ -60,6 +62,7 @@ class ClientOutbox:
     is_granted: bool = False
     is_replica: bool = False
     client: object = field(default=None, repr=False)
+    leg: Leg | None = field(default=None, repr=False)
     since: float = -math.inf
     waiting: dict[tuple[str, str], Event] = field(default_factory=dict, repr=False)
     merged: int = 0

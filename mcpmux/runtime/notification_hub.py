@@ -19,9 +19,9 @@ Source: `basic/utilities/tasks` and `client/elicitation`, 2025-11-25, for what i
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -42,6 +42,7 @@ from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.tap import Leg
 
 log = structlog.get_logger()
 
@@ -61,8 +62,16 @@ NOTICE_SECONDS: Final = 10.0  # at least, until it is noticed here that it has g
 PERSONAL: Final = frozenset({m.TASK_STATUS, m.ELICITATION_COMPLETE, m.PROGRESS})
 UNCLAIMED_LIMIT: Final = 64  # statuses of tasks whose making has not been answered yet
 COMPLETED_LIMIT: Final = 1000  # completed elicitations that are remembered for a client that comes back later
+TOLD_LIMIT: Final = 1000  # subjects of changes that are remembered for people
 
 Key = tuple[str, str]
+
+
+class Told(NamedTuple):
+    """A change that clients were told of: when, in trio's time, and how many they were."""
+
+    at: float
+    clients: int
 
 
 class Personal:
@@ -166,6 +175,8 @@ class NotificationHub:
         self._on_wanted = on_wanted
         self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
         self.personal = Personal()
+        self.told: dict[Key, Told] = {}
+        """The last change of a subscribed URI, by the session's key, or of a list, by "" and its method."""
         self._listeners: set[ClientOutbox] = set()
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
         self._change = trio.Event()
@@ -186,6 +197,10 @@ class NotificationHub:
         """How many clients listen."""
         return sum(not outbox.is_replica for outbox in self._listeners)
 
+    def listening_to(self, kind: str) -> Iterator[ClientOutbox]:
+        """The clients that may hear of changes of a kind of list."""
+        return (outbox for outbox in self._listeners if kind in outbox.kinds)
+
     def join(
         self,
         kinds: frozenset[str],
@@ -193,9 +208,10 @@ class NotificationHub:
         *,
         is_granted: bool = False,
         client: object = None,
+        leg: Leg | None = None,
     ) -> ClientOutbox:
         """An outbox for a new client that may hear `kinds` of list changes. `leave` must follow."""
-        outbox = ClientOutbox(kinds, principal, is_granted=is_granted, client=client)
+        outbox = ClientOutbox(kinds, principal, is_granted=is_granted, client=client, leg=leg)
         self._add(outbox)
         return outbox
 
@@ -366,18 +382,27 @@ class NotificationHub:
             """That it has changed: one event for all clients that spell it alike, encoded once."""
             return _update_of(uri if said_raw else space.expose_uri(uri))
 
-        usual = event_of(uri, False)
+        usual, told = event_of(uri, False), 0
         restricted, raw_of = not self._access.is_open, self.subscriptions.said_raw
         for outbox, subscribed in audience.items():
             if restricted and not self._may_hear_of(outbox, upstream, uri):
                 continue
             if outbox.is_replica and outbox.since > said:
                 continue
+            told += 1
             said_raw = (outbox, upstream, subscribed) in raw_of if raw_of else False
             if subscribed == uri:
                 outbox.put(event_of(uri, said_raw) if said_raw else usual)
             else:
                 outbox.put(event_of(uri, said_raw), event_of(subscribed, said_raw))
+        for subscribed in set(audience.values()):
+            self._note_told((upstream, subscribed), told)
+
+    def _note_told(self, subject: Key, clients: int) -> None:
+        self.told.pop(subject, None)
+        if len(self.told) >= TOLD_LIMIT:
+            del self.told[next(iter(self.told))]
+        self.told[subject] = Told(trio.current_time(), clients)
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:
         if outbox.is_replica:
@@ -462,10 +487,12 @@ class NotificationHub:
 
     def _tell_list(self, method: str, upstreams: Collection[str] | None) -> None:
         """Apart from `_tell_lists`, which would keep the last client while it waits."""
-        event = Event(method, {})
-        for outbox in self._listeners:
-            if method in outbox.kinds and self._access.sees_change(outbox.principal, method, upstreams):
+        event, told = Event(method, {}), 0
+        for outbox in self.listening_to(method):
+            if self._access.sees_change(outbox.principal, method, upstreams):
                 outbox.put(event)
+                told += 1
+        self._note_told(("", method), told)
 
 
 def upstream_of(key: str) -> str:

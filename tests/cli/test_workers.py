@@ -562,6 +562,13 @@ def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) 
 
         wait_until(is_shown, "the exchange of the view is not shown")
 
+        for _ in range(2):
+            initialize(served.connect())
+        lists = json.loads(ask("/api/subscriptions"))["subscriptions"]
+        assert [each["list"] for each in lists] == ["tools", "prompts", "resources"]
+        for each in lists:
+            assert {client["peer"].partition("/")[0] for client in each["clients"]} == {"1", "2"}
+
         (state,) = json.loads(ask("/upstreams"))["upstreams"]
         assert (state["name"], state["state"], state["prefix"]) == ("counting", "ready", "counting")
         assert sys.executable in state["target"]

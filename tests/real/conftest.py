@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests; each has a tab that shares nothing with the others."""
+    """One for all tests that need one; each has a tab that shares nothing with the others."""
     running = Browser(tmp_path_factory.mktemp("chromium"))
     yield running
     running.stop()

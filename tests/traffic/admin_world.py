@@ -165,7 +165,7 @@ async def listening(
     ):
         upstreams = UpstreamView(
             world.mux.upstreams,
-            world.mux.hub.subscriptions,
+            world.mux.hub,
             traffic.view.redactor,
             lambda: world.mux.config.upstreams,
         )

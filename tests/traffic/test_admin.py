@@ -196,7 +196,7 @@ async def test_every_answer_forbids_what_the_page_does_not_need(path):
         for token in (here.token, None):
             _, fields, _ = await ask(here, path, token=token)
             policy = fields["content-security-policy"]
-            assert "default-src 'self'" in policy
+            assert "default-src 'self'; img-src 'self' data:; media-src data:; frame-src data:;" in policy
             assert "unsafe" not in policy
             assert "frame-ancestors 'none'" in policy
             assert "require-trusted-types-for 'script'" in policy
@@ -559,3 +559,15 @@ def test_a_number_out_of_its_range_is_a_bad_question(text):
     with pytest.raises(BadRequest):
         whole_number({"n": text}, "n", 1, 10, 5)
     assert whole_number({}, "n", 1, 10, 5) == 5
+
+
+async def test_a_listed_exchange_says_what_upstreams_took_of_it():
+    traffic = Traffic()
+    traffic.exchange(ms=100)
+    traffic.begin("tools/call", {"name": "docs__find"})
+    async with listening(traffic) as here:
+        still_open, whole = (await get(here, "/api/exchanges"))["rows"]
+        assert whole["ms"] == pytest.approx(100)
+        (part,) = whole["parts"]
+        assert part == ["docs", pytest.approx(10), pytest.approx(80)]
+        assert "parts" not in still_open

@@ -34,7 +34,7 @@ async def test_prometheus_reads_metrics_with_the_token_and_nobody_without():
             return snapshot(play.metrics, mux_gauges(world.mux.upstreams, world.mux.hub))
 
         route = metrics_route(read)
-        upstreams = UpstreamView(world.mux.upstreams, world.mux.hub.subscriptions, traffic.view.redactor)
+        upstreams = UpstreamView(world.mux.upstreams, world.mux.hub, traffic.view.redactor)
         admin = Admin(port=0, token=Secret(TOKEN))
         more = (announced.append, [route], Control(world.mux, None), TlsContexts())
         await nursery.start(serve_admin, admin, traffic.view, upstreams, trio.Event(), *more)

@@ -34,6 +34,7 @@ from mcpmux.config import Config, Secret
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
+from mcpmux.traffic.admin.listening import Subscription, merge_subscriptions
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.route import BadRequest
 from mcpmux.traffic.admin.upstreams import DISABLED, UpstreamState, UpstreamView
@@ -200,13 +201,16 @@ class Supervisor:
         redactor, shared = self.observers.redactor, {}
         for name, each in self._shared.items():
             if (mux := each.mux) is not None:
-                view = UpstreamView(mux.upstreams, mux.hub.subscriptions, redactor)
+                view = UpstreamView(mux.upstreams, mux.hub, redactor)
                 (shared[name],) = await view.read_all()
         return merge_upstreams(await self.pool.ask("upstreams"), shared)
 
     async def read_states(self) -> dict[str, str]:
         states = merge_upstreams(await self.pool.ask("upstreams"), {})  # a shared one as the workers see it
         return {each.name: each.state for each in states if each.state != DISABLED}
+
+    async def read_subscriptions(self) -> list[Subscription]:
+        return merge_subscriptions(await self.pool.ask("subscriptions"))
 
     def read_views(self) -> ViewsState:
         return describe_views(self.config)

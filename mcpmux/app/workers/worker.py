@@ -144,6 +144,7 @@ class Worker:
                 if config.admin.port is not None:
                     view, metrics = observers.view(mux), observers.metrics_of(mux)
                     handlers |= {"upstreams": view.read_all, "metrics": metrics}
+                    handlers["subscriptions"] = view.read_subscriptions
                     handlers["views"] = observers.views_of(mux).count_views
                 everything.start_soon(self._obey, handlers, folder, everything, name="control")
                 await everything.start(node.run)

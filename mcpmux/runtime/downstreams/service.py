@@ -61,7 +61,7 @@ from mcpmux.runtime.notification_hub import EVERYTHING, SUBSCRIPTION_LIMIT, Noti
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
-from mcpmux.runtime.tap import ORIGIN, Tap, identify, name_in, watched
+from mcpmux.runtime.tap import ORIGIN, Leg, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 
@@ -209,6 +209,11 @@ def _wanted(call: Call, notify: Notify) -> Notify:
     return pass_on
 
 
+def _leg() -> Leg | None:
+    origin = ORIGIN.get()
+    return origin.leg if origin is not None else None
+
+
 # Sessions of legacy clients
 
 
@@ -229,7 +234,7 @@ class LegacySession:
     def __init__(self, service: MuxService, revision: str, client: ClientFacts, principal: Principal) -> None:
         self._router = router = service.router
         self._hub = hub = service.hub
-        self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self)
+        self.outbox: ClientOutbox = hub.join(EVERYTHING, principal, client=self, leg=_leg())
         self._greeted = trio.Event()  # it knows that the session is open
         self.principal = principal
         self.revision = revision
@@ -446,7 +451,7 @@ async def serve_listen(
     wish = wish._replace(lists={name for name in wish.lists if router.may_hear(call.principal, _KINDS[name])})
     tag = raw({SUBSCRIPTION_ID: request_id})
     kinds = frozenset(_KINDS[name] for name in wish.lists)
-    outbox = hub.join(kinds, call.principal, is_granted=True)
+    outbox = hub.join(kinds, call.principal, is_granted=True, leg=_leg())
     try:
         honoured = await _subscribe_all(router, outbox, wish.uris, call)
         agreed: dict[str, Any] = {name: True for name in _KINDS if name in wish.lists}

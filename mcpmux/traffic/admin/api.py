@@ -11,6 +11,7 @@
 | `/api/capture?filter=` | what the filter wants, as a capture file |
 | `/api/traffic/stream?filter=` | events `record` (as in captures) and `missed` |
 | `/api/upstreams` | each upstream with its sessions and subscriptions |
+| `/api/subscriptions` | `subscriptions`: a `Subscription` for each list and resource that is listened to |
 | `/api/replicas` | `replicas`: each with its state, this one first; none when mcpmux is alone |
 | `/api/stats?window=&slots=&most=` | durations by upstream, method and time, of the last `seconds` |
 | `/health/live` | 200 |
@@ -115,6 +116,7 @@ class Api:
             Route("/api/capture", self._capture),
             Route("/api/traffic/stream", self._stream_traffic),
             Route("/api/upstreams", self._show_upstreams),
+            Route("/api/subscriptions", self._show_subscriptions),
             Route("/api/replicas", self._show_replicas),
             Route("/api/stats", self._stats),
             Route("/upstreams", self._show_upstreams),  # beside /health/…, for scripts
@@ -199,7 +201,7 @@ class Api:
             matching = [row for row in newest if view.matches(wanted, row)]
             gone = sorted({row.number for row in newest} - {row.number for row in matching})
             skipped = len(rows) - len(newest) + missed
-            return _rows_event(ring, list(map(view.summary, matching)), gone, skipped), True
+            return _rows_event(ring, list(map(view.listed, matching)), gone, skipped), True
 
         await self._stream(read_news, _rows_event(ring), http)
 
@@ -249,6 +251,9 @@ class Api:
 
     async def _show_upstreams(self, http: HttpExchange) -> None:
         await http.send({"upstreams": await self._upstreams.read_all()})
+
+    async def _show_subscriptions(self, http: HttpExchange) -> None:
+        await http.send({"subscriptions": await self._upstreams.read_subscriptions()})
 
     async def _show_replicas(self, http: HttpExchange) -> None:
         await http.send(

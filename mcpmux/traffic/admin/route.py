@@ -20,8 +20,10 @@ from mcpmux.transports.http.server_connection import HttpReply
 SECURITY: Fields = (
     (
         "Content-Security-Policy",
-        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+        # `data:` is what messages carry: images, sound, and pages, which have this policy and a sandbox.
+        "default-src 'self'; img-src 'self' data:; media-src data:; frame-src data:; "
+        "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'",
     ),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),

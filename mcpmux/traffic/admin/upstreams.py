@@ -15,11 +15,11 @@ import trio
 
 from mcpmux.cluster.state import ReplicaState
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.mux.subscriptions import Subscriptions
 from mcpmux.protocol.envelope import members_of, text_of
-from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.traffic.admin.listening import ListeningView, Subscription
 from mcpmux.traffic.record import second_of
 from mcpmux.traffic.redaction.redactor import Redactor
 
@@ -77,7 +77,7 @@ class UpstreamView:
     """Reads the registry for people. `configured`: all upstreams, the disabled ones, too."""
 
     _registry: UpstreamRegistry
-    _subscriptions: Subscriptions[ClientOutbox]
+    _hub: NotificationHub
     _redactor: Redactor
     _configured: Callable[[], Sequence[UpstreamConfig]] = tuple
     _epoch: float = field(default_factory=lambda: time.time() - trio.current_time())
@@ -97,6 +97,10 @@ class UpstreamView:
             for each in self._configured()
             if not each.enabled
         ]
+
+    async def read_subscriptions(self) -> Sequence[Subscription]:
+        """See `Upstreams`."""
+        return ListeningView(self._hub, self._registry, self._redactor, self._epoch).read_all()
 
     def _upstream(self, upstream: Upstream, sessions: list[Upstream]) -> UpstreamState:
         facts = upstream.facts
@@ -131,13 +135,13 @@ class UpstreamView:
 
     def _session(self, session: Upstream) -> SessionState:
         kind = "shared" if session.key == session.name else "lane" if "@" in session.key else "private"
-        asked, wanted = session.subscriber.asked, self._subscriptions.wanted(session.key)
+        asked, wanted = session.subscriber.asked, self._hub.subscriptions.wanted(session.key)
         uris = sorted(asked | wanted)
         subscriptions = [
             {
                 "uri": self._redactor.clean(uri),
                 "agreed": uri in asked,
-                "listeners": self._subscriptions.listeners(session.key, uri),
+                "listeners": self._hub.subscriptions.listeners(session.key, uri),
             }
             for uri in uris[:URIS]
         ]
@@ -163,6 +167,9 @@ class Upstreams(Protocol):
 
     async def read_states(self) -> Mapping[str, str]:
         """The state of each that is enabled."""
+
+    async def read_subscriptions(self) -> Sequence[Subscription]:
+        """Who listens to what."""
 
 
 class Replicas(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from mcpmux.traffic.record import VERSION, Record, Run
 from mcpmux.traffic.redaction.redactor import Redactor
 
 PAGE_ROWS = 500  # of one answer
+PARTS = 8  # of a row; more are hardly to be seen
 BREATH_SECONDS = 0.01  # of searching before others may do something
 SCAN_SECONDS = 1.0  # of a search; then it answers with what it has, and where to go on
 BODY_BYTES = 256 * 2**10  # of one message beside others; the whole of it is had by itself
@@ -107,6 +109,19 @@ class LiveView:
         }
         return {name: value for name, value in members.items() if value is not None}
 
+    def listed(self, row: Row) -> dict[str, Any]:
+        """The same with `parts`: of its time, what upstreams took, the first PARTS.
+
+        Each is the upstream's name, milliseconds after `at`, and how many it took.
+        """
+        all_parts = (
+            (seen.leg.upstream, round((seen.at - row.first.at) * 1000 - seen.ms, 3), round(seen.ms, 3))
+            for seen in (stored.observed for stored in row.messages)
+            if seen.ms is not None and seen.leg.upstream is not None and seen.direction == "in"
+        )
+        parts = list(islice(all_parts, PARTS))
+        return self.summary(row) | ({"parts": parts} if parts else {})
+
     def method(self, row: Row) -> str:
         """The method of the row, redacted; "" when it has none."""
         return self._texts(row)[0] or ""
@@ -137,7 +152,7 @@ class LiveView:
         for row in ring.before(position):
             position = row.number
             if self.matches(wanted, row):
-                rows.append(self.summary(row))
+                rows.append(self.listed(row))
             if len(rows) >= most or trio.current_time() > until:
                 break
             if time.perf_counter() > breath:

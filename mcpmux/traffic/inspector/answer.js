@@ -2,9 +2,8 @@
 
 import { h } from "./dom.js";
 import * as format from "./format.js";
+import { payload } from "./payloads.js";
 import { tree } from "./tree.js";
-
-const IMAGES = /^image\/(png|jpeg|gif|webp)$/;
 
 /** `answer`: the data of an `answer` event. `onRead(uri)`: somebody follows a link to a resource. */
 export function shown(answer, onRead) {
@@ -18,32 +17,27 @@ export function shown(answer, onRead) {
     result.structuredContent === undefined ? "" : h("div", {}, h("h4", {}, "Structured content"), tree(result.structuredContent)),
   ];
   return h("section", { class: "answer", "data-failed": failed },
-    h("p", {}, h("span", { class: "chip", "data-status": error ? "error" : failed ? "tool-error" : "ok" }, words), " ", h("span", { class: "hint" }, format.duration(ms))),
+    h("h3", {}, h("span", { class: "chip", "data-status": error ? "error" : failed ? "tool-error" : "ok" }, words), " ", h("span", { class: "hint" }, format.duration(ms))),
     parts, h("details", { class: "whole", open: !error && parts.every((each) => !each) }, h("summary", {}, error ? "The error as it came" : "The result as it came"), tree(error ?? result)));
 }
 
 /** One block of content: of a tool's result, or of a message. */
 export function block(content, onRead) {
   if (Array.isArray(content)) return h("div", {}, content.map((each) => block(each, onRead)));
-  if (content?.type === "text") return h("pre", { translate: "no" }, String(content.text));
-  if (content?.type === "image") return image(content.mimeType, content.data);
+  if (content?.type === "text") return h("div", {}, h("pre", { translate: "no" }, String(content.text)), payload(content));
   if (content?.type === "resource") return resource(content.resource);
   if (content?.type === "resource_link" && onRead) {
     return h("p", {}, h("button", { type: "button", class: "button", onclick: () => onRead(content.uri) }, `Read ${content.title ?? content.name ?? content.uri}`), " ", h("span", { class: "hint" }, content.description ?? ""));
   }
-  return tree(content);
+  return (content && payload(content)) ?? tree(content);
 }
 
 function resource(content) {
   const about = h("h4", { translate: "no" }, content?.uri ?? "", " ", h("small", {}, content?.mimeType ?? ""));
-  if (typeof content?.text === "string") return h("div", {}, about, h("pre", { translate: "no" }, content.text));
-  return h("div", {}, about, image(content?.mimeType, content?.blob));
-}
-
-function image(type, data) {
-  if (typeof data !== "string") return tree(data ?? null);
-  if (!IMAGES.test(type)) return h("p", { class: "hint" }, `${type ?? "data"}, ${format.size(Math.floor(data.length * 0.75))}`);
-  return h("img", { src: `data:${type};base64,${data}`, alt: `${type} from the server` });
+  const shown = content && payload(content);
+  if (typeof content?.text === "string") return h("div", {}, about, h("pre", { translate: "no" }, content.text), shown);
+  if (typeof content?.blob !== "string") return h("div", {}, about, tree(content ?? null));
+  return h("div", {}, about, shown ?? h("p", { class: "hint" }, `${content.mimeType ?? "data"}, ${format.size(Math.floor(content.blob.length * 0.75))}`));
 }
 
 const list = (value) => (Array.isArray(value) ? value : []);

@@ -21,6 +21,7 @@ export class Exact {
 }
 
 export function parse(text) {
+  if (!/\d{16}/.test(text)) return JSON.parse(text); // which is several times as fast
   return JSON.parse(text, (_key, value, context) => {
     if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
     const source = context?.source;

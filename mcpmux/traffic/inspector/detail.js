@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { compare } from "./compare.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
+import { payloads } from "./payloads.js";
 import { timeline } from "./timeline.js";
 import { tree } from "./tree.js";
 
@@ -163,7 +164,7 @@ export class Detail {
     const box = h("section", { class: "body" },
       h("h3", {}, title, h("small", {}, way(record), " · ", format.size(record.size), record.redacted ? ` · ${record.redacted} redacted` : "")));
     if (message.gone) box.append(h("p", { class: "hint" }, "It was too large to be kept here; a capture has it."));
-    else if (record.message !== undefined) box.append(tree(record.message, marks));
+    else if (record.message !== undefined) box.append(tree(record.message, marks), ...payloads(record.message));
     else box.append(h("pre", { translate: "no" }, record.text ?? ""));
     if (message.cut) {
       const button = h("button", { class: "more", onclick: () => this.whole(message, box) }, `Load all of it (${format.size(record.size)})`);
@@ -176,7 +177,7 @@ export class Detail {
     try {
       const { record } = await get(`/api/exchanges/${this.number}/${message.record.seq}`, { own: this.own });
       box.lastElementChild.remove();
-      box.lastElementChild.replaceWith(record.message !== undefined ? tree(record.message) : h("pre", {}, record.text ?? ""));
+      box.lastElementChild.replaceWith(...(record.message !== undefined ? [tree(record.message), ...payloads(record.message)] : [h("pre", {}, record.text ?? "")]));
     } catch (problem) {
       box.append(h("p", { class: "problem" }, problem.message));
     }

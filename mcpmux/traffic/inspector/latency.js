@@ -103,7 +103,7 @@ function answers(slots, wide) {
 
 function table(stats) {
   const names = ["Upstream", "Method", "Answers", "Failed", "Median", "90 %", "99 %", "Longest", "Distribution"];
-  return h("div", { class: "wide" }, h("table", { class: "groups" },
+  return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "By upstream and method" }, h("table", { class: "groups" },
     h("thead", {}, h("tr", {}, names.map((name, place) => h("th", { scope: "col", class: place > 1 && place < 8 ? "number" : undefined }, name)))),
     h("tbody", {}, stats.groups.map((group) => h("tr", {},
       h("td", {}, group.upstream || h("em", {}, "whole exchange")), h("td", {}, group.method),

@@ -83,14 +83,20 @@ export class List {
     for (const place of [3, 5]) element.children[place].title = texts[place];
     if (row?.view) this.element.parentElement.dataset.views = "some"; // without any there is no column
     setAttribute(element, "data-marked", String(Boolean(row?.marked)));
-    setAttribute(element, "aria-label", row ? [row.marked && "marked", ...texts].filter(Boolean).join(", ") : "not loaded yet");
+    if (row?.marked) setAttribute(element, "aria-description", "marked");
+    else element.removeAttribute("aria-description");
+    if (row) element.removeAttribute("aria-label"); // what it shows is its name
+    else setAttribute(element, "aria-label", "not loaded yet");
   }
 
   click(event) {
     const row = event.target.closest(".row");
-    if (!row) return;
-    this.select(Number(row.dataset.row));
-    this.onOpen(this.selected, false);
+    if (row) this.pick(Number(row.dataset.row));
+  }
+
+  pick(number) {
+    this.select(number);
+    this.onOpen(number, false);
   }
 
   select(number) {

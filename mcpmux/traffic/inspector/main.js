@@ -10,13 +10,15 @@ import { List } from "./list.js";
 import { Replicas } from "./replicas.js";
 import { Rows } from "./rows.js";
 import { Saving } from "./saving.js";
+import { Subscriptions } from "./subscriptions.js";
 import { Toolbar } from "./toolbar.js";
 import { Upstreams } from "./upstreams.js";
 import { Views } from "./views.js";
+import { Waterfall } from "./waterfall.js";
 
 const TYPED_MS = 250; // after the last key the filter is applied
 const MOVED_MS = 60; // while somebody walks through the list nothing is fetched
-const PAGES = ["exchanges", "upstreams", "views", "latency", "client", "replicas"]; // the last one only where there is a cluster
+const PAGES = ["exchanges", "upstreams", "views", "latency", "client", "subscriptions", "replicas"]; // the last one only where there is a cluster
 const OTHER_RUN = "The link is to an exchange of another run of mcpmux, which is not remembered any more.";
 const LOST = "Not connected. mcpmux may have been started anew: open the URL that it printed.";
 
@@ -25,15 +27,17 @@ const own = byId("own");
 const view = byId("view-exchanges");
 const rows = new Rows(changed, report);
 const list = new List(byId("list"), rows, selected, (number, focus) => openDetail(number, focus));
+const waterfall = new Waterfall(byId("waterfall"), rows, list);
 const detail = new Detail(byId("detail"), closed, new Toolbar(mark, openClient));
 const saving = new Saving(byId("save"), byId("saving"), () => rows);
-const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), client: new Client(byId("view-client"), showExchange), replicas: new Replicas(byId("view-replicas")) };
+const others = { upstreams: new Upstreams(byId("view-upstreams")), views: new Views(byId("view-views"), showExchanges), latency: new Latency(byId("view-latency")), client: new Client(byId("view-client"), showExchange), subscriptions: new Subscriptions(byId("view-subscriptions"), showExchanges), replicas: new Replicas(byId("view-replicas")) };
 let stream = null;
 let typed = 0;
 let moved = 0;
 
 function changed(count) {
   list.changed(count);
+  waterfall.refresh();
   const total = rows.last - rows.first + 1;
   setText(byId("count"), rows.filter ? `${format.count(rows.length)}${rows.complete ? "" : "+"} of ${format.count(total)}` : format.plural(total, "exchange", "exchanges"));
   setText(byId("summary"), rows.messages ? format.plural(rows.messages, "message", "messages") : "");
@@ -135,6 +139,7 @@ function togglePause() {
 
 function selected(number) {
   clearTimeout(moved);
+  waterfall.refresh();
   if (detail.isOpen) moved = setTimeout(() => openDetail(number, false), MOVED_MS);
 }
 
@@ -161,6 +166,7 @@ function show(name) {
     if (each in others) others[each][each === name && !document.hidden ? "start" : "stop"]();
   }
   list.refresh();
+  waterfall.refresh();
 }
 
 function showExchanges(text) {
@@ -215,6 +221,7 @@ filter.addEventListener("keydown", (event) => {
 });
 own.addEventListener("change", () => apply(filter.value.trim()));
 byId("pause").addEventListener("click", togglePause);
+byId("timeline").addEventListener("click", () => byId("timeline").setAttribute("aria-pressed", String(waterfall.toggle())));
 byId("paused").lastElementChild.addEventListener("click", resume);
 
 document.addEventListener("keydown", (event) => {
@@ -240,6 +247,8 @@ document.addEventListener("keydown", (event) => {
     filter.select();
   } else if (event.key === "p" && shown() === "exchanges") {
     togglePause();
+  } else if (event.key === "t" && shown() === "exchanges") {
+    byId("timeline").click();
   } else if (event.key === "m" && shown() === "exchanges") {
     const row = rows.known.get(detail.number ?? list.selected);
     if (row) mark(row, { marked: !row.marked });

@@ -4,6 +4,7 @@
 import { get } from "./api.js";
 
 const CHUNK = 200; // rows of one question
+const AT_ONCE = 4; // questions; whoever scrolls past more has no time to read the answers
 const KEPT = 20_000; // rows that are remembered here
 const FLOOD_ROWS = 600; // within FLOOD_MS: more than anybody reads
 const FLOOD_MS = 2000;
@@ -94,7 +95,7 @@ export class Rows {
   }
 
   async ask(before) {
-    if (this.asking.has(before)) return;
+    if (this.asking.has(before) || this.asking.size >= AT_ONCE) return; // it is wanted again with each answer
     const round = this.round;
     this.asking.add(before);
     try {

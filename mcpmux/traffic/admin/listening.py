@@ -1,0 +1,155 @@
+"""Who listens to what, as JSON: subscribed resources and lists, their clients, and when those were told last.
+
+Promises: nothing is kept for it but when changes were told; an answer is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any
+
+import msgspec
+
+from mcpmux.protocol import method as m
+from mcpmux.runtime.client_outbox import ClientOutbox
+from mcpmux.runtime.notification_hub import Key, NotificationHub
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.traffic.record import second_of
+from mcpmux.traffic.redaction.redactor import Redactor
+
+RESOURCES = 200  # that are told, those with the newest changes first
+CLIENTS = 50  # of one subject
+
+
+class ListeningClient(msgspec.Struct, frozen=True, kw_only=True):
+    """`era`: `modern`, `legacy`, or `replica` for all clients of another one. `peer`: as in its exchanges."""
+
+    era: str
+    principal: str | None
+    view: str | None
+    name: str | None = None
+    peer: str | None = None
+    revision: str | None = None
+    transport: str | None = None
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What clients listen to: a `uri`, as they know it, of an upstream, or changes of a `list` (`tools`).
+
+    `sessions`: keys of those of the upstream that tell about it. `agreed`: whether they all do by now.
+    `changed`: when a change was told last. `told`: to how many clients each session told its last change, as
+    a sum.
+    """
+
+    clients: Sequence[ListeningClient]
+    more_clients: int
+    changed: str | None
+    told: int
+    upstream: str | None = None
+    uri: str | None = None
+    list: str | None = None
+    sessions: Sequence[str] = ()
+    agreed: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class ListeningView:
+    """Reads who listens, of one process. `_epoch`: when trio's clock showed 0, in seconds since 1970."""
+
+    _hub: NotificationHub
+    _registry: UpstreamRegistry
+    _redactor: Redactor
+    _epoch: float
+
+    def read_all(self) -> Sequence[Subscription]:
+        """Lists, then resources."""
+        tellers: defaultdict[Key, list[Upstream]] = defaultdict(list)
+        for session in self._registry.sessions():
+            for uri in self._hub.subscriptions.wanted(session.key):
+                tellers[session.name, uri].append(session)
+
+        def newest_first(subject: Key) -> tuple[float, Key]:
+            told = (self._hub.told.get((session.key, subject[1])) for session in tellers[subject])
+            return -max((each.at for each in told if each is not None), default=-math.inf), subject
+
+        chosen = nsmallest(RESOURCES, tellers, newest_first)
+        return [*self._lists(), *(self._resource(uri, tellers[name, uri]) for name, uri in chosen)]
+
+    def _lists(self) -> Iterable[Subscription]:
+        for name, method in m.LIST_CHANGES.items():
+            if clients := list(self._hub.listening_to(method)):
+                yield self._subscription([("", method)], clients, list=name)
+
+    def _resource(self, uri: str, sessions: Sequence[Upstream]) -> Subscription:
+        return self._subscription(
+            [(session.key, uri) for session in sessions],
+            [
+                outbox
+                for session in sessions
+                for outbox, subscribed in self._hub.subscriptions.audience(session.key, uri).items()
+                if subscribed == uri
+            ],
+            upstream=sessions[0].name,
+            uri=self._redactor.clean(sessions[0].space.expose_uri(uri)),
+            sessions=[session.key for session in sessions],
+            agreed=all(uri in session.subscriber.asked for session in sessions),
+        )
+
+    def _subscription(self, subjects: Sequence[Key], clients: list[ClientOutbox], **of: Any) -> Subscription:
+        told = [each for each in map(self._hub.told.get, subjects) if each is not None]
+        changed = max((each.at for each in told), default=None)
+        return Subscription(
+            clients=[self._client(outbox) for outbox in clients[:CLIENTS]],
+            more_clients=max(0, len(clients) - CLIENTS),
+            changed=f"{second_of(int(self._epoch + changed))}Z" if changed is not None else None,
+            told=sum(each.clients for each in told),
+            **of,
+        )
+
+    def _client(self, outbox: ClientOutbox) -> ListeningClient:
+        leg, clean = outbox.leg, self._redactor.redact_name
+        era = "replica" if outbox.is_replica else "modern" if outbox.is_granted else "legacy"
+        who = ListeningClient(
+            era=era, principal=clean(outbox.principal.name or None), view=clean(outbox.principal.view or None)
+        )
+        if leg is None:
+            return who
+        return msgspec.structs.replace(
+            who, name=clean(leg.name), peer=leg.peer, revision=clean(leg.revision), transport=leg.transport
+        )
+
+
+def merge_subscriptions(said: Mapping[int, Iterable[Subscription]]) -> list[Subscription]:
+    """Those of several workers, by their numbers, as one. Keys and peers name the worker, as in `2/docs`."""
+    found: dict[tuple[str | None, ...], Subscription] = {}
+    for worker, subscriptions in said.items():
+        for each in subscriptions:
+            subject = each.list, each.upstream, each.uri
+            here = msgspec.structs.replace(
+                each,
+                sessions=[f"{worker}/{key}" for key in each.sessions],
+                clients=[
+                    msgspec.structs.replace(client, peer=client.peer and f"{worker}/{client.peer}")
+                    for client in each.clients
+                ],
+            )
+            found[subject] = _together(found[subject], here) if subject in found else here
+    return sorted(found.values(), key=lambda each: (each.list is None, each.changed is None))
+
+
+def _together(one: Subscription, other: Subscription) -> Subscription:
+    clients = [*one.clients, *other.clients]
+    return msgspec.structs.replace(
+        one,
+        sessions=[*one.sessions, *other.sessions],
+        agreed=one.agreed and other.agreed,
+        clients=clients[:CLIENTS],
+        more_clients=one.more_clients + other.more_clients + max(0, len(clients) - CLIENTS),
+        changed=max(one.changed or "", other.changed or "") or None,
+        told=one.told + other.told,
+    )
