@@ -21,12 +21,12 @@ import msgspec
 
 from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of
 from mcpmux.mux.seal import ForeignState, StateSeal, TaskSeal
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import encode, raw, text_of
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.protocol.tasks import TASK_ID, extension_missing, knows_extension
 from mcpmux.runtime.access_control import AccessControl, lost_task, no_task
 from mcpmux.runtime.calls import lost_state, unknown_state
 from mcpmux.runtime.resolver import Resolver
@@ -63,6 +63,8 @@ class RoundTrips:
             text = call.text(key)
             if text is None:
                 continue
+            if key == TASK_ID and not knows_extension(call.meta.get(CLIENT_CAPABILITIES)):
+                raise extension_missing()  # before anything is said of the task
             if key == STATE and text.endswith(NO_STATE):  # any process can go on, if its own has gone
                 del params[key]
             elif text.startswith(ANYWHERE):

@@ -61,6 +61,15 @@ async def test_a_task_is_the_workers(up, autojump_clock):
         assert (await client.request("tasks/get", {"taskId": task_id}))["taskId"] == task_id
 
 
+@pytest.mark.parametrize("task_id", ["x+t1", "1.x+t1", "3.x+t1", ".x+t1", "anything"])
+async def test_a_client_without_tasks_hears_what_it_lacks_first(task_id, autojump_clock):
+    async with open_world({"x": TaskServer(MODERN)}, marks=Marks("3")) as world:
+        client = await client_of(world, MODERN)
+        with pytest.raises(RpcFailure) as refused:
+            await client.request("tasks/get", {"taskId": task_id})
+    assert refused.value.error["code"] == -32021
+
+
 async def test_what_is_about_a_modern_server_that_all_reach_is_no_workers(autojump_clock):
     settings = {name: {"target": Http("http://unused.invalid")} for name in "xy"}
     servers = {"x": Curious(MODERN, METHOD), "y": TaskServer(MODERN)}

@@ -52,6 +52,11 @@ def run_suite(url: str, revision: str, directory: Path) -> Report:
     return report
 
 
+def run_scenario(scenario: str, url: str, revision: str, directory: Path) -> Report:
+    """Run one scenario against the server at `url`, which may be one of an extension."""
+    return _run(["--scenario", scenario, "--force"], url, revision, directory)
+
+
 def _run(which: list[str], url: str, revision: str, directory: Path) -> Report:
     suite = npm_env("conformance")
     program = suite / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"

@@ -1,0 +1,65 @@
+"""The official scenarios for the Tasks extension, with mcpmux in front of a server that passes them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import demo_command
+from tests.real.cluster import run_cluster
+from tests.real.mux import HttpMux, Json, stdio, write_config
+from tests.real.server_conformance.suite import run_scenario
+from tests.real.web_server import run_web_server
+
+pytestmark = pytest.mark.real
+
+MODERN = "2026-07-28"
+SERVER = Path(__file__).with_name("tasks_server.py")
+SCENARIOS = (  # but one that the suite itself skips
+    "tasks-capability-negotiation",
+    "tasks-dispatch-and-envelope",
+    "tasks-lifecycle",
+    "tasks-mrtr-composition",
+    "tasks-mrtr-input",
+    "tasks-request-headers",
+    "tasks-request-state-removal",
+    "tasks-required-task-error",
+    "tasks-wire-fields",
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The URL of the server."""
+    with run_web_server([sys.executable, str(SERVER)], "listening on", {}) as said:
+        yield said.split()[-1]
+
+
+@pytest.fixture(scope="module", params=["beside-others", pytest.param("replicas", marks=pytest.mark.slow)])
+def through(
+    request: pytest.FixtureRequest, server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The same through mcpmux: one process beside another server, or replicas that get requests in turns."""
+    directory = tmp_path_factory.mktemp("tasks")
+    upstreams: dict[str, Json] = {"jobs": {"url": server, "prefix": ""}}
+    if request.param == "replicas":
+        with run_cluster(directory, upstreams) as cluster:
+            yield cluster.url
+            assert {each.replica for each in cluster.balancer.served()} == set(cluster.replicas)
+    else:
+        upstreams["notes"] = stdio(shlex.split(demo_command("notes")))
+        with HttpMux(write_config(directory, upstreams)) as mux:
+            yield mux.url
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_check_of_the_extension_holds_through_mcpmux(
+    scenario: str, server: str, through: str, tmp_path: Path
+) -> None:
+    direct = run_scenario(scenario, server, MODERN, tmp_path / "direct")
+    assert direct.successful == {scenario}
+    assert run_scenario(scenario, through, MODERN, tmp_path / "through") == direct
