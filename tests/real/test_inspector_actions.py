@@ -69,7 +69,7 @@ async def newest(here: Listening, method: str) -> int:
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("tools/call", {"name": "docs__find", "arguments": {"text": NASTY, "n": 12345678901234567890}}),
     ("tools/call", {"name": "docs__find", "arguments": {}}),
-    ("resources/read", {"uri": "docs+file:///it's $HOME\x07é"}),
+    ("resources/read", {"uri": "docs+file:///it's-$(id);&!*"}),
     ("tools/list", {}),
     ("prompts/get", {"name": "docs__ask"}),
 ]

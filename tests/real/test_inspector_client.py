@@ -355,11 +355,11 @@ async def test_a_request_from_elsewhere_fills_the_form(browser: Browser):
         assert await page.run("!document.getElementById('view-client').hidden")
         assert await page.run(f"{field('title')}.value") == "Emma"
         await page.run(
-            open_it % json.dumps({"method": "resources/read", "params": {"uri": "docs+memo:9/{}"}})
+            open_it % json.dumps({"method": "resources/read", "params": {"uri": "docs+memo:9/%7B%7D"}})
         )
         assert await page.run(f"{field('Method')}.value") == "resources/read"
-        assert json.loads(await page.run(f"{field('Params')}.value")) == {"uri": "docs+memo:9/{}"}
-        assert await send(page) == "memo:9/{}"
+        assert json.loads(await page.run(f"{field('Params')}.value")) == {"uri": "docs+memo:9/%7B%7D"}
+        assert await send(page) == "memo:9/%7B%7D"
 
 
 async def test_it_is_readable_in_both_colours_in_a_narrow_window_and_by_keyboard(browser: Browser):
