@@ -1,7 +1,7 @@
 """The official Python types of MCP as judges, for machines without the official schemas.
 
-They know which methods a revision has, but judge every legacy revision by the shapes of 2025-11-25, and
-let unknown members pass.
+They know which methods a revision has, but judge every legacy revision by the shapes of 2025-11-25, let
+unknown members pass, and take any string for a URI; the one that a request is about is judged here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 
 from mcp_types import methods
 from pydantic import ValidationError
+
+from tests.official_schema import is_uri
 
 _CALLS = {
     "ClientRequest": methods.validate_client_request,
@@ -27,6 +29,8 @@ class OfficialTypes:
 
     def check_call(self, union: str, message: dict[str, Any]) -> None:
         """See `OfficialSchema`."""
+        params = message.get("params") or {}
+        assert "uri" not in params or is_uri(params["uri"]), f"{params['uri']!r} is not a URI"
         self._judge(_CALLS[union], union, message["method"], message.get("params"))
 
     def check_result(self, method: str, result: dict[str, Any]) -> None:
