@@ -27,10 +27,11 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import encode_notification, raw
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry, is_one_for_all
-from mcpmux.runtime.upstreams.shared_listening import Wish
+from mcpmux.runtime.upstreams.shared_listening import REPLACES, Wish
 from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
@@ -111,8 +112,9 @@ class Listens:
         try:
             await reply.open(200, STREAM_HEADERS, KEEP_ALIVE)
             honoured = await self._subscribe(outbox, upstream, wanted.uris)
-            self._hub.rely_on(outbox, self._streams.get(wanted.replaces))
-            await reply.write(_encode(_acknowledgement(honoured)))
+            before = self._streams.pop(wanted.replaces, None)
+            self._hub.rely_on(outbox, before)
+            await reply.write(_encode(_acknowledgement(honoured, goes_on=before is not None)))
             await self._tell(outbox, upstream, honoured, reply)
         finally:
             self._told[key] -= 1
@@ -161,8 +163,9 @@ class Listens:
         return self._members.is_inside or self._members.is_left
 
 
-def _acknowledgement(honoured: frozenset[str]) -> Event:
-    return Event(m.ACKNOWLEDGED, {"notifications": raw({"resourceSubscriptions": sorted(honoured)})})
+def _acknowledgement(honoured: frozenset[str], *, goes_on: bool) -> Event:
+    params: Fields = {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}
+    return Event(m.ACKNOWLEDGED, params | {REPLACES: raw(True)} if goes_on else params)
 
 
 def _encode(event: Event) -> bytes:

@@ -18,6 +18,7 @@ from mcpmux.config import AccessRule, Http
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.runtime.upstreams import shared_listening
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry, era_session_key
+from mcpmux.runtime.upstreams.shared_listening import REPLACES
 from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, open_replicas
 from tests.cluster.test_replicas import listen
@@ -396,6 +397,18 @@ async def test_a_replica_that_is_no_owner_answers_no_listen():
             await owner.node._client.listen(there, wanted, LEASE, heard.append)
         assert heard == []
         assert not docs.subscribed("memo:1")
+
+
+async def test_an_owner_says_whether_a_listen_goes_on_with_the_one_that_it_replaces():
+    async with open_docs(MODERN, "ab") as (_, docs), trio.open_nursery() as nursery:
+        owner, (other,) = docs.owner(), docs.others()
+        there = other.node.members.neighbours[owner.node.members.replica]
+        send, acknowledgements = trio.open_memory_channel[Any](1)
+        for stream, replaced, goes_on in (("1", "", False), ("2", "1", True), ("3", "1", False)):
+            wanted = ListenWanted("docs", ["memo:1"], stream, replaced)
+            nursery.start_soon(other.node._client.listen, there, wanted, LEASE, send.send_nowait)
+            assert (REPLACES in (await acknowledgements.receive()).params) is goes_on
+        nursery.cancel_scope.cancel()
 
 
 async def test_children_of_each_replica_are_asked_by_each():

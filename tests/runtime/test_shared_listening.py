@@ -17,7 +17,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.upstreams.shared_listening import Wish
+from mcpmux.runtime.upstreams.shared_listening import REPLACES, Wish
 from tests.runtime.scripted import Json, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_subscriber import Moody, uris_in
@@ -33,11 +33,15 @@ MOODS = ("well", "well", "refusing", "silent", "absent")
 
 
 class Owner:
-    """The other replica. `absent`: there is none, so each asks for itself."""
+    """The other replica. `absent`: there is none, so each asks for itself.
+
+    `delay`: seconds until it acknowledges; `late`: those in which what is replaced has ended already.
+    """
 
     def __init__(self) -> None:
         self.mood = "well"
-        self.delay = 0.3  # seconds until it acknowledges
+        self.delay = 0.3
+        self.late = 0.0
         self.declined: set[str] = set()
         self.asked = Counter[str]()
         self._listens: dict[str, tuple[frozenset[str], Callable[[Event], None], trio.Event]] = {}
@@ -83,9 +87,14 @@ class Owner:
         honoured, end = frozenset(wish.uris) - self.declined, trio.Event()
         self._listens[wish.stream] = honoured, hear, end
         try:
+            acknowledgement = {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}
             if wish.replaces in self._listens:
                 self._listens[wish.replaces][2].set()
-            hear(Event(m.ACKNOWLEDGED, {"notifications": raw({"resourceSubscriptions": sorted(honoured)})}))
+                acknowledgement[REPLACES] = raw(True)
+                await trio.sleep(self.late)
+                if self.mood == "refusing":
+                    raise TransportClosed("refused")
+            hear(Event(m.ACKNOWLEDGED, acknowledgement))
             await end.wait()
         finally:
             del self._listens[wish.stream]
@@ -219,6 +228,21 @@ async def test_a_listen_that_breaks_off_costs_one_catch_up(up, autojump_clock):
         assert (server.subscribed, owner.listened) == (set(), {"memo:1"})
 
 
+@pytest.mark.parametrize("up", ERAS)
+async def test_a_listen_that_ends_before_its_successor_is_acknowledged_costs_nothing(up, autojump_clock):
+    server, owner = Moody(up, be_slow), Owner()
+    owner.late = 0.1
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        client = await client_of(world, LEGACY)
+        began = trio.current_time()
+        for uri in URIS:
+            await subscribe(client, [uri])
+        assert trio.current_time() - began < 1.5
+        assert (server.subscribed, owner.listened) == (set(), set(URIS))
+        await silent(client)
+        assert owner.asked == {"well": len(URIS)}
+
+
 class Reader:
     """Reads all that a client is told. `heard` has the URIs of updates."""
 
@@ -253,6 +277,54 @@ class Reader:
 
 
 @pytest.mark.parametrize("up", ERAS)
+async def test_a_successor_that_breaks_off_after_its_predecessor_ended_costs_one_catch_up(up, autojump_clock):
+    server, owner = Subscribable(up), Owner()
+    owner.late = 0.1
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        reader = Reader(await client_of(world, LEGACY))
+        world.nursery.start_soon(reader.run)
+        await reader.ask("resources/subscribe", "memo:1")
+        world.nursery.start_soon(become_later, owner, "refusing", owner.delay + owner.late / 2)
+        await reader.ask("resources/subscribe", "memo:2")
+        await reader.hear("memo:1", 0)
+        assert server.subscribed == {"memo:1", "memo:2"}
+        owner.become("well")
+        await trio.sleep(HEARD_SECONDS)
+        assert reader.heard == ["memo:1"]
+        assert (server.subscribed, owner.listened) == (set(), {"memo:1", "memo:2"})
+        world.nursery.cancel_scope.cancel()
+
+
+async def become_later(owner: Owner, mood: str, seconds: float) -> None:
+    await trio.sleep(seconds)
+    owner.become(mood)
+
+
+@pytest.mark.parametrize("up", ERAS)
+async def test_an_owner_that_has_acknowledged_again_is_asked_at_once(up, autojump_clock):
+    """Also when the listen before broke off meanwhile."""
+    server, owner = Subscribable(up), Owner()
+    async with open_world({"x": server}, settings=SETTINGS, replicas=owner) as world:
+        reader = Reader(await client_of(world, LEGACY))
+        world.nursery.start_soon(reader.run)
+        await reader.ask("resources/subscribe", "memo:1")
+        world.nursery.start_soon(break_off_later, owner, owner.delay / 2)
+        await reader.ask("resources/subscribe", "memo:2")
+        began = trio.current_time()
+        await reader.ask("resources/subscribe", "memo:3")
+        assert trio.current_time() - began < 1
+        await trio.sleep(HEARD_SECONDS)
+        assert reader.heard == ["memo:1"]
+        assert (server.subscribed, owner.listened) == (set(), set(URIS))
+        world.nursery.cancel_scope.cancel()
+
+
+async def break_off_later(owner: Owner, seconds: float) -> None:
+    await trio.sleep(seconds)
+    owner.break_off()
+
+
+@pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("seed", range(12))
 async def test_every_change_is_heard_whatever_happens(up, seed, autojump_clock):
     """The last change of what a client listens to is followed by an update, in whichever way."""
@@ -270,7 +342,7 @@ async def test_every_change_is_heard_whatever_happens(up, seed, autojump_clock):
             elif act == "unsubscribe" and changed.pop(uri, None) is not None:
                 await reader.ask("resources/unsubscribe", uri)
             elif act == "become":
-                owner.delay = chance.choice((0, 0.3, 2))
+                owner.delay, owner.late = chance.choice((0, 0.3, 2)), chance.choice((0, 0, 0.2))
                 owner.become(chance.choice(MOODS))
             elif act == "break":
                 owner.break_off()

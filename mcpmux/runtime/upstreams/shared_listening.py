@@ -31,6 +31,7 @@ from mcpmux.runtime.upstreams.wishes import Wishes
 log = structlog.get_logger()
 
 NAME_BYTES = 8  # of randomness in the name of a stream
+REPLACES = "replaces"  # a parameter of an acknowledgement: the listen goes on with the one that it replaces
 RETRY_SECONDS = 2.0  # after an owner did not answer, or had not noticed yet that it is one
 
 
@@ -65,8 +66,8 @@ class Replicas(Protocol):
     async def listen(self, owner: str, wish: Wish, hear: Callable[[Event], None]) -> None:
         """Have `owner` tell of changes, until it does not any more.
 
-        `hear` gets an acknowledgement of what it honours, then updates, as those of a modern listen. Raises
-        TransportError, RemoteProtocolError.
+        `hear` gets an acknowledgement of what it honours, then updates, as those of a modern listen. With
+        REPLACES the one before has told everything else. Raises TransportError, RemoteProtocolError.
         """
 
 
@@ -89,6 +90,7 @@ class SharedListening:
         self._declined: set[str] = set()
         self._newest = trio.CancelScope()  # of the newest acknowledged listen
         self._stream = ""  # the name of that one
+        self._is_asking = False  # for a listen that replaces that one
         self._both_until = -math.inf  # what the owner tells by now is told by the upstream, too
         self._listened: tuple[str, frozenset[str]] | None = None  # its owner and URIs; None at its end
         wishes.is_expected = self._expects
@@ -96,6 +98,7 @@ class SharedListening:
     def begin(self) -> None:
         """There is a new connection: nothing is listened to yet."""
         self._newest, self._listened, self._both_until = trio.CancelScope(), None, -math.inf
+        self._is_asking = False
         self._owner = self._replicas.owner_of(self._upstream)
         self._trust()
 
@@ -173,13 +176,14 @@ class SharedListening:
             nonlocal acknowledged, honoured
             if event.method == m.ACKNOWLEDGED and not acknowledged:
                 acknowledged, honoured = True, uris_in(event.params) & wish
-                self._take_over(scope, owner, wish, honoured)
+                self._take_over(scope, owner, wish, honoured, goes_on=REPLACES in event.params)
                 self._stream = stream
                 task_status.started()
             elif event.method == m.RESOURCE_UPDATED and acknowledged:
                 self._pass_on(text_of(event.params.get("uri")) or "")
 
         with trio.CancelScope() as scope:
+            self._is_asking = True
             try:
                 asked = Wish(self._upstream, sorted(wish), stream, self._stream)
                 await self._replicas.listen(owner, asked, hear)
@@ -187,23 +191,35 @@ class SharedListening:
             except (TransportError, RemoteProtocolError) as error:
                 log.debug("a replica does not tell of updates", owner=owner, reason=str(error))
             if not acknowledged:
+                self._is_asking = False
                 self._has_failed_at(owner)
                 task_status.started()
             elif self._newest is scope:
                 self._listened = None
-                self._wishes.lose(list(self._wishes.shared), self._wishes.shared)
-                self._has_failed_at(owner)
+                if not is_over or not self._is_asking:  # else the next one says whether it goes on with it
+                    self._has_failed_at(owner)
             elif not is_over or self._listened is None or self._listened[0] != owner:
                 self._wishes.catch_up(honoured)  # it may have had something to tell yet
 
     def _take_over(
-        self, listen: trio.CancelScope, owner: str, wish: frozenset[str], honoured: frozenset[str]
+        self,
+        listen: trio.CancelScope,
+        owner: str,
+        wish: frozenset[str],
+        honoured: frozenset[str],
+        *,
+        goes_on: bool,
     ) -> None:
-        """`listen` is the one from now on: the one before is not needed any more."""
+        """`listen` is the one from now on: the one before is not needed any more.
+
+        `goes_on`: nothing passes between what that one tells and what this one does.
+        """
         now, settle_seconds = trio.current_time(), self._replicas.settle_seconds
+        if not goes_on and (self._listened is None or self._listened[0] == owner):
+            self._lose_shared()
         self._newest.deadline = now + settle_seconds
-        self._newest, self._listened = listen, (owner, honoured)
-        self._is_trusted = True
+        self._newest, self._listened, self._is_asking = listen, (owner, honoured), False
+        self._is_trusted, self._has_failed = True, False
         wishes, declined = self._wishes, wish - honoured
         if honoured & wishes.direct:
             self._both_until = now + settle_seconds
@@ -218,7 +234,12 @@ class SharedListening:
 
     def _has_failed_at(self, owner: str) -> None:
         """A listen was refused or broke off."""
+        if self._listened is None:
+            self._lose_shared()
         if owner == self._owner:
             self._is_trusted, self._has_failed = False, True
             self._again_at = min(self._again_at, trio.current_time() + RETRY_SECONDS)
         self._wishes.poke()
+
+    def _lose_shared(self) -> None:
+        self._wishes.lose(list(self._wishes.shared), self._wishes.shared)
