@@ -237,5 +237,5 @@ def test_the_official_types_judge_where_there_are_no_schemas(revision: str):
         judge.check_result("resources/list", {"resultType": "complete"})
     with pytest.raises(AssertionError, match="no ClientRequest"):
         judge.check_call("ClientRequest", {"method": "nonsense"})
-    with pytest.raises(AssertionError, match="'memo:{}' is not a URI"):
+    with pytest.raises(AssertionError, match=r"'memo:\{\}' is not a URI"):
         judge.check_call("ClientRequest", {"method": "resources/read", "params": {"uri": "memo:{}"}})

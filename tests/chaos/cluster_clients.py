@@ -34,13 +34,15 @@ STEPS = 5
 class Answer(NamedTuple):
     """What came of one attempt. `message`: None without an answer. `status`: 0 when no head has come.
 
-    `heard`: notifications on its way. `event_id`: of the last event.
+    `heard`: notifications on its way. `event_id`: of the last event. `reopened`: it was refused, or not sent,
+    because there was no session any more; by now there is another one.
     """
 
     status: int
     message: Json | None
     heard: list[Json]
     event_id: str | None = None
+    reopened: bool = False
 
     @property
     def outcome(self) -> str:
@@ -60,6 +62,10 @@ class Answer(NamedTuple):
         if self.message is not None and "error" in self.message and self.status != 503:
             return self.message["error"]["code"] not in (BUSY, LOST)
         return self.status not in (0, 200, 202, 502, 503)
+
+
+REOPENED = Answer(503, None, [], reopened=True)
+"""What opening a session takes is judged by itself: it is many requests."""
 
 
 class ChaosClient(ABC):
@@ -158,6 +164,7 @@ class ChaosClient(ABC):
                 result: Json = answer.message["result"]
                 return result
             self._laws.counts[f"again {method} {answer.status}"] += 1
+            began = time.monotonic() if answer.reopened else began
             await self.pause()
 
     async def pause(self) -> None:
@@ -185,6 +192,7 @@ class ChaosClient(ABC):
             if answer.outcome == UNCLEAR:
                 self._laws.note_operation(f"{tool} given up", began)
                 return None, sent
+            began = time.monotonic() if answer.reopened else began
             await self.pause()
 
     def _judge_progress(self, sent: Json, answer: Answer) -> None:
@@ -324,8 +332,8 @@ class LegacyClient(ChaosClient):
     async def attempt(self, method: str, params: Json) -> Answer:
         if self.session is None:
             await self.open()
+            return REOPENED
         session, began = self.session, time.monotonic()
-        assert session is not None
         message = self.request(method, params)
         answer = await self.exchange("POST", message)
         if answer.message is None and answer.event_id is not None:
@@ -333,7 +341,7 @@ class LegacyClient(ChaosClient):
         if answer.message is not None and answer.message.get("id") not in (message["id"], None):
             self._laws.break_law(f"{self} asks {message} and gets {answer}")
         if await self._look_at(answer, session):
-            return Answer(503, None, [])  # a request in a session that is unknown is refused
+            return REOPENED  # a request in a session that is unknown is refused
         if answer.is_strange:
             self._laws.break_law(
                 f"{self} asks {message} and gets {answer} after {time.monotonic() - began:.2f} s"
