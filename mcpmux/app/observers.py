@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from mcpmux.app.listeners import Announce, Serving, serve_listener
 from mcpmux.app.mux import Mux
-from mcpmux.config import Admin, Config
+from mcpmux.config import Admin, Config, HttpListener, Limits
+from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.observer import BatchObserver, ExchangeObserver, MessageObserver
 from mcpmux.traffic.record import Run
@@ -92,23 +94,32 @@ class Observers:
         from mcpmux.traffic.admin.calls import call_routes
         from mcpmux.traffic.admin.configured_views import view_routes
         from mcpmux.traffic.admin.listener import serve_admin
+        from mcpmux.traffic.admin.mocks import Mocks
         from mcpmux.traffic.admin.view import LiveView
         from mcpmux.traffic.telemetry.prometheus import metrics_route
 
         assert self.ring is not None
         view = LiveView(self.ring, self.redactor, self.run)
-        await serve_admin(
-            self.admin,
-            view,
-            upstreams,
-            stopping,
-            announce,
-            [metrics_route(read_metrics), *view_routes(views), *call_routes(calls, view)],
-            control,
-            certificates,
-            replicas,
-            task_status=task_status,
-        )
+        async with trio.open_nursery() as running:
+            mocks = Mocks(view, serve_mock, running)
+            await serve_admin(
+                self.admin,
+                view,
+                upstreams,
+                stopping,
+                announce,
+                [
+                    metrics_route(read_metrics),
+                    *view_routes(views),
+                    *call_routes(calls, view),
+                    *mocks.routes,
+                ],
+                control,
+                certificates,
+                replicas,
+                task_status=task_status,
+            )
+            running.cancel_scope.cancel(reason="stopped")
 
     def view(self, mux: Mux) -> UpstreamView:
         """The states of the upstreams."""
@@ -146,6 +157,17 @@ class Observers:
             return prometheus.snapshot(metrics, gauges)
 
         return read
+
+
+async def serve_mock(
+    server: Service,
+    stopping: trio.Event,
+    announce: Announce,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve it over HTTP at a free port of this machine, until `stopping` is set."""
+    serving = Serving(Limits(), server, stopping, announce)
+    await serve_listener(HttpListener(port=0), serving, task_status=task_status)
 
 
 def new_run() -> Run:

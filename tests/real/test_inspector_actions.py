@@ -16,6 +16,8 @@ from mcpmux.config.views import Selector, View
 from mcpmux.protocol.principal import ANYONE
 from tests.cli.running import Running
 from tests.real.browser import Browser, Page
+from tests.real.parts import npm_env
+from tests.real.test_inspector_access import BROKEN, WIDE
 from tests.real.test_inspector_page import ROWS, luminance, opened, settle
 from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Listening, Traffic
@@ -257,9 +259,46 @@ async def test_exchanges_are_marked_noted_compared_and_saved(browser: Browser, t
         saved = await page.run(f"fetch({link}.href).then(response => response.text())")
         name = await page.run(f"{link}.download")
         (tmp_path / name).write_text(saved)
-        codes = await page.run("[...document.querySelectorAll('#saving code')].map(each => each.textContent)")
+        codes = await page.run(
+            "[...document.querySelectorAll('#saving .choices code')].map(each => each.textContent)"
+        )
         mock, stats = (code.replace(name, str(tmp_path / name)) for code in codes)
         assert "8 messages" in await run_in_shell(stats)
         with Running(*shlex.split(mock.replace(":9000", ":0"))[1:]) as mocked:
             said = await run_in_shell(f"mcpmux call {mocked.line().strip()} docs__find n:=3")
         assert said == "odd\n"
+
+
+async def test_a_mock_is_started_used_and_stopped_from_the_page(browser: Browser):
+    traffic = Traffic()
+    for word in ("one", "two"):
+        answer = {"result": {"resultType": "complete", "content": [{"type": "text", "text": word}]}}
+        traffic.exchange(params={"name": "docs__find", "arguments": {"word": word}}, answer=answer)
+    traffic.ring.mark(traffic.ring.row(2), True, "")
+    running = "[...document.querySelectorAll('#saving .mocks li')].map(each => each.textContent)"
+    choice = "[...document.querySelectorAll('#saving button')].find(each => each.textContent === '%s')"
+    async with opened(browser, traffic) as (page, _):
+        await page.run("document.getElementById('save').click()")
+        await page.run(f"{choice % 'Mock what is marked'}.click()")
+        await page.wait(f"{running}.length === 1")
+        assert "answers 1 request of marked" in await page.run(f"{running}[0]")
+        url = await page.run("document.querySelector('#saving .mocks code').textContent")
+        assert await run_in_shell(f"mcpmux call {url} docs__find word=two") == "two\n"
+        await page.run("document.getElementById('save').click()")
+        await page.run("document.getElementById('save').click()")  # it is there when one looks again
+        await page.wait(f"{running}.length === 1")
+        await page.run(f"{(npm_env('axe') / 'axe-core' / 'axe.min.js').read_text()}; 0")
+        for width in (360, 1280):
+            await page.resize(width, 800)
+            assert await page.run(BROKEN) == []
+            assert not await page.run(WIDE)
+        await page.run(f"{choice % 'Stop mock 1'}.click()")
+        await page.wait(f"{running}.length === 0")
+        await page.run("document.getElementById('filter').value = 'method=prompts/get'")
+        await page.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
+        await page.wait(f"{choice % 'Mock what the filter finds'} !== undefined")
+        await page.run(f"{choice % 'Mock what the filter finds'}.click()")
+        told = "document.querySelector('#saving .problem').textContent"
+        await page.wait(f"{told} !== ''")
+        assert "nothing here can be answered from" in await page.run(told)
+        page.problems.clear()  # the refusal, which the browser tells, too

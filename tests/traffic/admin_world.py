@@ -15,6 +15,7 @@ import trio
 
 from mcpmux.app.control import Control
 from mcpmux.app.listeners import Serving, serve_listener
+from mcpmux.app.observers import serve_mock
 from mcpmux.app.view_contents import MuxViews
 from mcpmux.config import AccessRule, HttpListener, Limits
 from mcpmux.config.listener import Admin
@@ -26,6 +27,7 @@ from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.calls import OFF, Calls, call_routes
 from mcpmux.traffic.admin.configured_views import view_routes
 from mcpmux.traffic.admin.listener import serve_admin
+from mcpmux.traffic.admin.mocks import Mocks
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.admin.upstreams import Replicas, UpstreamView
 from mcpmux.traffic.admin.view import LiveView
@@ -181,6 +183,7 @@ async def listening(
             [
                 *view_routes(MuxViews(world.mux, traffic.view.redactor)),
                 *call_routes(Calls(world.mux.service) if tap else OFF, traffic.view),
+                *Mocks(traffic.view, serve_mock, nursery).routes,
             ],
             control,
             TlsContexts(),

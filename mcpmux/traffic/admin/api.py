@@ -33,7 +33,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from operator import attrgetter
 from typing import Annotated, Any
@@ -55,10 +54,10 @@ from mcpmux.traffic.admin.route import (
     check_json,
     whole_number,
 )
-from mcpmux.traffic.admin.selection import find_differences, write_capture
+from mcpmux.traffic.admin.selection import find_differences, read_filter, write_capture
 from mcpmux.traffic.admin.upstreams import ACTIONS, Control, Replicas, Upstreams
 from mcpmux.traffic.admin.view import PAGE_ROWS, LiveView
-from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, FilterError, Key, parse_filter
+from mcpmux.traffic.reading.filters import LIVE_NAMES, NAMES, Filter, Key
 from mcpmux.traffic.record import encode_record
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event
@@ -136,7 +135,7 @@ class Api:
         before = whole_number(http.query, "before", 0, 2**53, ring.last + 1)
         most = whole_number(http.query, "limit", 1, PAGE_ROWS, PAGE_ROWS)
         messages = ring.seq  # a stream goes on from here
-        rows, rest = await view.find(_filter(http, LIVE_NAMES), before, most)
+        rows, rest = await view.find(_filter(http), before, most)
         counts = {"first": ring.first, "last": ring.last, "messages": messages, "run": view.run}
         await http.send({"rows": rows, "before": rest, **counts})
 
@@ -176,7 +175,7 @@ class Api:
 
     async def _capture(self, http: HttpExchange) -> None:
         _check_get(http)
-        view, wanted = self._view_for(http), _filter(http, LIVE_NAMES)
+        view, wanted = self._view_for(http), _filter(http)
         await http.reply.open(200, CAPTURE)
         await write_capture(view, wanted, http.reply.write)
 
@@ -186,7 +185,7 @@ class Api:
         `gone`: numbers of those that match no more. `first`, `last`: of all rows. `skipped`: rows that
         changed and are not sent, as there were too many.
         """
-        view, wanted = self._view_for(http), _filter(http, LIVE_NAMES)
+        view, wanted = self._view_for(http), _filter(http)
         ring = view.ring
         position = min(whole_number(http.query, "since", 0, 2**53, ring.seq), ring.seq)  # of another run
 
@@ -207,7 +206,7 @@ class Api:
 
     async def _stream_traffic(self, http: HttpExchange) -> None:
         """Events `record`: each message as a capture has it. `missed`: how many a slow reader has not got."""
-        wanted = _filter(http)
+        wanted = _filter(http, NAMES)
         positions = {view: view.ring.seq for view in (self._view, self._view_for(http))}
 
         async def read_news() -> tuple[bytes, bool]:
@@ -331,11 +330,8 @@ class Api:
         await http.send({"upstream": name, "action": action})
 
 
-def _filter(http: HttpExchange, names: Mapping[str, Key] = NAMES) -> Filter:
-    try:
-        return parse_filter(http.query.get("filter", ""), datetime.now(UTC), names)
-    except FilterError as error:
-        raise BadRequest(str(error)) from None
+def _filter(http: HttpExchange, names: Mapping[str, Key] = LIVE_NAMES) -> Filter:
+    return read_filter(http.query.get("filter", ""), names)
 
 
 def is_ready(when: str, states: Collection[str]) -> bool:

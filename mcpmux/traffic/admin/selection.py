@@ -1,5 +1,7 @@
 """What people do with exchanges that they choose: see where two differ, take several along as a capture.
 
+Several are chosen by a filter.
+
 Like everything that `view` shows, they are redacted first.
 """
 
@@ -7,7 +9,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -16,8 +20,9 @@ import trio
 from mcpmux import __version__
 from mcpmux.protocol.envelope import members_of, value_of
 from mcpmux.traffic.admin.ring import Row, StoredMessage
+from mcpmux.traffic.admin.route import BadRequest
 from mcpmux.traffic.admin.view import BREATH_SECONDS, LiveView
-from mcpmux.traffic.reading.filters import Filter
+from mcpmux.traffic.reading.filters import LIVE_NAMES, Filter, FilterError, Key, parse_filter
 from mcpmux.traffic.record import ANSWERS, VERSION, Record, encode_record, micros_of, rfc3339
 from mcpmux.traffic.replay.report import compare
 
@@ -25,6 +30,14 @@ WRITTEN_BYTES = 64 * 2**10  # of a capture that are sent together
 
 _ASKED = ("method", "params")
 _ANSWERED = ("result", "error")
+
+
+def read_filter(text: str, names: Mapping[str, Key] = LIVE_NAMES) -> Filter:
+    """The filter in what somebody sends. Raises BadRequest."""
+    try:
+        return parse_filter(text, datetime.now(UTC), names)
+    except FilterError as error:
+        raise BadRequest(str(error)) from None
 
 
 async def find_differences(view: LiveView, left: Row, right: Row) -> dict[str, Any]:
@@ -79,17 +92,23 @@ async def write_capture(view: LiveView, wanted: Filter, write: Callable[[bytes],
 
     What is forgotten while it is written is missing, as a gap in `seq`. Holds no message meanwhile.
     """
-    places = await _find_messages(view, wanted)
     now = rfc3339(micros_of(time.time()))
     data = encode_record(Record(v=VERSION, run=view.run, time=now, kind="start", version=__version__))
-    for seq, row in places:
+    async with aclosing(chosen_records(view, wanted)) as records:
+        async for record in records:
+            data += encode_record(record)
+            if len(data) > WRITTEN_BYTES:
+                await write(data)
+                data = b""
+    await write(data)
+
+
+async def chosen_records(view: LiveView, wanted: Filter) -> AsyncGenerator[Record, None]:
+    """The messages of the wanted rows, the oldest first; see `write_capture`."""
+    for seq, row in await _find_messages(view, wanted):
         index = bisect_left(row.messages, seq, key=attrgetter("seq"))
         if index < len(row.messages) and row.messages[index].seq == seq:
-            data += encode_record(await view.read(row.messages[index]))
-        if len(data) > WRITTEN_BYTES:
-            await write(data)
-            data = b""
-    await write(data)
+            yield await view.read(row.messages[index])
 
 
 async def _find_messages(view: LiveView, wanted: Filter) -> list[tuple[int, Row]]:
