@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 
+import pytest
+import trio
+
 from mcpmux.app.workers import pool, worker
+from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import NOTE_BYTES
 from mcpmux.transports.http.client import HttpPool
 from tests.cluster.nodes import LEASE
-from tests.cluster.test_nodes import subscribable
+from tests.cluster.test_nodes import ABLE, LEGACY, ask, subscribable
 from tests.cluster.workers import open_workers
+from tests.memory_pipe import open_memory_pipes
+from tests.runtime.scripted import RpcFailure, ScriptedClient
+from tests.runtime.test_asking import ASKED, Curious
 from tests.runtime.test_http_endpoint import HttpClient, request
 
 
@@ -51,3 +58,24 @@ async def test_that_a_worker_has_ended_the_others_hear_before_they_ask():
         await workers["a"].kill()
         while members.others:
             await members.changed(LEASE)
+
+
+async def test_a_client_without_http_is_told_which_worker_has_its_call():
+    servers = [Curious(LEGACY, "elicitation/create") for _ in range(2)]
+    async with open_workers(a=servers[0], b=servers[1]) as workers, trio.open_nursery() as clients:
+        asked = (await ask(workers["a"], "tools/call", {"name": "docs__t"}))["result"]
+        answers = dict.fromkeys(asked["inputRequests"], ASKED["elicitation/create"][1])
+        again = {"name": "docs__t", "inputResponses": answers, "requestState": asked["requestState"]}
+        ours, theirs = open_memory_pipes()
+        clients.start_soon(serve_messages, theirs, workers["b"].mux.service)
+        client = ScriptedClient(ours)
+        client.capabilities = ABLE
+        with pytest.raises(RpcFailure, match="worker 1 of this mcpmux has that call") as refused:
+            await client.request("tools/call", client.params(again))
+        assert refused.value.error["code"] == -32602
+        await workers["a"].kill()
+        await workers["b"].node.members.changed(LEASE)
+        with pytest.raises(RpcFailure, match="has gone") as lost:
+            await client.request("tools/call", client.params(again))
+        assert lost.value.error["code"] == -31001
+        clients.cancel_scope.cancel()

@@ -6,6 +6,7 @@ Its lease ends when its process does, or when it hangs.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -19,8 +20,13 @@ from mcpmux.cluster.port import Outcome
 from mcpmux.cluster.seal import OpenSeal
 from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.config import Limits
-from mcpmux.errors import TransportClosed
+from mcpmux.errors import RpcError, TransportClosed
+from mcpmux.protocol.call import Call, Notify
+from mcpmux.protocol.codes import INVALID_PARAMS
+from mcpmux.protocol.input_requests import STATE
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.inline import in_task
 
 STORE = "store"  # the name of the question
 METHODS = frozenset(name for name in vars(Store) if not name.startswith("_"))
@@ -73,6 +79,27 @@ class ConnectionPassing:
         """See Passing. The address of a worker is its number."""
         reply.pass_on(int(to.card.url))
         return Outcome.ANSWERED
+
+
+async def refuse_foreign(members: Membership, owner: str, call: Call, _notify: Notify) -> Fields | None:
+    """See Elsewhere. A connection that is no HTTP cannot be given away for one call.
+
+    Raises RpcError when another worker has what the call is about.
+    """
+    await in_task()
+    if owner in members.marks.own:
+        return None
+    with suppress(StoreAway):
+        if owner not in members.neighbours:
+            await members.is_gone(owner)  # or it has just come
+    there = members.neighbours.get(owner)
+    if there is None:
+        return None
+    what = "call" if STATE in call.params else "task"
+    problem = (
+        f"{there.card.name} of this mcpmux has that {what}; use the connection on which it began, or HTTP"
+    )
+    raise RpcError(INVALID_PARAMS, f"Invalid params: {problem}")
 
 
 def make_node(number: int, control: ControlChannel, limits: Limits) -> Node:

@@ -24,7 +24,7 @@ from mcpmux.app.observers import open_observers
 from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
 from mcpmux.app.unmatched import watch_names
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
-from mcpmux.app.workers.shared_store import make_node
+from mcpmux.app.workers.shared_store import make_node, refuse_foreign
 from mcpmux.app.workers.traffic_forwarder import TrafficForwarder
 from mcpmux.cluster.node import Node
 from mcpmux.config import Config
@@ -138,6 +138,7 @@ class Worker:
                 # The supervisor has announced its listeners itself.
                 serving = prepare_serving(mux, gate, self._stopping, lambda _url: None, followers, node)
                 node.attach(mux.service, mux.hub, mux.rates)
+                mux.service.elsewhere = partial(refuse_foreign, node.members)
                 for name in drained:
                     mux.drain(name)
                 handlers = self._handlers(mux, node)
