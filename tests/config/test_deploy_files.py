@@ -263,6 +263,12 @@ def test_the_unit_starts_mcpmux_with_options_that_it_has():
     assert set(options) <= known
 
 
+def test_the_unit_needs_no_program_that_a_minimal_system_lacks():
+    programs = {setting(name).split()[0] for name in ("ExecStart", "ExecReload")}
+    assert programs == {"/opt/mcpmux/bin/mcpmux", "/bin/sh"}
+    assert setting("ExecReload") == "/bin/sh -c 'kill -HUP $MAINPID'"  # `kill` is one of procps
+
+
 def test_the_unit_gives_mcpmux_the_time_that_it_takes_to_stop():
     assert setting("KillMode") == "mixed"  # else servers end before the requests that they work on
     assert float(setting("TimeoutStopSec")) > STOP_SECONDS
