@@ -135,10 +135,10 @@ def _with_prefix(key: str, data: bytes, prefix: bytes) -> EncodedList | None:
 
 # Many lists as one.
 
-PAGE_LIMIT = 10_000  # pages of one upstream's list; a list that is longer is taken for one that never ends
-ITEM_LIMIT = 100_000  # items of one upstream's list, when nothing else is said
-LOOKS = 10  # page sizes of items that are looked at for one page, of which few may be shown
-FOLLOWING_LIMIT = 8 * 1024  # characters of one upstream's cursor; the combined one has room for 32 such
+PAGE_LIMIT: Final = 10_000  # pages of one upstream's list; a longer list is taken for one that never ends
+ITEM_LIMIT: Final = 100_000  # items of one upstream's list, when nothing else is said
+LOOKS: Final = 10  # page sizes of items that are looked at for one page, of which few may be shown
+FOLLOWING_LIMIT: Final = 8 * 1024  # characters of one upstream's cursor; the combined one has room for 32
 
 
 Item = Fields | Raw
@@ -217,7 +217,7 @@ class Walk:
 
 # What mcpmux says about itself
 
-DELIVERED: dict[str, frozenset[str]] = {
+DELIVERED: Final[dict[str, frozenset[str]]] = {
     "tools": frozenset({"listChanged"}),
     "resources": frozenset({"listChanged", "subscribe"}),
     "prompts": frozenset({"listChanged"}),
@@ -226,7 +226,10 @@ DELIVERED: dict[str, frozenset[str]] = {
 }
 """Capability → the options of it that mcpmux delivers."""
 
-_OWN = "listChanged"
+UNKNOWN: Final = ServerFacts("", {name: dict.fromkeys(options, True) for name, options in DELIVERED.items()})
+"""What a server may yet turn out to offer that nobody has reached: a client that is told less never asks."""
+
+_OWN: Final = "listChanged"
 """Delivered for every list, whatever the servers offer: one of them may go, or come back different."""
 
 

@@ -392,7 +392,6 @@ async def test_capabilities_are_the_union_and_instructions_have_headings(down, a
     servers = {
         "a": docs(instructions="use a"),
         "b": ScriptedServer(LEGACY, tools=[], instructions="use b"),
-        "gone": None,
     }
     async with open_world(servers) as world:
         client = world.client()
@@ -400,6 +399,23 @@ async def test_capabilities_are_the_union_and_instructions_have_headings(down, a
         assert set(result["capabilities"]) >= {"resources", "tools"}
         assert "prompts" not in result["capabilities"]
         assert result["instructions"] == "## a\n\nuse a\n\n## b\n\nuse b"
+
+
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_client_is_told_what_a_server_that_is_not_there_yet_may_offer(down, autojump_clock):
+    async with open_world({"docs": docs(instructions="use it"), "late": None}) as world:
+        client = world.client()
+        told = await (client.initialize(down) if down == LEGACY else client.request("server/discover"))
+        lists = {name: told["capabilities"][name] for name in ("tools", "resources", "prompts")}
+        assert all(each["listChanged"] for each in lists.values())
+        assert lists["resources"]["subscribe"]
+        assert told["instructions"] == "## docs\n\nuse it"
+        assert (await client.request("tools/list"))["tools"] == []
+        if down == LEGACY:
+            world.servers["late"] = ScriptedServer(tools=[{"name": "t", "inputSchema": {"type": "object"}}])
+            while (heard := await client.receive())["method"] != "notifications/tools/list_changed":
+                assert heard["method"].endswith("list_changed")
+            assert [each["name"] for each in (await client.request("tools/list"))["tools"]] == ["late__t"]
 
 
 async def test_progress_keeps_the_clients_token_and_cancelling_reaches_the_upstream(autojump_clock):

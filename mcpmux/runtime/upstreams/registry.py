@@ -32,6 +32,7 @@ from mcpmux.config import Http, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
+from mcpmux.mux.merge import UNKNOWN
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
@@ -275,9 +276,9 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 await session.settled()
 
     def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
-        """What each upstream that is ready said about itself, in the era that such a client meets."""
+        """What each upstream says about itself to a client of that era; UNKNOWN when it is away."""
         serving = [(name, self._for_legacy(up) if legacy else up) for name, up in self._shared.items()]
-        return [(name, upstream.facts) for name, upstream in serving if upstream.facts is not None]
+        return [(name, upstream.facts or UNKNOWN) for name, upstream in serving]
 
     # Clients that can be asked things: those with a session
 
