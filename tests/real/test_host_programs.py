@@ -1,0 +1,154 @@
+"""Real host apps: what `mcpmux install` writes into their files is what they start, and their models use it.
+
+A model is a script here: it calls the tool when it is offered, and waits for it until then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.cli.running import COMMAND
+from tests.real.mux import Json
+from tests.real.parts import ROOT, npm_env
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+LATE_SECONDS = 12  # longer than mcpmux has a client wait for its servers
+TURNS = 60
+TOOL = "mcp__mcpmux__clock__now"
+HOSTS = [
+    pytest.param("claude-code", "claude", {}, id="claude-code"),
+    pytest.param("gemini", "gemini", {"GEMINI_CLI_TRUST_WORKSPACE": "true"}, id="gemini"),
+]
+QUIET = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "ENABLE_TOOL_SEARCH": "false",
+}
+
+
+class Home:
+    """A user's home folder, with a project in it. `run` runs a program there."""
+
+    def __init__(self, folder: Path, upstream: str, **env: str) -> None:
+        self.project = folder / "project"
+        self.project.mkdir(parents=True)
+        (self.project / "mcpmux.toml").write_text(f"[upstreams.clock]\n{upstream}\n")
+        path = f"{Path(sys.executable).parent}:{npm_env('hosts') / '.bin'}:{os.environ['PATH']}"
+        self._env = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TERM": "dumb"} | QUIET | env
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.project,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def mcpmux(self, *arguments: str) -> str:
+        return self.run(*COMMAND, *arguments)
+
+
+@pytest.mark.parametrize(("host", "program", "env"), HOSTS)
+def test_a_host_app_connects_to_the_mcpmux_that_is_installed_in_it(
+    host: str, program: str, env: dict[str, str], tmp_path: Path
+) -> None:
+    home = Home(tmp_path, f'command = "{sys.executable}"\nargs = ["-m", "mcpmux.demo.clock"]', **env)
+    assert "mcpmux:" not in home.run(program, "mcp", "list")  # which makes its folders, too
+    home.mcpmux("install", host, "--yes")
+    (line,) = [each for each in home.run(program, "mcp", "list").splitlines() if "mcpmux:" in each]
+    assert line.endswith("Connected")
+    home.mcpmux("uninstall", host, "--yes")
+    assert "mcpmux:" not in home.run(program, "mcp", "list")
+
+
+class Model(BaseHTTPRequestHandler):
+    """Answers requests for messages. `results`: what the tool said."""
+
+    results: list[str]
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if not self.path.startswith("/v1/messages?"):
+            self.send_error(404)
+            return
+        block, reason = self._next(asked)
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        if block["type"] == "tool_use":
+            empty: Json = {**block, "input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        else:
+            empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        message = {"id": "m", "type": "message", "role": "assistant", "model": "script", "content": []}
+        self._tell("message_start", message={**message, "usage": {"input_tokens": 1, "output_tokens": 1}})
+        self._tell("content_block_start", index=0, content_block=empty)
+        self._tell("content_block_delta", index=0, delta=delta)
+        self._tell("content_block_stop", index=0)
+        self._tell("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 1})
+        self._tell("message_stop")
+
+    def _tell(self, kind: str, **members: Any) -> None:
+        self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **members})}\n\n".encode())
+
+    def _next(self, asked: Json) -> tuple[Json, str]:
+        """What the model says next, and why it stops."""
+        contents = [each["content"] for each in asked["messages"] if isinstance(each["content"], list)]
+        parts = [part for content in contents for part in content]
+        told = [each for each in parts if each["type"] == "tool_result" and each["tool_use_id"] == "now"]
+        self.results += [str(each["content"]) for each in told]
+        if told or len(asked["messages"]) > 2 * TURNS:
+            return {"type": "text", "text": "done"}, "end_turn"
+        if any(tool["name"] == TOOL for tool in asked.get("tools", ())):
+            return {"type": "tool_use", "id": "now", "name": TOOL, "input": {}}, "tool_use"
+        wait = {"type": "tool_use", "id": f"wait{len(asked['messages'])}", "name": "Bash"}
+        return {**wait, "input": {"command": "sleep 1"}}, "tool_use"
+
+
+@contextmanager
+def running_model() -> Iterator[tuple[str, list[str]]]:
+    """Its URL, and what the tool will have said."""
+    results: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Said", (Model,), {"results": results}))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", results
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_model_calls_a_tool_of_a_server_that_came_late(tmp_path: Path) -> None:
+    late = f"sleep {LATE_SECONDS}; exec {sys.executable} -m mcpmux.demo.clock"
+    with running_model() as (url, results):
+        env = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "of-nobody"}
+        home = Home(tmp_path, f'command = "sh"\nargs = ["-c", "{late}"]', **env)
+        home.mcpmux("install", "claude-code", "--yes")
+        asking = ["claude", "--print", "What time is it?", "--allowedTools", f"{TOOL},Bash"]
+        assert home.run(*asking).strip() == "done"
+        assert results
+        assert set(json.loads(results[0])) == {"time", "zone", "weekday"}
