@@ -30,7 +30,6 @@ from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.principal import Principal, is_name
-from mcpmux.runtime.router import STARTUP_SECONDS
 from mcpmux.runtime.upstreams.upstream import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
@@ -101,7 +100,7 @@ async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -
     Raises ConfigError with every mistake in the configuration, and LocalProtocolError when mcpmux is open in
     another thread.
 
-    It begins when each upstream is ready or has failed, or after ten seconds; those that failed are tried
+    It begins when each upstream is ready or has failed, or after seven seconds; those that failed are tried
     again meanwhile. `open_channel` replaces the real transports.
 
     Capture, audit log and tracing are as configured: CaptureUnusable and AuditUnusable say that what must be
@@ -124,8 +123,7 @@ async def _open(config: Config, open_channel: OpenChannel | None) -> AsyncIterat
         open_observers(attrs.evolve(config, admin=Admin()), first=(feed,)) as observers,
         app.open_mux(config, open_channel, observers.tap, observers.trace) as mux,
     ):
-        with trio.move_on_after(STARTUP_SECONDS):
-            await mux.upstreams.settled(legacy=False)
+        await mux.upstreams.settled(legacy=False)
         yield LocalMux(mux, feed)
 
 

@@ -430,6 +430,10 @@ class Merger:
         deadline = Deadline(seconds, trio.current_time() - parts.began, seconds)
         of_tasks = call.method == TASKS_LIST
         try:
+            if upstream.connection is None:
+                await in_task()
+                with limited(deadline):
+                    await upstream.appear()
             found = await find_page(upstream, call, position.cursor, deadline, anew=of_tasks)
         except RpcError as error:
             walk.take_failure(position, error.message)

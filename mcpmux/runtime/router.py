@@ -50,9 +50,6 @@ from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.runtime.url_visits import UrlVisits
 from mcpmux.transports.inline import in_task
 
-# How long a client's first question waits for upstreams that are still starting.
-STARTUP_SECONDS: Final = 10.0
-
 _ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
 
 _NOUNS: Final = {m.TOOLS_CALL: "tool", m.PROMPTS_GET: "prompt", m.COMPLETE: "prompt"}
@@ -252,8 +249,7 @@ class Router:
         `legacy`: servers of both eras may offer other things to a client of a legacy revision.
         """
         await in_task()
-        with trio.move_on_after(STARTUP_SECONDS):
-            await self._registry.settled(legacy=legacy)
+        await self._registry.settled(legacy=legacy)
         facts = self.access.narrow(principal, self._registry.facts(legacy=legacy))
         capabilities = merge_capabilities((fact for _, fact in facts), legacy=legacy)
         if self.access.is_searched(principal):

@@ -17,6 +17,7 @@ from mcpmux.config import Audit, Capture, Config
 from mcpmux.errors import ConfigError, LocalProtocolError
 from mcpmux.library import open_mux
 from mcpmux.library.mux import load
+from mcpmux.runtime.upstreams.upstream import STARTUP_SECONDS
 from mcpmux.traffic.record import decode_record
 from tests.library.servers import Worker, config_of, open_local
 from tests.runtime.world import World, upstream
@@ -72,14 +73,14 @@ async def test_it_begins_when_every_server_is_there_or_has_failed(autojump_clock
         assert len(await client.list_all("tools/list")) == 3
 
 
-async def test_a_server_that_never_says_anything_holds_it_up_for_ten_seconds(autojump_clock):
+async def test_a_server_that_never_says_anything_holds_it_up_for_seconds(autojump_clock):
     class Silent(Worker):
         async def handle(self, *_: Any) -> Any:
             await trio.sleep_forever()
 
     began = trio.current_time()
     async with open_local({"x": Worker(), "mute": Silent()}) as (mux, _):
-        assert trio.current_time() - began == 10
+        assert trio.current_time() - began == STARTUP_SECONDS
         assert list(mux.absent()) == ["mute"]
 
 

@@ -228,6 +228,25 @@ async def test_a_hanging_upstream_delays_nobody_beyond_its_deadline_and_is_named
         assert len(cancelled) == 1
 
 
+async def test_a_server_that_is_slow_to_start_holds_up_a_client_once(autojump_clock):
+    """Some host apps give mcpmux ten seconds for all that they ask at first."""
+
+    async def begin(_server: Any, _params: Json, _message: Json) -> Json:
+        await trio.sleep(20)
+        raise RpcFailure(-32601, "Method not found")
+
+    slow = ScriptedServer(
+        LEGACY, tools=[{"name": "t", "inputSchema": {"type": "object"}}], handlers={"initialize": begin}
+    )
+    async with open_world({"docs": docs(), "slow": slow}) as world:
+        client = world.client()
+        began = trio.current_time()
+        await client.initialize(LEGACY)
+        listed = [await client.request(f"{kind}/list") for kind in ("tools", "resources", "prompts")]
+        assert trio.current_time() - began < 8
+        assert all("not available yet" in str(each["_meta"]) for each in listed)
+
+
 async def test_those_who_answer_in_time_are_not_lost_with_those_who_hang(autojump_clock):
     async def hang(_server: Any, _params: Json, _message: Json) -> Json:
         await trio.sleep_forever()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -263,17 +264,19 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         return {name, era_session_key(name), self.for_call(name, call).key}
 
     async def settled(self, *, legacy: bool) -> None:
-        """Every upstream had its first attempt; for a legacy client about to come its era session, too."""
+        """Every upstream has appeared, or is late; its era session, too, before a legacy client comes."""
         async with trio.open_nursery() as nursery:
             for upstream in self._shared.values():
                 nursery.start_soon(self._settle, upstream, legacy)
 
     async def _settle(self, upstream: Upstream, legacy: bool) -> None:
-        await upstream.settled()
+        with suppress(RpcError):
+            await upstream.appear()
         if legacy:
             self._open_era_session(upstream)
             if (session := self._of_era.get(upstream.name)) is not None:
-                await session.settled()
+                with suppress(RpcError):
+                    await session.appear()
 
     def facts(self, *, legacy: bool) -> list[tuple[str, ServerFacts]]:
         """What each upstream says about itself to a client of that era; UNKNOWN when it is away."""

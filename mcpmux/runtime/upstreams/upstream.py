@@ -54,6 +54,8 @@ log = structlog.get_logger()
 
 SOON_SECONDS: Final = 1.0  # until the attempt after a loss: calls wait for that
 
+STARTUP_SECONDS: Final = 7.0  # until clients are served without it: some give mcpmux and all servers 10 s
+
 NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 
 LISTEN_SECONDS: Final = 2.0  # for a server to agree to tell what changes, before it is asked anything else
@@ -110,6 +112,7 @@ class Upstream(UpstreamStatus):
         self.scope = trio.CancelScope()  # of the task that keeps it connected
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
+        self._awaited_until = trio.current_time() + STARTUP_SECONDS
         self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
         subscriber.on_lists = self.hear_of_lists
 
@@ -120,6 +123,13 @@ class Upstream(UpstreamStatus):
         except trio.Cancelled:
             self.left_out()
             raise
+
+    async def appear(self) -> None:
+        """Wait as `settled`, for as long as clients wait for a server that starts; then raises RpcError."""
+        with trio.move_on_at(self._awaited_until):
+            await self.settled()
+        if not self._settled.is_set():
+            raise self.error(UPSTREAM_UNAVAILABLE, f"is not available yet: {self.trouble}")
 
     def left_out(self) -> None:
         """Clients may know lists without it, or with what it had before: they are told once it is there."""
@@ -283,6 +293,7 @@ class Upstream(UpstreamStatus):
         if self.connection is connection and connection.closed.is_set():
             if not self.ended.is_set():
                 self._settled = trio.Event()
+                self._awaited_until = trio.current_time() + STARTUP_SECONDS
             self.connection = None
             self.forget()
             self.hear_of_lists(frozenset())
