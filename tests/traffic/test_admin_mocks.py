@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -126,6 +127,30 @@ async def test_too_much_is_refused_and_takes_no_place(monkeypatch: pytest.Monkey
         status, _, body = await post(here, "/api/mocks", b"{}")
         assert (status, b"narrow the filter" in body) == (413, True)
         assert (await start(here, "text~one"))["requests"] == 1
+
+
+async def test_a_mock_that_is_still_being_made_cannot_be_stopped_and_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    reading, may_go_on = threading.Event(), threading.Event()
+    read = mocks_module._answers_in
+
+    def read_later(records: Any) -> Any:
+        reading.set()
+        assert may_go_on.wait(60)
+        return read(records)
+
+    monkeypatch.setattr(mocks_module, "_answers_in", read_later)
+    async with listening(traffic_of("one")) as here, trio.open_nursery() as nursery:
+        nursery.start_soon(start, here)
+        assert await trio.to_thread.run_sync(reading.wait, 60)
+        assert (await post(here, "/api/mocks/1/stop"))[0] == 404
+        may_go_on.set()
+        with trio.fail_after(60):
+            while not (found := (await get(here, "/api/mocks"))["mocks"]):
+                pass
+        assert said(await call(found[0]["url"], "one")) == "one"
+        assert (await post(here, "/api/mocks/1/stop"))[0] == 200
 
 
 async def test_only_who_may_change_something_starts_and_stops_mocks():

@@ -143,9 +143,10 @@ class Mocks:
     async def _stop(self, http: HttpExchange) -> None:
         check_json(http)
         number = whole_number(http.path, "number", 1, 2**53, 0)
-        mock = self._running.pop(number, None)
+        mock = self._running.get(number)
         if mock is None or mock.state is None:
-            raise BadRequest("there is no such mock any more", 404)
+            raise BadRequest("there is no such mock that runs", 404)
+        del self._running[number]
         mock.stopping.set()
         await http.send({"stopped": number})
 
