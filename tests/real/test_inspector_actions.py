@@ -39,8 +39,11 @@ def button(word: str) -> str:
 
 async def open_row(page: Page, number: int) -> None:
     await page.wait(f"document.getElementById('row-{number}')?.dataset.status === 'ok'")
+    await page.run("document.querySelectorAll('.step').forEach(step => { step.dataset.before = '' })")
     await page.run(f"document.getElementById('row-{number}').click()")
-    await page.wait(f"location.hash.endsWith('-{number}') && document.querySelector('.step')")
+    await page.wait(
+        f"location.hash.endsWith('-{number}') && document.querySelector('.step:not([data-before])')"
+    )
 
 
 async def copied(page: Page, word: str) -> str:
