@@ -15,6 +15,10 @@ crash loop is DEATHS losses within WINDOW_SECONDS: sessions that were open, or p
 theirs was. An attempt that finds nobody is no death. In a loop every attempt waits for LOOP_SECONDS, until
 a connection holds for STABLE_SECONDS.
 
+Refused, though connected: it may have forgotten its session, and another one is opened beside (`Renewals`).
+What helped may be done again at once. After an attempt that did not help, because no session was to be had or
+because the new one is refused as well, the next one waits, each time for longer.
+
 Laws: no wait is longer than its cap; without a death, waits never become shorter until a connection held;
 after one that held the next attempt comes at once.
 """
@@ -22,6 +26,7 @@ after one that held the next attempt comes at once.
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from typing import Final
 
@@ -96,6 +101,30 @@ class Breaker:
         self.retry_at = now + pause * (1 - PROBE_JITTER * chance)
         self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)
         return begins
+
+
+class Renewals:
+    """The attempts to open a session beside one that is refused.
+
+    Call `begin` when one is `allowed`, and `helped` if it did.
+    """
+
+    __slots__ = ("_not_before", "_pause")
+
+    def __init__(self) -> None:
+        self._not_before, self._pause = -math.inf, FIRST_PAUSE_SECONDS
+
+    def allowed(self, now: float) -> bool:
+        return now >= self._not_before
+
+    def begin(self, now: float) -> None:
+        """Note an attempt, which does not help until `helped` is called."""
+        self._not_before = now + self._pause
+        self._pause = min(self._pause * GROWTH, LAST_PAUSE_SECONDS)
+
+    def helped(self) -> None:
+        """Note that what was refused before is answered in the new session."""
+        self._not_before, self._pause = -math.inf, FIRST_PAUSE_SECONDS
 
 
 class Comeback:

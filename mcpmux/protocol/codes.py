@@ -45,6 +45,7 @@ OWN: Final = frozenset({UPSTREAM_UNAVAILABLE, UPSTREAM_TIMEOUT, BUSY})
 _BAD_REQUEST: Final = frozenset({PARSE_ERROR, INVALID_REQUEST}) | MODERN_ONLY
 
 RETRY_SECONDS = 1  # what is in the way is an exchange that runs, and few run longer
+REQUEST_TIMEOUT: Final = 408
 TOO_MANY_REQUESTS: Final = 429
 UNAVAILABLE: Final = 503
 IN_FLIGHT: Final = "limits.max_in_flight"  # the setting

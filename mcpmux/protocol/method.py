@@ -59,6 +59,9 @@ MISSED: Final = "dev.mcpmux/missed"
 HEARING: Final = "dev.mcpmux/hearing"
 """Likewise: whether a legacy server's announcements can be heard has changed; its channel says how it is."""
 
+FORGOTTEN: Final = "dev.mcpmux/forgotten"
+"""Likewise: a legacy server refuses the stream that its session had before, as if it had forgotten that."""
+
 CREATE_MESSAGE: Final = "sampling/createMessage"
 ELICIT: Final = "elicitation/create"
 ROOTS_LIST: Final = "roots/list"

@@ -70,7 +70,8 @@ class Channel:
     `closed`: the peer will say nothing more. `find_client` finds who is asked when the server asks something
     that no call has caused; without it nobody is. `legacy_only`: no modern server is to be expected there.
     `hearing`: whether what a legacy server says of its own accord is heard; `HEARING` says when that changes.
-    `doubtful`: the server has refused something as one of another era would.
+    `doubtful`: the server has refused something as one of another era would. `session`: the id that a legacy
+    server gave us over HTTP.
     """
 
     legacy_only = False
@@ -89,6 +90,7 @@ class Channel:
         self.closed = closed
         self.hearing = True
         self.doubtful = False
+        self.session: str | None = None
         self._expiring = False
 
     def __repr__(self) -> str:

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.breaker import FAILURES, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, PROBE_JITTER, Breaker, State
+from mcpmux.mux.breaker import (
+    FAILURES,
+    FIRST_PAUSE_SECONDS,
+    LAST_PAUSE_SECONDS,
+    PROBE_JITTER,
+    Breaker,
+    Renewals,
+    State,
+)
 
 CHANCES = st.floats(0, 1)
 STIMULI = st.lists(
@@ -106,3 +114,22 @@ def test_whatever_happens_the_state_is_consistent(stimuli):
         assert breaker.doubtful == (breaker.failures > 0 or breaker.state is not State.CLOSED)
         assert (breaker.retry_at is None) == (not breaker.blocks)
         assert breaker.failures <= FAILURES
+
+
+@given(st.lists(st.tuples(st.floats(0, 200), st.booleans()), max_size=60))
+def test_sessions_that_do_not_help_are_opened_ever_more_seldom(attempts):
+    """Each attempt: seconds since the one before, and whether it helped."""
+    renewals, now, pause, helped = Renewals(), 0.0, 0.0, True
+    for seconds, helps in attempts:
+        now += seconds
+        assert renewals.allowed(now) == (helped or seconds >= pause)
+        if not renewals.allowed(now):
+            now -= seconds
+            continue
+        renewals.begin(now)
+        pause = (
+            FIRST_PAUSE_SECONDS if helped else min(max(2 * pause, FIRST_PAUSE_SECONDS), LAST_PAUSE_SECONDS)
+        )
+        helped = helps
+        if helps:
+            renewals.helped()

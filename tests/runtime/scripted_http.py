@@ -38,6 +38,7 @@ class HttpFace:
         self._scopes: dict[Any, trio.CancelScope] = {}
         self._connections: set[trio.CancelScope] = set()
         self.own_streams = 0
+        self.refusal = 404  # of what comes without the session
         self.url = ""
 
     def break_off(self) -> None:
@@ -65,7 +66,9 @@ class HttpFace:
         message = json.loads(request.body) if request.body else {}
         opening = message.get("method") in ("initialize", "server/discover")
         if not (self._server.modern or opening) and request.headers.get("mcp-session-id") != self._session:
-            await reply.send(404, JSON, b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"no session"}}')
+            await reply.send(
+                self.refusal, JSON, b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"no session"}}'
+            )
         elif request.method == "GET" and not self._server.modern:
             await self._hold_own_stream(reply)
         elif request.method == "POST":

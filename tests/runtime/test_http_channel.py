@@ -258,3 +258,19 @@ async def test_a_server_without_a_stream_of_its_own_is_not_asked_again(status, m
         await mux.upstreams["web"].settled()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert web.methods().count("GET") == 1
+
+
+async def test_a_stream_that_always_ends_at_once_is_not_asked_for_without_end(monkeypatch):
+    monkeypatch.setattr("mcpmux.runtime.upstreams.http_peer.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("mcpmux.mux.breaker.FIRST_SECONDS", 30.0)
+
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if not await initialize(web, request, message, reply) and message["method"] == "GET":
+            await reply.open(200, SSE, b": nothing\n\n")
+
+    async with open_web(script, health_interval=0) as (web, mux):
+        await mux.upstreams["web"].settled()
+        while web.methods().count("GET") < 2:
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert web.methods().count("GET") == 2

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import trio
 
 from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
-from mcpmux.errors import ConnectFailed, TransportError
+from mcpmux.errors import ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
+from mcpmux.mux.breaker import STABLE_SECONDS, Comeback
 from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import ErrorReply
 from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.runtime.upstreams.http_peer import (
     LEAST_RETRY_SECONDS,
     RETRY_SECONDS,
+    HttpErrorReply,
     HttpPeer,
     HttpPlace,
+    HttpStatusError,
+    SessionExpired,
+    may_mean_forgotten,
+    may_repeat,
+    pause_before_stream,
     retry_seconds,
 )
 from mcpmux.transports.http.client import HttpPool
@@ -42,6 +52,65 @@ def test_a_broken_stream_is_opened_again_after_the_time_that_the_server_said(sai
     decoder.feed(said)
     assert retry_seconds(decoder) == seconds
     assert retry_seconds(decoder.continued()) == seconds
+
+
+@pytest.mark.parametrize(
+    ("said", "pauses"),
+    [
+        (b"", [1, 1, 1, 1, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]),
+        (b"retry: 2000\n\n", [2] * 11),
+    ],
+)
+def test_streams_that_end_at_once_are_opened_ever_more_seldom(said: bytes, pauses: list[float]):
+    """Unless the server said when, or the last one was of use."""
+    decoder, comeback = SseDecoder(1000), Comeback()
+    decoder.feed(said)
+    assert [pause_before_stream(decoder, comeback, 0.0, 0.0, 0.0) for _ in pauses] == pytest.approx(pauses)
+    for held in (STABLE_SECONDS + 1, math.inf):
+        assert pause_before_stream(decoder, comeback, 0.0, held, 0.0) == pauses[0]
+        assert pause_before_stream(decoder, comeback, 0.0, 0.0, 0.0) == pauses[1]
+
+
+REFUSALS: list[tuple[McpmuxError, bool, bool]] = [
+    # the answer to a tool call; whether it is a reason to look for the session; whether the call is repeated
+    # after that was found to be refused as a whole
+    (SessionExpired("404"), True, True),
+    (HttpStatusError(401, b""), True, True),
+    (HttpStatusError(408, b"session"), False, False),
+    (HttpStatusError(429, b"session"), False, False),
+    (HttpStatusError(500, b"boom"), True, False),
+    (HttpStatusError(500, b"no such Session"), True, True),
+    (HttpStatusError(503, b"not initialized", retry_after=1.0), False, True),
+    (HttpErrorReply(400, ErrorReply(1, -32000, "no")), True, True),
+    (HttpErrorReply(500, ErrorReply(1, -32603, "no")), True, False),
+    (HttpErrorReply(500, ErrorReply(1, -32602, "no")), True, False),
+    (RpcError(-32600, "no"), True, True),
+    (RpcError(-32602, "no"), True, True),
+    (RpcError(-32001, "Request timed out"), True, False),
+    (RpcError(-32001, "Session not found"), True, True),
+    (RpcError(-32000, "Connection closed"), False, False),
+    (RpcError(-32603, "the session of the database ended"), False, False),
+    (TransportClosed("the session was reset"), False, False),
+]
+
+
+@pytest.mark.parametrize(("error", "doubts", "repeats"), REFUSALS)
+def test_a_tool_call_is_repeated_only_when_it_was_certainly_not_done(
+    error: McpmuxError, doubts: bool, repeats: bool
+):
+    assert may_mean_forgotten(error) is doubts
+    assert may_repeat(Call("tools/call", {}, {}), error, holds=False) is repeats
+    assert may_repeat(Call("tools/list", {}, {}), error, holds=False)
+    certainly = isinstance(error, SessionExpired)
+    assert may_repeat(Call("tools/call", {}, {}), error, holds=True) is certainly
+
+
+def test_a_refusal_has_the_servers_own_words_beside_our_advice():
+    assert str(HttpStatusError(401, b"Your token\nhas expired")).endswith(
+        "log in; the server says: Your token has expired"
+    )
+    assert str(HttpStatusError(401, b"<html>no</html>")).endswith("log in")
+    assert str(HttpStatusError(418, b"<b>tea</b>")) == "HTTP status 418: <b>tea</b>"
 
 
 def test_a_connection_goes_on_behind_the_last_event_of_the_one_before():

@@ -96,8 +96,10 @@ async def test_a_stream_that_breaks_off_is_opened_again_and_caught_up(revision: 
         assert stage.count("server/discover" if revision == MODERN else "initialize") == 1
 
 
-async def test_a_forgotten_session_is_opened_anew_without_a_request_to_notice_it():
+@pytest.mark.parametrize("status", [404, 401, 410])
+async def test_a_forgotten_session_is_opened_anew_without_a_request_to_notice_it(status: int):
     async with open_stage(LEGACY) as stage:
+        stage.face.refusal = status
         stage.server._legacy.clear()
         stage.face.forget()
         assert await stage.hear(2) == ["x+memo:1", "x+memo:2"]

@@ -37,10 +37,10 @@ class Troubled:
 
     async def __call__(self, web: Web, request: Any, message: Json, reply: Any) -> None:
         method = message["method"]
-        if method == "initialize" and self.era == LEGACY:
+        if method == "initialize" and self.era == LEGACY and self.alive:
             self.sessions += 1
         elif self.era == LEGACY and request.headers.get("mcp-session-id", self._session) != self._session:
-            await reply.send(*self.forgotten)
+            await self._refuse(message, reply, self.forgotten)
             return
         if not self.alive:
             await reply.send(503, (), b"")
@@ -57,8 +57,14 @@ class Troubled:
             await web.answer(reply, message, {"resultType": "complete"} | facts)
         elif self.era == LEGACY and method == "ping":
             await web.answer(reply, message, {})
+        elif method == "resources/list":
+            await web.answer(reply, message, {"resources": []})
         elif self.era == LEGACY:
             await initialize(web, request, message, reply, self._session)
+
+    async def _refuse(self, message: Json, reply: Any, refusal: tuple[int, Any, bytes]) -> None:
+        status, headers, body = refusal
+        await reply.send(status, headers, body.replace(b"ID,", b"%d," % message.get("id", 0)))
 
     @property
     def _session(self) -> str:
@@ -66,7 +72,7 @@ class Troubled:
 
     async def _answer(self, web: Web, message: Json, reply: Any) -> None:
         if self.refusals:
-            await reply.send(*self.refusals.pop(0))
+            await self._refuse(message, reply, self.refusals.pop(0))
             return
         result: Json = {"contents": []} if message["method"] == "resources/read" else {"content": []}
         await web.answer(reply, message, result | ({"resultType": "complete"} if self.era == MODERN else {}))
@@ -172,26 +178,151 @@ async def test_a_server_that_always_fails_is_asked_no_more_until_a_probe_is_answ
         assert upstream.connects == 1
 
 
+def error_body(code: int, message: str) -> bytes:
+    """An error object for the request with the id that `Troubled` puts in."""
+    return b'{"jsonrpc":"2.0","id":ID,"error":{"code":%d,"message":"%s"}}' % (code, message.encode())
+
+
 @pytest.mark.parametrize(
     "forgotten",
     [
         (404, (), b""),
-        (404, JSON, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}'),
-        (400, JSON, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"No valid session ID"}}'),
-        (400, JSON, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}'),
-        (400, (("Content-Type", "text/plain"),), b"unknown session"),
+        (404, JSON, error_body(-32001, "Session not found")),
+        (400, JSON, error_body(-32000, "No valid session ID")),
+        (400, JSON, error_body(-32001, "Session not found")),
+        (400, (), b"unknown session"),
+        (401, (), b"Unauthorized: Session not found"),
+        (403, JSON, b'{"error":"unknown session"}'),
+        (410, (), b""),
+        (422, (), b"Unexpected message, expect initialize request"),
+        (500, (), b"session not found"),
+        (503, JSON, error_body(-32001, "Session not found")),
+        (200, JSON, error_body(-32001, "Session not found")),
+        (200, JSON, error_body(-32600, "Session terminated")),
+        (200, JSON, error_body(-32002, "Server not initialized")),
+        (200, JSON, error_body(-32602, "Received request before initialization was complete")),
     ],
 )
 async def test_whatever_a_server_says_of_a_forgotten_session_no_call_fails(forgotten):
     script = Troubled(LEGACY)
     script.forgotten = forgotten
-    async with open_web(script) as (_web, mux):
+    async with open_web(script, health_interval=0) as (web, mux):
         assert await read(mux) is None
         script.sessions += 1
+        failures = []
+
+        async def call() -> None:
+            failures.append(await call_tool(mux))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(call)
+        assert failures == [None] * 5
+        assert web.methods().count("initialize") == 2  # one for all that were refused at once
+        script.sessions += 1
+        assert await read(mux) is None
+        assert script.calls == 7
+        assert (mux.upstreams["web"].state, web.methods().count("initialize")) == ("ready", 3)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_a_refusal_that_is_no_forgotten_session_costs_one_handshake(opens):
+    """`opens`: whether the server opens a session for somebody without valid credentials."""
+    allowed = ("server/discover", "initialize", "notifications/initialized") if opens else ()
+    script = Troubled(LEGACY)
+    denied = False
+
+    async def deny(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if denied and message["method"] not in allowed:
+            await reply.send(401, (), b"Your token has expired")
+        else:
+            await script(web, request, message, reply)
+
+    async with open_web(deny, health_interval=0) as (web, mux):
         assert await call_tool(mux) is None
-        script.sessions += 1
+        denied = True
+        for _ in range(5):
+            for ask in (call_tool, read):
+                error = await ask(mux)
+                assert "HTTP status 401" in error.message and "Your token has expired" in error.message
+        assert web.methods().count("server/discover") == 2
+        assert mux.upstreams["web"].state == "ready"
+        denied = False
+        assert await call_tool(mux) is None
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (200, JSON, error_body(-32602, "Unknown tool")),
+        (403, (), b"not this tool"),
+        (500, (), b"session boom"),
+    ],
+)
+async def test_an_error_of_one_tool_leaves_the_session_alone(refusal):
+    script = Troubled(LEGACY, *[refusal] * 3)
+    async with open_web(script, health_interval=0) as (web, mux):
+        for _ in range(3):
+            assert await call_tool(mux) is not None
+        assert await call_tool(mux) is None
+        assert (script.calls, web.methods().count("initialize")) == (4, 1)
+
+
+async def test_a_tool_call_that_may_have_been_done_is_not_repeated_in_a_new_session():
+    script = Troubled(LEGACY)
+    script.forgotten = (500, (), b"boom")
+    async with open_web(script, health_interval=0) as (web, mux):
         assert await read(mux) is None
-        assert script.calls == 3
+        script.sessions += 1
+        assert "HTTP status 500: boom" in (await call_tool(mux)).message
+        assert web.methods().count("tools/call") == 1
+        assert await call_tool(mux) is None
+        assert web.methods().count("initialize") == 2
+
+
+async def test_a_call_in_flight_is_answered_in_the_session_that_was_replaced():
+    script = Troubled(LEGACY)
+    script.forgotten = (401, (), b"who are you?")
+    begun, end = trio.Event(), trio.Event()
+
+    async def slow(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if message["method"] == "tools/call":
+            begun.set()
+            await end.wait()
+            await web.answer(reply, message, {"content": []})
+        else:
+            await script(web, request, message, reply)
+
+    failures = []
+    async with open_web(slow, health_interval=0) as (web, mux):
+
+        async def call() -> None:
+            failures.append(await call_tool(mux))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await begun.wait()
+            script.sessions += 1
+            assert await read(mux) is None
+            end.set()
+        assert failures == [None]
+        assert web.methods().count("tools/call") == 1
+        while "DELETE" not in web.methods():  # noqa: ASYNC110  # no event tells of it
+            await trio.sleep(0.01)
+        ended = next(request for request, message in web.seen if message["method"] == "DELETE")
+        assert ended.headers["mcp-session-id"] == "s1"
+
+
+@pytest.mark.parametrize("status", [401, 404, 410])
+async def test_an_idle_session_that_was_forgotten_is_replaced_by_a_health_check(status):
+    script = Troubled(LEGACY)
+    script.forgotten = (status, (), b"")
+    async with open_web(script, health_interval=0.05) as (web, mux):
+        assert await read(mux) is None
+        script.sessions += 1
+        while web.methods().count("initialize") < 2:  # noqa: ASYNC110  # no event tells of it
+            await trio.sleep(0.01)
+        assert await read(mux) is None
 
 
 async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch):

@@ -37,7 +37,7 @@ from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import offers_tasks, without_task_support
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError
+from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired, may_mean_forgotten
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, limited
 
@@ -109,6 +109,14 @@ class Connection:
         except McpmuxError:
             return True  # some other trouble, which the next call will meet
 
+    def doubts_session(self, _error: McpmuxError) -> bool:
+        """Tell whether an error is a reason to look whether the server still has our session."""
+        return False
+
+    async def lacks_session(self, _error: McpmuxError) -> bool:
+        """Ask the server for what every session can have; True when that is refused as well."""
+        return False
+
     async def check(self) -> None:
         """Ask something that every server answers. Raises RpcError (an answer, too) or TransportError."""
         await self.channel.exchange(handshake.discover_call(self._client_info), unheard)
@@ -157,6 +165,30 @@ class LegacyConnection(Connection):
         with trio.move_on_after(PROBE_SECONDS), suppress(RpcError, TransportError):
             await self.channel.exchange(Call(m.PING, {}, {}), unheard)
         return not self.channel.doubtful
+
+    def doubts_session(self, error: McpmuxError) -> bool:
+        return self.channel.session is not None and may_mean_forgotten(error)
+
+    async def lacks_session(self, error: McpmuxError) -> bool:
+        """Return at once for a 404, after which another session MUST be opened ("Session Management").
+
+        For all other errors a list is asked for: unlike `ping`, which some servers answer to anybody, it
+        needs an initialized session, and unlike the call it does nothing. A server that has given the list
+        is not asked again for SURE_SECONDS, so that many errors of its own cost one question.
+        """
+        if isinstance(error, SessionExpired):
+            return True
+        if trio.current_time() < self._sure_until:
+            return False
+        lists = (method for method, of in m.LISTS.items() if self.facts.offers(of.capability))
+        method = next(lists, m.PING)
+        with trio.move_on_after(PROBE_SECONDS):
+            try:
+                await self.channel.exchange(Call(method, {}, {}), unheard)
+            except McpmuxError as refusal:
+                return may_mean_forgotten(refusal)
+        self._sure_until = trio.current_time() + SURE_SECONDS
+        return False
 
     async def check(self) -> None:
         await self.channel.exchange(Call(m.PING, {}, {}), unheard)

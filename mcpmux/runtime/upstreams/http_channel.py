@@ -14,6 +14,8 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
@@ -24,6 +26,7 @@ import structlog
 import trio
 
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
+from mcpmux.mux.breaker import Comeback
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify, PendingRequest, encode_call
 from mcpmux.protocol.codes import (
@@ -62,6 +65,7 @@ from mcpmux.runtime.upstreams.http_peer import (
     FAREWELL_SECONDS,
     REFUSALS,
     STREAM_BYTES,
+    HttpErrorReply,
     HttpPeer,
     HttpPlace,
     HttpStatusError,
@@ -71,8 +75,10 @@ from mcpmux.runtime.upstreams.http_peer import (
     as_answer,
     batch_in,
     is_event_stream,
+    may_mean_forgotten,
     message_in,
     nonsense,
+    pause_before_stream,
     retry_seconds,
 )
 from mcpmux.transports.http.client import HttpResponse, was_unsent
@@ -86,14 +92,11 @@ OpenOlder = Callable[[], Awaitable[DuplexChannel | None]]
 
 # For the server to open its own stream; some send no headers before there is an event.
 LISTEN_SECONDS: Final = 2.0
-REFUSED_SECONDS = 5.0  # before a server is asked again that had too much to do, or failed by itself
+REFUSED_SECONDS = 5.0  # before a server is asked again that refused its own stream
 TOOL_PAGES: Final = 100  # of a server's tools that are searched for annotations before a call is repeated
 
 _NOT_STREAMABLE: Final = (400, 404, 405)
 """What a server of HTTP+SSE answers to an `initialize` that is POSTed to its event stream's URL."""
-
-_FORGOTTEN: Final = (404, 400, 405)
-"""What servers answer to a session of their former life; 404 by the specification, 405 when now modern."""
 
 _NOT_IMPLEMENTED: Final = 501
 
@@ -127,7 +130,7 @@ class HttpChannel(Channel):
 
     @property
     def close_reason(self) -> TransportError:
-        return self.peer.close_reason or TransportClosed("not reachable")
+        return self.peer.close_reason or TransportClosed("its session was closed")
 
     def give_up(self, reason: TransportError) -> None:
         self.peer.lose(reason)
@@ -151,6 +154,7 @@ class HttpChannel(Channel):
     def settle(self, facts: ServerFacts) -> None:
         super().settle(facts)
         self.peer.settle(facts)
+        self.session = self.peer.session
 
     def _after_error(
         self, call: Call, notify: Notify, deadline: Deadline | None, error: RpcError
@@ -302,9 +306,6 @@ class HttpChannel(Channel):
                     if is_stream and not resumed:
                         response.finish()
                     return answer
-            except SessionExpired as expired:
-                peer.lose(expired)
-                raise
             finally:
                 response.release()
             broken = pending.decoder
@@ -321,6 +322,7 @@ class HttpChannel(Channel):
         peer, status = self.peer, response.status
         body = pending.whole or response.read_nowait()
         if status == 404 and peer.session is not None:
+            self.doubtful = True
             raise SessionExpired("the server has forgotten the session")
         if body is None:
             received = await response.read_body()
@@ -340,6 +342,8 @@ class HttpChannel(Channel):
             if status in (TOO_MANY_REQUESTS, UNAVAILABLE):  # whatever else it says with that
                 raise peer.status_error(response, body)
         answer = as_answer(message, pending)
+        if isinstance(answer, ErrorReply) and status >= 400:
+            raise HttpErrorReply(status, answer)
         if answer is not None:
             return answer
         if status != 200:
@@ -451,50 +455,55 @@ class HttpChannel(Channel):
             await listening.wait()
 
     async def _hear_own_stream(self, listening: trio.Event) -> None:
-        """Read it, and open it again whenever it breaks off, until the server does not offer one.
+        """Read it, and open it again whenever it breaks off, unless the server does not offer one.
 
         `listening` is set once there was an answer. What may have been missed while there was no stream is
-        told as `MISSED`, and `HEARING` whenever `hearing` has changed.
+        told as `MISSED`, `HEARING` whenever `hearing` has changed, and `FORGOTTEN` when it is refused after
+        it was there.
         """
         EXCHANGE.set(0)  # it outlives the one that its session may have been opened for
         peer = self.peer
         decoder = SseDecoder(peer.message_limit)
-        missed = False
+        missed = offered = False
+        comeback = Comeback()
         while not peer.closed.is_set():
-            pause = None
+            least, began, spoke = 0.0, trio.current_time(), False
             try:
                 response = await peer.open_stream(decoder.last_event_id)
                 try:
-                    status, again = response.status, listening.is_set()
+                    status = response.status
                     listening.set()
-                    if again and status in _FORGOTTEN:
-                        peer.lose(SessionExpired("the server has forgotten the session"))
-                        return
                     # There is no stream now, which is not to say that there never is.
-                    if status == TOO_MANY_REQUESTS or (status >= 500 and status != _NOT_IMPLEMENTED):
+                    comes = status == TOO_MANY_REQUESTS or (status >= 500 and status != _NOT_IMPLEMENTED)
+                    if comes or (offered and status >= 400):
                         raise peer.status_error(response, b"")
                     if not is_event_stream(response):
                         return
-                    self.hearing = True
+                    self.hearing = offered = True
                     self._hear(Notification(m.HEARING))
                     if missed and not decoder.last_event_id:
                         self._hear(Notification(m.MISSED))
                     decoder = decoder.continued()
                     while chunk := await response.receive_some():
                         for event in decoder.feed(chunk):
+                            spoke = spoke or bool(event.data)
                             await self._take_up_to(peer.messages_of(event.data, status), None)
                 finally:
                     response.release()
             except TransportError as error:
                 log.debug("the server's stream broke off", reason=str(error))
                 if isinstance(error, HttpStatusError):
-                    pause = max(REFUSED_SECONDS, error.retry_after or 0.0)
+                    least = max(REFUSED_SECONDS, error.retry_after or 0.0)
+                    if offered and may_mean_forgotten(error):
+                        self._hear(Notification(m.FORGOTTEN))
             finally:
                 if self.hearing:
                     self.hearing = False
                     self._hear(Notification(m.HEARING))
             missed = True
-            await trio.sleep(retry_seconds(decoder) if pause is None else pause)
+            now = trio.current_time()
+            held = math.inf if spoke else now - began
+            await trio.sleep(max(least, pause_before_stream(decoder, comeback, now, held, random.random())))
 
     async def notify(self, method: str, params: Fields | None = None) -> None:
         await self.peer.tell(encode_notification(method, params))

@@ -1,16 +1,29 @@
 """One server's MCP endpoint over HTTP: requests with the right headers, and what comes back.
 
-Promises: headers say what the body says, in the revision that was agreed; a server that cannot be reached,
-or has forgotten our session, sets `closed`. Refuses to know what a message means.
+Promises: headers say what the body says, in the revision that was agreed; a server that cannot be reached
+sets `closed`. Refuses to know what a message means.
+
+Servers refuse a session that they have forgotten in many ways. `may_mean_forgotten` says which refusals are
+a reason to look: a status of 4xx (but 408 and 429) or 5xx (without Retry-After), or one of a few error codes.
+None of them proves it. Only another session does, opened beside the first (see `upstream`).
 
 A call is sent once more, within its own deadline, when it changes nothing, or when the server is known not to
-have carried it out: it has forgotten the session, or does not speak the agreed revision any more.
+have carried it out. `may_repeat` decides that, after the server was found to refuse the session as a whole,
+or not to speak the agreed revision any more:
+
+    answer to the call                                    repeated, when it is no read
+    404 to a request with a session                       yes: the specification gives it this one meaning
+    another 4xx, but not 408 and 429                      yes: it was refused before anything was done
+    an error object that says that about the request      yes: -32600, -32602, -32022, and 4xx as above
+    5xx, or -32001 and -32000 with 200                    if its text names the session or initialization
+    no answer, or another error object                    no: it may have been carried out
 
 Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26, 2025-06-18 and 2025-11-25.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import UTC, datetime
@@ -27,10 +40,14 @@ from mcpmux.errors import (
     RpcError,
     TransportError,
 )
+from mcpmux.mux.breaker import Comeback
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call, target_in
 from mcpmux.protocol.codes import (
+    INVALID_PARAMS,
     INVALID_REQUEST,
+    REQUEST_TIMEOUT,
+    RESOURCE_NOT_FOUND,
     SERVER_ERROR,
     SESSION_NOT_FOUND,
     TOO_MANY_REQUESTS,
@@ -109,6 +126,19 @@ def retry_seconds(decoder: SseDecoder) -> float:
     return RETRY_SECONDS if milliseconds is None else max(LEAST_RETRY_SECONDS, milliseconds / 1000)
 
 
+def pause_before_stream(
+    decoder: SseDecoder, comeback: Comeback, now: float, held: float, chance: float
+) -> float:
+    """Return for how many seconds to wait before a server's own stream is opened again.
+
+    `decoder`: of the stream that ended `now`, after it was open for `held` seconds, or for ever if it brought
+    anything. A server that names no `retry`, and ends such streams at once, is asked ever more seldom.
+    """
+    patience = comeback.wait(now, died=False, held=held, chance=chance)
+    told = decoder.retry_milliseconds is not None
+    return retry_seconds(decoder) if told else max(retry_seconds(decoder), patience)
+
+
 class PendingHttpRequest(PendingRequest):
     """A request that is POSTed, and how much of its response has been read.
 
@@ -148,7 +178,7 @@ ERROR_TEXT_LIMIT: Final = 200  # characters of it that are worth showing
 _CHECK_URL: Final = "check that the URL is that of an MCP endpoint"
 _HINTS: Final = {
     202: f"it took the request and gave no answer: {_CHECK_URL}",
-    401: "it asks for credentials: give them in the upstream's `headers`, or set `oauth` and log in",
+    401: "it asks for credentials; give them in the upstream's `headers`, or set `oauth` and log in",
     403: "it refuses these credentials or this caller",
     404: "nothing there speaks MCP: check the URL's path",
     405: "nothing there accepts MCP messages: check the URL's path",
@@ -160,12 +190,26 @@ REFUSALS: Final = frozenset({400, 404, 405, 406, 415})
 LONGEST_PAUSE_SECONDS: Final = 10.0  # that a call is kept for a server that wants to be left alone
 FAILING_PAUSE_SECONDS: Final = 0.5  # before a server is asked again that has failed by itself (5xx)
 
-# What servers answer to a request of the other era, or of no session, before they look at what it asks.
-_NOT_UNDERSTOOD: Final = frozenset({INVALID_REQUEST, SERVER_ERROR, SESSION_NOT_FOUND, UNSUPPORTED_VERSION})
+# Codes with which servers say, with status 200, that they have no such session or that it is not initialized.
+_OF_SESSIONS: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, SESSION_NOT_FOUND, RESOURCE_NOT_FOUND})
+
+# Codes that say that a request was not carried out, if the server refuses whatever comes.
+_NOT_UNDERSTOOD: Final = frozenset({INVALID_REQUEST, INVALID_PARAMS, UNSUPPORTED_VERSION})
+
+_NOT_OF_SESSIONS: Final = frozenset({REQUEST_TIMEOUT, TOO_MANY_REQUESTS})  # they have a cause of their own
+_NAMES_SESSION: Final = re.compile("session|initiali", re.IGNORECASE)
 
 
 class SessionExpired(TransportError):
-    """The server no longer knows our session: the request was not carried out."""
+    """The server answered 404 to a request with a session: the request was not carried out."""
+
+
+class HttpErrorReply(RpcError):
+    """An error object that came with `status`, a 4xx or 5xx of HTTP."""
+
+    def __init__(self, status: int, answer: ErrorReply) -> None:
+        super().__init__(answer.code, answer.message, answer.data)
+        self.status = status
 
 
 class HttpStatusError(TransportError):
@@ -174,7 +218,10 @@ class HttpStatusError(TransportError):
     def __init__(
         self, status: int, body: bytes, move: str | None = None, retry_after: float | None = None
     ) -> None:
-        more = move or _HINTS.get(status) or excerpt(body)
+        hint, words = move or _HINTS.get(status), excerpt(body)
+        if hint is not None and words.startswith("<"):
+            words = ""  # a page for people at a browser, which explains less than the hint
+        more = ": ".join(filter(None, (hint and f"{hint}; the server says" if words else hint, words)))
         super().__init__(f"HTTP status {status}" + (f": {more}" if more else ""))
         self.status = status
         self.retry_after = retry_after
@@ -200,14 +247,31 @@ def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
     )
 
 
+def may_mean_forgotten(error: McpmuxError) -> bool:
+    """Tell whether the refusal of a request with a session may mean that the server has forgotten it."""
+    if isinstance(error, HttpStatusError):
+        return error.status not in _NOT_OF_SESSIONS and error.status >= 400 and error.retry_after is None
+    if isinstance(error, HttpErrorReply):
+        return error.status not in _NOT_OF_SESSIONS
+    return isinstance(error, SessionExpired) or (isinstance(error, RpcError) and error.code in _OF_SESSIONS)
+
+
 def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
-    """Whether `call` may be sent again; `holds`: the server was found to speak as agreed nevertheless."""
+    """Tell whether `call` may be sent again after `error`; see the table at the top of the module.
+
+    `holds`: the server was found to serve the session, and to speak as agreed, nevertheless.
+    """
     if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired):
         return True
-    if isinstance(error, RpcError):
-        return error.code in _NOT_UNDERSTOOD
-    refused = isinstance(error, HttpStatusError) and error.status in REFUSALS
-    return refused and not holds  # it refuses whatever comes on this connection
+    if holds:
+        return False
+    status = error.status if isinstance(error, HttpStatusError | HttpErrorReply) else 200
+    if 400 <= status < 500:
+        return status not in _NOT_OF_SESSIONS
+    if isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD and status == 200:
+        return True
+    told = status >= 500 or (isinstance(error, RpcError) and error.code in (SESSION_NOT_FOUND, SERVER_ERROR))
+    return told and _NAMES_SESSION.search(str(error)) is not None
 
 
 def pause_before_repeating(error: McpmuxError, left: float) -> float | None:
@@ -320,7 +384,7 @@ class HttpPeer:
         if call.method == m.INITIALIZE:
             self.initialize_status = response.status
             self.session = response.headers.get(SESSION_HEADER)
-            if self._watch is not None:
+            if self._watch is not None and response.status < 400:  # else an older session may go on
                 self._watch.leg.session = self.session
         return response
 

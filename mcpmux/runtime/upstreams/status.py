@@ -272,19 +272,27 @@ class UpstreamStatus:
 
     async def _ask_health(self, connection: Connection) -> tuple[str | None, float]:
         """What is wrong, None for nothing, and how long the server wants to be left alone."""
-        with trio.move_on_after(ANSWER_SECONDS):
+        error: McpmuxError | None = None
+        with trio.move_on_after(ANSWER_SECONDS) as patience:
             try:
                 await connection.check()
-            except RpcError:
-                pass  # an answer, too
-            except HttpStatusError as refusal:
-                self._silences = 0
-                return (str(refusal) if refusal.status >= 500 else None), refusal.retry_after or 0.0
-            except McpmuxError as error:
-                return str(error), 0.0
-            return None, 0.0
-        self._silences += 1
-        return DEAF, 0.0
+            except McpmuxError as failure:
+                error = failure
+        if patience.cancelled_caught:
+            self._silences += 1
+            return DEAF, 0.0
+        if error is not None and connection.doubts_session(error):
+            if await self.renewed(connection, error):
+                return None, 0.0
+            await connection.holds()
+        if isinstance(error, HttpStatusError):
+            self._silences = 0
+            return (str(error) if error.status >= 500 else None), error.retry_after or 0.0
+        return (None if error is None or isinstance(error, RpcError) else str(error)), 0.0
+
+    async def renewed(self, connection: Connection, error: McpmuxError) -> bool:
+        """Return whether another session serves after `error`, having opened one if that may help."""
+        raise NotImplementedError
 
     def check_breaker(self) -> None:
         if self.connection is not None and self.breaker.blocks:

@@ -4,6 +4,16 @@ Promises: a crash, hang or garbage of this upstream stays here; an exchange gets
 that names the upstream and says what is wrong, within the upstream's deadline; an idempotent exchange is
 sent a second time when the first connection was lost under it, or when the server asks for a little patience.
 Its states are those of `status`.
+
+A legacy server that refuses a request may have forgotten its session. Then another session is opened beside
+it, once for all calls that are refused in the meantime:
+
+    serving --refusal that may mean it--> asked for a list --answered--> serving
+            --404---------------------> opening            --refused---> opening
+    opening --opened--> the new session serves, the old one ends when nothing is in flight there
+            --refused-> serving; the client gets the refusal
+
+Subscriptions are made again in the new session, as after a reconnect. `Renewals` says how often it is tried.
 """
 
 from __future__ import annotations
@@ -12,6 +22,7 @@ import math
 import random
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Final
 
@@ -28,7 +39,7 @@ from mcpmux.errors import (
     TransportClosed,
     TransportError,
 )
-from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker
+from mcpmux.mux.breaker import STABLE_SECONDS, WINDOW_SECONDS, Breaker, Renewals
 from mcpmux.mux.cache import Generations
 from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
@@ -44,7 +55,7 @@ from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.tap import EXCHANGE, Watch
 from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeating
-from mcpmux.runtime.upstreams.status import OnChange, UpstreamStatus, when_again
+from mcpmux.runtime.upstreams.status import BREATH_SECONDS, OnChange, UpstreamStatus, when_again
 from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock, limited
@@ -59,6 +70,8 @@ STARTUP_SECONDS: Final = 7.0  # until clients are served without it: some give m
 NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 
 LISTEN_SECONDS: Final = 2.0  # for a server to agree to tell what changes, before it is asked anything else
+
+LINGER_SECONDS: Final = 30.0  # for what is in flight in a session that another one has replaced
 
 OpenChannel = Callable[[UpstreamConfig, Hear, Watch | None], AbstractAsyncContextManager[Channel]]
 """Opens a channel to a server; whoever watches its leg sees every message."""
@@ -114,6 +127,12 @@ class Upstream(UpstreamStatus):
         self._is_news = False  # see `left_out`
         self._awaited_until = trio.current_time() + STARTUP_SECONDS
         self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
+        self._nursery: trio.Nursery | None = None  # of the sessions of one attempt, with its `_context`
+        self._context: Context | None = None
+        self._renewals = Renewals()
+        self._renewing: trio.Event | None = None  # set when the attempt to open another session has ended
+        self._term = trio.CancelScope()  # of what the serving session does besides its exchanges
+        self._vacant = trio.Event()  # set when it does not serve any more
         subscriber.on_lists = self.hear_of_lists
 
     async def settled(self) -> None:
@@ -234,15 +253,18 @@ class Upstream(UpstreamStatus):
     async def _ask(self, call: Call, notify: Notify, deadline: Deadline) -> Fields:
         if self.watch is not None:
             self.watch.routed(self.name)
+        renewed = False
         for last in (False, True):
             connection = self.connection or await self._connected(deadline)
             try:
                 result = await connection.exchange(call, notify, deadline)
             except (RpcError, TransportError) as error:
-                await self._get_over(error, connection, call, deadline, last=last)
+                renewed = await self._get_over(error, connection, call, deadline, last=last)
             else:
                 if self.silent:
                     self.heard()
+                if renewed:
+                    self._renewals.helped()
                 return upgrade_result(call.method, result)
         raise LocalProtocolError("unreachable")
 
@@ -254,28 +276,68 @@ class Upstream(UpstreamStatus):
         deadline: Deadline,
         *,
         last: bool,
-    ) -> None:
+    ) -> bool:
         """Wait until a call may be sent again after an error, or raise what its client is told.
 
         An error of the server is its answer, unless it has forgotten what was agreed. `last`: not again.
+        Return whether another session has taken over.
         """
         answer: RpcError | None = None
         if isinstance(error, RpcError):
             self.heard()
             answer = error if call.method != m.RESOURCES_READ else upgrade_refusal(call.params, error)
-            if last or not may_repeat(call, error, holds=False):
+            if not connection.doubts_session(error) and (last or not may_repeat(call, error, holds=False)):
                 raise answer from None
         await in_task()
         with deadline.limit():
-            holds = await connection.holds()
-            if answer is not None and holds:
+            renewed = await self.renewed(connection, error)
+            holds = not renewed and await connection.holds()
+            if answer is not None and (holds or last):
                 raise answer from None
-            pause = pause_before_repeating(error, deadline.left)
+            pause = 0.0 if renewed else pause_before_repeating(error, deadline.left)
             if last or pause is None or not may_repeat(call, error, holds=holds):
+                if answer is not None:
+                    raise answer from None
                 assert isinstance(error, TransportError)
                 raise self.lost(error) from None
             self._forget(connection)
             await trio.sleep(pause)
+        return renewed
+
+    async def renewed(self, connection: Connection, error: McpmuxError) -> bool:
+        """Return whether another session serves after `error`, having opened one if that may help."""
+        if not connection.doubts_session(error):
+            return False
+        if self._renewing is None and self.connection is connection:
+            self._renew(connection, error)
+        if self._renewing is not None:
+            await self._renewing.wait()
+        return self.connection is not connection
+
+    def _renew(self, connection: Connection, error: McpmuxError) -> None:
+        """Begin to find out whether the session of `connection` is forgotten, and to replace it."""
+        if self._renewals.allowed(trio.current_time()) and self._nursery is not None:
+            assert self._context is not None
+            self._renewing = trio.Event()
+            self._context.run(self._nursery.start_soon, self._replace, connection, error)
+
+    async def _replace(self, connection: Connection, error: McpmuxError) -> None:
+        """Replace the session of `connection` if the server refuses it and opens another one."""
+        assert self._renewing is not None and self._nursery is not None
+        failures: list[BaseException] = []
+        try:
+            if await connection.lacks_session(error) and self.connection is connection:
+                self._renewals.begin(trio.current_time())
+                opening = self._nursery.start(self._stay, [], connection, name=f"session {self.key}")
+                await walled(opening, McpmuxError, failures.extend)
+                reason = "; ".join(str(failure) for failure in failures)
+                if failures:
+                    log.warning("session refused, and no other to be had", refusal=str(error), reason=reason)
+                else:
+                    log.info("session replaced", refusal=str(error))
+        finally:
+            self._renewing.set()
+            self._renewing = None
 
     async def _connected(self, deadline: Deadline | None = None) -> Connection:
         """The open connection. Raises RpcError when there is none and none is about to be."""
@@ -288,9 +350,9 @@ class Upstream(UpstreamStatus):
                 await self.settled()
             return self.connection
 
-    def _forget(self, connection: Connection) -> None:
-        """`connection` has ended: exchanges from now on wait for the attempt that follows."""
-        if self.connection is connection and connection.closed.is_set():
+    def _forget(self, connection: Connection, *, replaced: bool = False) -> None:
+        """`connection` has ended, or is `replaced`: exchanges from now on wait for the one that follows."""
+        if self.connection is connection and (replaced or connection.closed.is_set()):
             if not self.ended.is_set():
                 self._settled = trio.Event()
                 self._awaited_until = trio.current_time() + STARTUP_SECONDS
@@ -376,6 +438,23 @@ class Upstream(UpstreamStatus):
 
     async def _connect_and_stay(self, began: list[float]) -> None:
         """`began`: gets when the connection was there. Raises McpmuxError, by itself or in groups."""
+        self._context = copy_context()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._stay(began)
+        finally:
+            self._nursery = None
+
+    async def _stay(
+        self,
+        began: list[float],
+        before: Connection | None = None,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Open a session and stay until it is lost, or another one has taken over and nothing is in flight.
+
+        `before`: it replaces that one, as soon as it is open. Raises as `_connect_and_stay`.
+        """
         cause = EXCHANGE.get()  # of a session that is opened for a client's request
         EXCHANGE.set(0)  # what reads the channel outlives it: what the server asks later is not its doing
         async with self._open_channel(self.config, self._heard, self.watch) as channel:
@@ -385,18 +464,30 @@ class Upstream(UpstreamStatus):
             finally:
                 EXCHANGE.set(0)
             began.append(trio.current_time())
+            if before is not None:
+                self._forget(before, replaced=True)
+                self._term.cancel(reason="another session takes over")
+                await self._vacant.wait()
+            vacant = self._vacant = trio.Event()
             try:
                 async with trio.open_nursery() as nursery:
+                    self._term = nursery.cancel_scope
                     await nursery.start(self.subscriber.run, connection, name=f"subscriber {self.name}")
                     await self.subscriber.hears_lists(LISTEN_SECONDS)
                     self._greet(connection)
+                    task_status.started()
                     nursery.start_soon(self._tell, connection, name=f"teller {self.name}")
                     nursery.start_soon(self.check_health, connection, name=f"health {self.name}")
                     await connection.closed.wait()
+                    self.trouble = str(channel.close_reason)
                     nursery.cancel_scope.cancel()
-                self.trouble = str(connection.channel.close_reason)
             finally:
                 self._forget(connection)
+                vacant.set()
+            if not connection.closed.is_set():
+                with trio.move_on_after(LINGER_SECONDS):
+                    while channel.pending_requests:  # noqa: ASYNC110  # no event tells of the last one
+                        await trio.sleep(BREATH_SECONDS)
 
     async def _connect(self, channel: Channel) -> Connection:
         began = trio.current_time()
@@ -457,6 +548,10 @@ class Upstream(UpstreamStatus):
     def _heard(self, notification: Notification) -> None:
         if notification.method == m.HEARING:
             self.announce()
+            return
+        if notification.method == m.FORGOTTEN:
+            if self._renewing is None and self.connection is not None:
+                self._renew(self.connection, TransportError("its own stream is refused"))
             return
         if self.memory is not None:
             self.memory.hear(notification)
