@@ -30,7 +30,7 @@ from mcpmux.protocol.codes import HEADER_MISMATCH
 from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY, is_modern
+from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import Hear, unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.merger import walk_pages
@@ -279,15 +279,9 @@ async def _walk(call: Call, connection: Connection) -> Answer:
 
 async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -> Connection:
     """Raises RemoteProtocolError when it does not speak `revision`, or not in time."""
-    eras = Eras.MODERN_FIRST if revision in (None, NEWEST) else Eras.LEGACY_ONLY
-    legacy = NEWEST_LEGACY if revision is None or revision == NEWEST else revision
     with trio.move_on_after(upstream.connect_timeout):
         try:
-            connection = await connect(channel, CLIENT_INFO, EMPTY_OBJECT, eras, legacy)
+            return await connect(channel, CLIENT_INFO, EMPTY_OBJECT, Eras.MODERN_FIRST, revision)
         except RpcError as error:
             raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
-        spoken = connection.facts.revision
-        if revision is not None and spoken != revision:
-            raise RemoteProtocolError(f"it does not speak revision {revision}; it answered with {spoken}")
-        return connection
     raise RemoteProtocolError(f"it did not answer initialize within {upstream.connect_timeout:g} s")

@@ -42,6 +42,9 @@ TIMED_METHODS = (
 )
 """Methods that may have a timeout of their own."""
 
+REVISIONS = ("2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""The revisions of MCP, newest first."""
+
 Transport: TypeAlias = Annotated[str, Choice(("auto", "streamable", "sse"))]
 PREFIX = Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
 
@@ -133,6 +136,10 @@ class Handling:
     """Which revision to speak with a server that knows both 2026-07-28 and older ones. `mirror`: with each
     client the era that the client speaks. `newest`: the newest revision. `legacy`: never 2026-07-28. `auto`:
     `newest` for a server that mcpmux starts, `mirror` for one that is running already.
+    """
+    revision: Annotated[str, Choice(REVISIONS)] | None = None
+    """Only this revision is spoken with the server, whatever `era` says; a server that answers with another
+    one is an error. Default: the newest that both know.
     """
     connect_timeout: Seconds = 30.0
     """Time to start or reach the server and to finish the handshake."""

@@ -6,12 +6,14 @@ earlier.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from mcpmux.errors import RemoteProtocolError, RpcError
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.call import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -22,11 +24,14 @@ from mcpmux.protocol.call import (
     Call,
     Meta,
 )
-from mcpmux.protocol.codes import HEADER_MISMATCH, MODERN_ONLY, UNSUPPORTED_VERSION
+from mcpmux.protocol.codes import HEADER_MISMATCH, INVALID_PARAMS, MODERN_ONLY, UNSUPPORTED_VERSION
 from mcpmux.protocol.envelope import EMPTY_OBJECT, data_of, decode_any, decode_fields, raw, text_of, value_at
 from mcpmux.protocol.method import DISCOVER, INITIALIZE
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST, NEWEST_LEGACY, V_2024_11_05
+
+_REVISION: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+_ABOUT_REVISIONS: Final = re.compile(r"version|revision", re.IGNORECASE)
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -104,6 +109,23 @@ def offers_newest(error: RpcError) -> bool:
     return NEWEST in _supported(error)
 
 
+def next_revision(refusal: McpmuxError, asked: Sequence[str]) -> str | None:
+    """Return the legacy revision to ask for after `initialize` was refused; None: that was not the reason.
+
+    "If the server does not support the requested protocol version, it MUST respond with another", but many
+    refuse it instead. Those that name revisions, in `data.supported` or in words, are asked for the newest of
+    these; others for the next older one. `asked`: the revisions that were refused so far, the last one last.
+    """
+    named = _listed(refusal) if isinstance(refusal, RpcError) else []
+    others = set(named or _REVISION.findall(str(refusal))).difference(asked)
+    if others:
+        return max(others.intersection(LEGACY), default=None)
+    is_about_it = isinstance(refusal, RpcError) and refusal.code == INVALID_PARAMS
+    if not is_about_it and _ABOUT_REVISIONS.search(str(refusal)) is None:
+        return None
+    return max((revision for revision in LEGACY if revision < min(asked)), default=None)
+
+
 def refusal(error: RpcError) -> str:
     """Why there is no talking to a server that answered `server/discover` with a modern error, for people."""
     if error.code == UNSUPPORTED_VERSION:
@@ -116,7 +138,11 @@ def refusal(error: RpcError) -> str:
 
 
 def _supported(error: RpcError) -> list[str]:
-    said = value_at(data_of(error), ("supported",)) if error.code == UNSUPPORTED_VERSION else None
+    return _listed(error) if error.code == UNSUPPORTED_VERSION else []
+
+
+def _listed(error: RpcError) -> list[str]:
+    said = value_at(data_of(error), ("supported",))
     return [version for version in said if isinstance(version, str)] if isinstance(said, list) else []
 
 

@@ -111,7 +111,11 @@ def test_every_difference_is_in_the_plan(old: Config, new: Config):
 def test_an_upstream_is_restarted_unless_the_key_is_looked_up_at_each_use(key: str):
     before = Upstream(name="a", target=Stdio(command="x"))
     other = {"target": Stdio(command="y"), "session": "per-client", "era": "legacy", "prefix": "b"}
-    other |= {"overrides": (Override(name="x", title="X"),), "tools": ToolSelection(("x",))}
+    other |= {
+        "revision": "2025-06-18",
+        "overrides": (Override(name="x", title="X"),),
+        "tools": ToolSelection(("x",)),
+    }
     value = getattr(before, key)
     changed = other.get(key, value + 1 if isinstance(value, int | float) else {"tools/call": 3.0})
     plan = plan_change(

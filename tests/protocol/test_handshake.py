@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.errors import RemoteProtocolError, RpcError
+from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import handshake
 from mcpmux.protocol.call import Call, with_meta
 from mcpmux.protocol.codes import MODERN_ONLY
@@ -188,3 +188,33 @@ def test_only_a_version_error_offers_versions():
 )
 def test_other_modern_errors_are_told_in_the_words_of_the_server(code: int, words: str):
     assert handshake.refusal(RpcError(code, "why")) == words
+
+
+NAMES = "Unsupported protocol version: 2025-11-25 (supported versions: 2025-06-18, 2025-03-26)"
+OLDEST = "2024-11-05"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "asked", "following"),
+    [
+        # the specification's own example
+        (RpcError(-32602, "Unsupported protocol version", {"supported": [OLDEST]}), 1, OLDEST),
+        (RpcError(-32602, "no", {"supported": [OLDEST, "2025-06-18", "2099-01-01"]}), 1, "2025-06-18"),
+        (RpcError(-32602, "no", {"supported": ["2099-01-01"]}), 1, None),
+        (RpcError(-32602, "no", {"supported": ["2025-11-25"]}), 1, "2025-06-18"),  # it says what is not so
+        (RpcError(-32602, "no", {"supported": "all"}), 2, "2025-03-26"),
+        (RpcError(-32000, NAMES), 1, "2025-06-18"),
+        (TransportError(f"HTTP status 400: {NAMES}"), 1, "2025-06-18"),
+        (TransportError(f"HTTP status 400: {NAMES}"), 2, "2025-03-26"),
+        (TransportError("HTTP status 400: bad Protocol-Version"), 3, OLDEST),
+        (TransportError("HTTP status 400: bad Protocol-Version"), 4, None),
+        (TransportError("HTTP status 400: nothing here"), 1, None),
+        (RpcError(-32603, "Internal error"), 1, None),
+        (RpcError(-32603, "unknown revision"), 1, "2025-06-18"),
+    ],
+)
+def test_a_refused_revision_is_followed_by_the_newest_that_may_do(
+    refusal: McpmuxError, asked: int, following: str | None
+):
+    """`asked`: how many of our legacy revisions were refused, from the newest on."""
+    assert handshake.next_revision(refusal, LEGACY[::-1][:asked]) == following

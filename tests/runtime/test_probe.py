@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from mcpmux.errors import RpcError
+from mcpmux.protocol.revisions import LEGACY
 from mcpmux.runtime.upstreams import connection
 from tests.runtime.bad_answers import DENIED, NO_ANSWER, Bad, patience, saying
-from tests.runtime.scripted import Json
+from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.scripted_web import JSON, TOOLS, Web, exchange, initialize, open_web
+from tests.runtime.world import open_world
 
 NEWEST = "2026-07-28"
 COMPLETE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -75,6 +77,109 @@ async def test_the_newest_revision_is_not_asked_for_twice_of_a_server_that_does_
     async with open_web(script) as (web, mux):
         await exchange(mux, "resources/read", {"uri": "a:1"})
         assert web.methods()[:2] == ["server/discover", "initialize"]
+
+
+# Servers that refuse a legacy revision, in place of answering with one that they speak
+
+SPEC_EXAMPLE: Json = {
+    "code": -32602,
+    "message": "Unsupported protocol version",
+    "data": {"supported": ["2024-11-05", "2025-03-26"], "requested": "1.0.0"},
+}
+WITHOUT_LIST: Json = {"code": -32602, "message": "Invalid protocol version"}
+TEXT = b"Bad Request: Unsupported protocol version (supported versions: 2025-03-26, 2024-11-05)"
+
+
+def asked_revisions(messages: list[Json]) -> list[str]:
+    said = (message.get("params") or {} for message in messages if message.get("method") == "initialize")
+    return [params["protocolVersion"] for params in said]
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal", "asked"),
+    [
+        (200, SPEC_EXAMPLE, ["2025-11-25", "2025-03-26"]),
+        (400, SPEC_EXAMPLE, ["2025-11-25", "2025-03-26"]),
+        (400, TEXT, ["2025-11-25", "2025-03-26"]),
+        (400, WITHOUT_LIST, ["2025-11-25", "2025-06-18", "2025-03-26"]),
+        (400, b"Unsupported protocol version", ["2025-11-25", "2025-06-18", "2025-03-26"]),
+    ],
+)
+async def test_a_server_over_http_that_refuses_a_revision_is_asked_for_an_older_one(status, refusal, asked):
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        method, params = message["method"], message.get("params") or {}
+        if method == "initialize" and params["protocolVersion"] > "2025-03-26":
+            body = refusal
+            if not isinstance(refusal, bytes):
+                body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": refusal}).encode()
+            await reply.send(status, JSON, body)
+        elif method == "initialize":
+            result = {"protocolVersion": params["protocolVersion"], "capabilities": TOOLS, "serverInfo": {}}
+            await web.answer(reply, message, result)
+        elif not await initialize(web, request, message, reply) and method == "resources/read":
+            await web.answer(reply, message, {"contents": []})
+
+    async with open_web(script) as (web, mux):
+        assert (await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"] == []
+        assert mux.upstreams["web"].facts.revision == "2025-03-26"
+        assert asked_revisions([message for _, message in web.seen]) == asked
+
+
+def choosy(revision: str | None, refusal: Json) -> ScriptedServer:
+    """A server that refuses to initialize in another revision than this; None: in any."""
+
+    async def answer(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        if params["protocolVersion"] != revision:
+            raise RpcFailure(**refusal)
+        return server._initialize()
+
+    return ScriptedServer(revision or LEGACY[-1], tools=[], handlers={"initialize": answer})
+
+
+@pytest.mark.parametrize("refusal", [SPEC_EXAMPLE, WITHOUT_LIST])
+async def test_a_server_over_stdio_that_refuses_a_revision_is_asked_for_an_older_one(refusal, autojump_clock):
+    server = choosy("2024-11-05", refusal)
+    async with open_world({"a": server}) as world:
+        await world.mux.upstreams["a"].settled()
+        assert world.mux.upstreams["a"].facts.revision == "2024-11-05"
+        assert world.connects == {"a": 1}
+
+
+@pytest.mark.parametrize("refusal", [{"code": -32603, "message": "no"}, WITHOUT_LIST])
+async def test_a_server_that_refuses_all_revisions_is_asked_for_each_once(refusal, autojump_clock):
+    server = choosy(None, refusal)
+    async with open_world({"a": server}) as world:
+        await world.mux.upstreams["a"].settled()
+        upstream = world.mux.upstreams["a"]
+        assert upstream.trouble == f"it refused to initialize: {refusal['message']}"
+        each = list(LEGACY[::-1]) if refusal is WITHOUT_LIST else [LEGACY[-1]]
+        assert asked_revisions(server.seen) == each
+
+
+@pytest.mark.parametrize("revision", LEGACY)
+async def test_a_pinned_revision_is_the_only_one_that_is_asked_for(revision, autojump_clock):
+    settings = {"a": {"revision": revision}, "b": {"revision": revision}, "c": {"revision": revision}}
+    servers = {"a": choosy(revision, WITHOUT_LIST), "b": choosy(None, WITHOUT_LIST)}
+    servers["c"] = ScriptedServer(NEWEST, tools=[])
+    async with open_world(servers, settings=settings) as world:
+        for upstream in world.mux.upstreams.values():
+            await upstream.settled()
+        assert world.mux.upstreams["a"].facts.revision == revision
+        assert set(asked_revisions(servers["b"].seen)) == {revision}
+        assert {message["method"] for message in servers["c"].seen} == {"initialize"}
+        assert not world.mux.upstreams["b"].facts and not world.mux.upstreams["c"].facts
+
+
+async def test_a_server_that_does_not_speak_the_pinned_revision_is_told(autojump_clock):
+    settings = {"a": {"revision": "2025-03-26"}, "b": {"revision": NEWEST}}
+    servers = {"a": ScriptedServer("2025-11-25", tools=[]), "b": ScriptedServer("2025-11-25", tools=[])}
+    async with open_world(servers, settings=settings) as world:
+        for upstream in world.mux.upstreams.values():
+            await upstream.settled()
+        assert [upstream.trouble for upstream in world.mux.upstreams.values()] == [
+            f"it does not speak revision {revision}; it answered with 2025-11-25"
+            for revision in ("2025-03-26", NEWEST)
+        ]
 
 
 @pytest.fixture

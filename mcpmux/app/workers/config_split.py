@@ -66,8 +66,9 @@ def worker_config(
 def _seen_by_worker(upstream: Upstream, workers: int, sockets: Mapping[str, str]) -> Upstream:
     if upstream.name not in sockets:
         return divide(upstream, workers, max_in_flight=1, max_waiting=0)
-    era = upstream.era if upstream.era == "mirror" else "newest"
-    return attrs.evolve(upstream, target=Unix(sockets[upstream.name]), era=era, health_interval=0.0)
+    era = "mirror" if upstream.era == "mirror" and upstream.revision is None else "newest"
+    target = Unix(sockets[upstream.name])
+    return attrs.evolve(upstream, target=target, era=era, revision=None, health_interval=0.0)
 
 
 def shared_config(config: Config, upstream: Upstream) -> Config:

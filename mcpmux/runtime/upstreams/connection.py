@@ -33,7 +33,7 @@ from mcpmux.protocol.era import downgrade_meta, upgrade_error
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RESPONSES, STATE, after_visits, first_error
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.protocol.revisions import NEWEST_LEGACY
+from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
 from mcpmux.protocol.tasks import offers_tasks, without_task_support
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.channel import Channel
@@ -212,16 +212,30 @@ class Eras(enum.Enum):
 
 
 async def connect(
-    channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, legacy: str = NEWEST_LEGACY
+    channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None = None
 ) -> Connection:
     """Find out the server's era and open the conversation. The caller owns the deadline.
 
-    `capabilities`: of the client or clients, for a server whose sessions are opened with them. `legacy`: the
-    revision that a legacy server is asked for; it may answer another.
+    `capabilities`: of the client or clients, for a server whose sessions are opened with them. `revision`:
+    the only one to speak; without it, the newest that both sides know is found out.
 
-    Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense).
+    Raises TransportError, RpcError (it refused `initialize`), RemoteProtocolError (it makes no sense, or does
+    not speak `revision`).
     """
-    probe = eras is Eras.MODERN_FIRST and not channel.legacy_only
+    connection = await _connect(channel, client_info, capabilities, eras, revision)
+    spoken = connection.facts.revision
+    if revision is not None and spoken != revision:
+        raise RemoteProtocolError(f"it does not speak revision {revision}; it answered with {spoken}")
+    return connection
+
+
+async def _connect(
+    channel: Channel, client_info: Raw, capabilities: Raw, eras: Eras, revision: str | None
+) -> Connection:
+    legacy = None if revision == NEWEST else revision
+    if legacy is not None:
+        eras = Eras.LEGACY_ONLY
+    probe = revision == NEWEST or (eras is Eras.MODERN_FIRST and not channel.legacy_only)
     facts = await _discover(channel, client_info) if probe else None
     if facts is None:
         try:
@@ -267,9 +281,26 @@ async def _discover(channel: Channel, client_info: Raw) -> ServerFacts | None:
     return None
 
 
-async def _initialize(channel: Channel, client_info: Raw, capabilities: Raw, revision: str) -> Connection:
-    call = handshake.initialize_call(client_info, capabilities, revision)
-    result = await channel.exchange(call, unheard)
+async def _initialize(
+    channel: Channel, client_info: Raw, capabilities: Raw, revision: str | None
+) -> Connection:
+    """Open a legacy session, in `revision` or else in the newest that the server takes.
+
+    Raises the first refusal if the server takes none.
+    """
+    result = None
+    asked, first = [revision or NEWEST_LEGACY], None
+    while result is None:
+        call = handshake.initialize_call(client_info, capabilities, asked[-1])
+        try:
+            result = await channel.exchange(call, unheard)
+        except (RpcError, HttpStatusError) as refusal:
+            first = first or refusal
+            following = handshake.next_revision(refusal, asked) if revision is None else None
+            if following is None or (isinstance(refusal, HttpStatusError) and refusal.status in (401, 403)):
+                raise first from None
+            log.info("revision refused, another one is tried", revision=asked[-1], following=following)
+            asked.append(following)
     facts = handshake.read_initialize_result(result)
     channel.settle(facts)
     await channel.notify(m.INITIALIZED)

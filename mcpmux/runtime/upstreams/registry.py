@@ -62,6 +62,8 @@ MoveInterest = Callable[[str, str], None]
 def mirrors(config: UpstreamConfig) -> bool:
     """Whether clients of both eras are to reach an upstream in their own."""
     # A second session with a child process is a second process, which knows nothing of what the first did.
+    if config.revision is not None:
+        return False
     return config.era == "mirror" or (config.era == "auto" and not isinstance(config.target, Stdio))
 
 

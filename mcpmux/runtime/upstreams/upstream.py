@@ -496,7 +496,9 @@ class Upstream(UpstreamStatus):
         channel.find_client = self._find_client
         with trio.move_on_after(seconds):
             try:
-                connection = await connect(channel, self._client_info, self._capabilities, eras)
+                connection = await connect(
+                    channel, self._client_info, self._capabilities, eras, self.config.revision
+                )
             except TransportClosed:  # it may have died of the first question: the next time another is first
                 if eras is not Eras.LEGACY_ONLY:
                     modern = eras is Eras.MODERN_FIRST
