@@ -170,6 +170,7 @@ async def _prepare_http(
         tls=tls,
         handing=handed.handing if handed is not None else None,
         poller=serving.poller,
+        grants=endpoint.grants,
     )
     return serve if door is None else partial(_serve_replicas_too, serve, door)
 

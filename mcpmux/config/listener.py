@@ -99,7 +99,7 @@ class WebListener(TcpAddress):
     allowed_hosts: tuple[Annotated[str, HOST_HEADER], ...] = ()
     """Host headers to accept besides the address itself and the loopback names."""
     allowed_origins: tuple[Annotated[str, ORIGIN], ...] = ()
-    """Origins of web pages that may connect, besides pages of the listener itself."""
+    """Origins of web pages that may connect, besides pages of the listener itself and of this machine."""
     tls: ServerTls | None = None
     """Serve https or wss with this certificate."""
 

@@ -5,7 +5,7 @@ left out of the list; a call carries a `Mcp-Param-*` header for each annotated a
 HTTP of 2026-07-28 has that. Nothing here knows how headers were received.
 
 Source: "Streamable HTTP" (Request Metadata, Server Validation, Custom Headers from Tool Parameters) and
-`server/tools` (x-mcp-header), 2026-07-28; RFC 9110 section 10.2.3 (Retry-After).
+`server/tools` (x-mcp-header), 2026-07-28; RFC 9110 section 10.2.3 (Retry-After); Fetch, "CORS protocol".
 """
 
 from __future__ import annotations
@@ -319,8 +319,21 @@ _HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^\[:]*))(?::[0-9]*)?|([^\[:]*(?::[
 """A Host header: an address in brackets or a name, perhaps with a port; or an address without brackets."""
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCAL_PAGE: Final = re.compile(r"https?://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?")
 VERDICTS: Final = 256  # kept; the same few names are asked for again and again
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::", ""})
+
+ALLOW_ORIGIN: Final = "Access-Control-Allow-Origin"
+_EXPOSED: Final = "Mcp-Session-Id, WWW-Authenticate, Retry-After"  # what clients act on
+_METHODS: Final = "GET, POST, DELETE"
+_SENT: Final = (
+    *("accept", "authorization", "content-type", LAST_EVENT_ID, METHOD_HEADER, NAME_HEADER),
+    *(VERSION_HEADER, SESSION_HEADER, "traceparent", "tracestate", "baggage"),
+)
+"""The header fields that clients send. `Mcp-Param-…` fields and those for a gateway have no fixed names."""
+ASKED_FIELDS: Final = 32  # that a page may send besides; a tool has few annotated arguments
+ASKED_CHARACTERS: Final = 64  # of the name of one; longer names are not in use
+PREFLIGHT_SECONDS: Final = 7200  # Chromium keeps no answer for longer
 
 
 class OriginPolicy:
@@ -348,6 +361,8 @@ class OriginPolicy:
         )
         self.refuses: Callable[[str, str | None], str | None] = lru_cache(VERDICTS)(self._judge)
         """Why a request with this Host ("" for none) and Origin is refused; None when it is not."""
+        self.grants: Callable[[str], Headers] = lru_cache(VERDICTS)(self._grant)
+        """Return the fields by which pages of an origin may read every answer; () if they may read none."""
 
     def _judge(self, host: str, origin: str | None) -> str | None:
         if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:
@@ -355,6 +370,33 @@ class OriginPolicy:
         if origin is not None and not self._accepts_origin(origin.lower()):
             return f"Origin {origin!r} may not connect; {self._remedy} if it should"
         return None
+
+    def _grant(self, origin: str) -> Headers:
+        # Browsers compare the origin as it was sent. `*` would let pages of every origin in.
+        known = origin.lower()
+        if known not in self._origins and not _LOCAL_PAGE.fullmatch(known):
+            return ()
+        return (ALLOW_ORIGIN, origin), ("Access-Control-Expose-Headers", _EXPOSED), ("Vary", "Origin")
+
+    def answer_preflight(self, headers: Mapping[str, str]) -> Headers | None:
+        """Return the fields of the answer to an OPTIONS request that asks what a page may send.
+
+        Returns None for any other OPTIONS request, and for a page that may not connect. The answer does not
+        depend on the path, so it tells strangers nothing.
+        """
+        origin = headers.get("origin", "")
+        if "access-control-request-method" not in headers or not self.grants(origin):
+            return None
+        if self.refuses(headers.get("host", ""), origin) is not None:
+            return None
+        asked = headers.get("access-control-request-headers", "").lower().split(",", ASKED_FIELDS)
+        names = [name.strip() for name in asked[:ASKED_FIELDS]]
+        sane = [name for name in names if len(name) <= ASKED_CHARACTERS and _TOKEN.fullmatch(name)]
+        return (
+            ("Access-Control-Allow-Methods", _METHODS),
+            ("Access-Control-Allow-Headers", ", ".join(dict.fromkeys((*_SENT, *sane)))),
+            ("Access-Control-Max-Age", str(PREFLIGHT_SECONDS)),
+        )
 
     def _accepts_origin(self, origin: str) -> bool:
         if origin in self._origins:

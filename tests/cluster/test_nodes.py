@@ -70,9 +70,11 @@ async def listed(client: HttpClient, session: Json) -> Any:
 async def test_any_process_answers_any_request_of_a_session(open_members):
     async with open_members(a=subscribable(), b=subscribable(), c=subscribable()) as members:
         session = await members["a"].client.initialize()
+        page = {"Origin": "http://localhost:6274"}
         for name in "bcab":
-            answer = await listed(members[name].client, session)
+            answer = await listed(members[name].client, session | page)
             assert (answer.status, len(answer.last["result"]["resources"])) == (200, 4)
+            assert answer.headers["access-control-allow-origin"] == page["Origin"]  # once
         assert (await members["c"].client.send(b"", session, "DELETE")).status == 204
         for name in "abc":
             assert (await listed(members[name].client, session)).status == 404

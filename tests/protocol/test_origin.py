@@ -135,5 +135,33 @@ def test_a_page_is_accepted_by_its_origin(origin: str, accepted: bool):
     assert accepted or "allowed_origins" in str(reason)
 
 
+@pytest.mark.parametrize(
+    ("origin", "readable"),
+    [
+        *(("http://localhost:6274", True), ("https://127.0.0.1", True), ("http://[::1]:5173", True)),
+        *(("https://app.example.com", True), ("https://mcp.example.com", False), ("http://10.0.0.5", False)),
+        *(("chrome-extension://localhost", False), ("http://localhost@evil.example.com", False)),
+        *(("http://localhost.evil.example.com", False), ("null", False), ("*", False), ("", False)),
+        *(("http://localhost:80/x", False), ("http://localhost:80\x85", False)),
+    ],
+)
+def test_only_local_pages_and_allowed_ones_may_read_answers(origin: str, readable: bool):
+    """What is a page of a host that is served here needs no permission, unless it is of another port."""
+    fields = dict(NAMED.grants(origin))
+    assert fields.get("Access-Control-Allow-Origin") == (origin if readable else None)
+    assert not readable or NAMED.refuses("localhost", origin) is None
+    asking = {"host": "localhost", "origin": origin, "access-control-request-method": "POST"}
+    assert (NAMED.answer_preflight(asking) is not None) is readable
+
+
+def test_what_a_page_asks_to_send_is_bounded():
+    names = ", ".join([*(f"x-{number}" for number in range(1000)), "x" * 65])
+    asking = {"host": "localhost", "origin": "http://localhost", "access-control-request-method": "GET"}
+    plain = dict(LOCAL.answer_preflight(asking) or ())["Access-Control-Allow-Headers"].split(", ")
+    asking["access-control-request-headers"] = names
+    allowed = dict(LOCAL.answer_preflight(asking) or ())["Access-Control-Allow-Headers"].split(", ")
+    assert allowed[len(plain) :] == [f"x-{number}" for number in range(32)]
+
+
 def test_an_own_host_does_not_excuse_a_foreign_page():
     assert LOCAL.refuses("localhost", "https://evil.example.com") is not None

@@ -14,6 +14,7 @@ import trio
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
 from mcpmux.config import Auth, HttpListener, Limits, StaticToken
+from mcpmux.config.views import Selector, View
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.server_card import ServerCard
@@ -32,6 +33,12 @@ TOKENS = {name: f"mcpmux_{name}_0123456789abcdefghijklmnopqrst" for name in ("an
 STATIC = {name: StaticToken(sha256=hash_token(token), scopes=("base",)) for name, token in TOKENS.items()}
 ANN, BEN = ({"Authorization": f"Bearer {TOKENS[name]}"} for name in ("ann", "ben"))
 MRTR = {"sampling": {}, "elicitation": {"form": {}}}
+
+
+VIEWS = {"some": View(include=(Selector(upstream="docs"),))}
+APP, LOCAL, FOREIGN = "https://app.example.com", "http://localhost:6274", "https://evil.example.com"
+EXPOSED = "Mcp-Session-Id, WWW-Authenticate, Retry-After"
+METADATA = "/.well-known/oauth-protected-resource"
 
 
 class Guarded:
@@ -69,14 +76,23 @@ async def open_guarded(
     *,
     page_size: int = 1000,
     card: ServerCard | None = None,
+    is_open: bool = False,
+    body_bytes: int = 1 << 20,
 ) -> AsyncIterator[Guarded]:
+    """`is_open`: nobody is asked for a token."""
     gate = gate or make_gate(tokens=STATIC)
-    async with open_world(servers or {"docs": docs(), "more": docs()}, page_size=page_size) as world:
+    async with open_world(
+        servers or {"docs": docs(), "more": docs()}, page_size=page_size, views=VIEWS
+    ) as world:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        sessions = Limits(max_sessions=10)
-        endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions, gate, card=card)
+        sessions, listener = Limits(max_sessions=10), HttpListener(port=0, allowed_origins=(APP,))
+        guard = None if is_open else gate
+        endpoint = HttpEndpoint(world.mux.service, listener, sessions, guard, card=card)
         await world.nursery.start(endpoint.run)
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
+        limits = Limits(max_message_bytes=body_bytes)
+        serve = partial(
+            serve_http, refuse=refuse, stopping=trio.Event(), limits=limits, grants=endpoint.grants
+        )
         await world.nursery.start(serve, listeners, endpoint.handle)
         port = listeners[0].socket.getsockname()[1]
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
@@ -142,6 +158,75 @@ async def test_without_an_authorization_server_there_is_no_metadata():
     async with open_guarded() as mux:
         assert (await mux.get("/.well-known/oauth-protected-resource", {}))[0] == 401
         assert (await mux.get("/.well-known/oauth-protected-resource", ANN))[0] == 404
+
+
+PLACES = (
+    *("/mcp", "/mcp/", "/mcp/some", "/mcp/unknown", "/mcp?tools=x&tools=", "/sse", "/sse?session_id=x", "/x"),
+    *(METADATA, f"{METADATA}/mcp/some", f"{METADATA}/x"),
+)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("origin", [APP, LOCAL])
+async def test_a_page_that_may_connect_may_ask_before_it_has_a_token_and_read_every_answer(
+    origin: str, is_open: bool
+):
+    """Fetch, "CORS protocol": a browser asks with OPTIONS and without credentials."""
+    asking = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,mcp-param-city, x-own,b@d",
+    }
+    async with open_guarded(gate=make_gate(Issuing(), tokens=STATIC), is_open=is_open) as mux:
+        for path in PLACES:
+            status, headers, body = await mux.get(path, asking, "OPTIONS")
+            assert (status, body) == (204, b"")
+            assert headers["access-control-allow-origin"] == origin
+            assert headers["access-control-allow-methods"] == "GET, POST, DELETE"
+            assert headers["access-control-max-age"] == "7200"
+            allowed = headers["access-control-allow-headers"].split(", ")
+            assert {"mcp-session-id", "mcp-protocol-version", "last-event-id", "mcp-name"} < set(allowed)
+            assert allowed[-2:] == ["mcp-param-city", "x-own"]
+            for who in ({}, ANN, bearer("wrong")):
+                status, headers, _ = await mux.get(path, who | {"Origin": origin}, "POST")
+                assert status != 204
+                assert headers["access-control-allow-origin"] == origin
+                assert headers["access-control-expose-headers"] == EXPOSED
+                assert headers["vary"] == "Origin"
+                assert "access-control-allow-credentials" not in headers
+        for stream in ("/sse", "/mcp"):
+            fields = tuple((ANN | {"Origin": origin}).items())
+            async with requested(mux.pool, "GET", stream, fields, b"", idempotent=False) as response:
+                assert response.headers["access-control-allow-origin"] == origin
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_page_that_may_not_connect_reads_nothing(is_open: bool):
+    async with open_guarded(gate=make_gate(Issuing(), tokens=STATIC), is_open=is_open) as mux:
+        for origin in (FOREIGN, "null", "https://app.example.com:444", "http://localhost.evil.example.com"):
+            for method in ("OPTIONS", "POST"):
+                asking = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+                for path in PLACES:
+                    status, headers, _ = await mux.get(path, asking | ANN, method)
+                    assert status in (400, 403)
+                    assert not any(name.startswith("access-control") for name in headers)
+
+
+async def test_a_page_is_told_of_what_the_transport_refuses():
+    async with open_guarded(body_bytes=100) as mux:
+        for origin, named in ((LOCAL, LOCAL), (FOREIGN, None)):
+            answer = await mux.send(b"x" * 101, {"Origin": origin})
+            assert answer.status == 413
+            assert answer.headers.get("access-control-allow-origin") == named
+
+
+async def test_no_page_may_ask_under_a_foreign_host():
+    asking = f"OPTIONS /mcp HTTP/1.1\r\nOrigin: {LOCAL}\r\nAccess-Control-Request-Method: POST\r\n"
+    async with open_guarded() as mux:
+        for host, status in ((b"rebound.example.com", b"403"), (b"localhost", b"204")):
+            async with await trio.open_tcp_stream("127.0.0.1", mux.pool.origin.port) as stream:
+                await stream.send_all(asking.encode() + b"Host: %b\r\n\r\n" % host)
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 %b " % status)
 
 
 @pytest.mark.interpreted

@@ -13,7 +13,7 @@ from mcpmux.config import Auth, Config, HttpListener, Identity, Issuer, ServerTl
 from mcpmux.config.argument import parse_upstream_argument
 from mcpmux.errors import ConfigError
 from mcpmux.runtime.downstreams.server_card import ServerCard, make_card
-from tests.runtime.test_http_guard import ANN, STATIC, open_guarded
+from tests.runtime.test_http_guard import ANN, APP, LOCAL, STATIC, open_guarded
 
 CARD = "/mcp/server-card"
 URL = "https://mux.example.com/mcp"
@@ -68,8 +68,8 @@ async def test_a_stranger_gets_the_card_of_a_guarded_endpoint_and_nothing_else()
 
 async def test_a_page_of_any_origin_may_read_it_and_nothing_under_a_foreign_host():
     async with open_guarded(card=card_of(made())) as mux:
-        page = {"Origin": "https://app.example.com"}
-        for who in (page, page | ANN):
+        page = {"Origin": "https://any.example.com"}
+        for who in (page, page | ANN, {"Origin": APP}, {"Origin": LOCAL}):
             status, headers, _ = await mux.get(CARD, who)
             assert (status, headers["access-control-allow-origin"]) == (200, "*")
         status, headers, body = await mux.get(CARD, page, "OPTIONS")

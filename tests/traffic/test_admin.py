@@ -176,9 +176,10 @@ FOREIGN = [
 @pytest.mark.parametrize(("headers", "word"), FOREIGN)
 async def test_pages_of_other_sites_are_refused_even_with_the_token(headers, word):
     async with listening() as here:
-        status, _, body = await ask(here, "/api/exchanges", token=here.token, **headers)
+        status, fields, body = await ask(here, "/api/exchanges", token=here.token, **headers)
         assert status == 403
         assert word in body
+        assert not any(name.startswith("access-control") for name in fields)
         assert b"allowed_origins" not in body  # which is no setting of this listener
 
 

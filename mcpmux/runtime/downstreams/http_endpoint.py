@@ -6,7 +6,8 @@ ends it; a session that nobody uses ends by itself.
 
 Promises where clients have to say who they are: before its client has been let in, nothing of a request is
 looked into but Host and Origin; a stream (GET, or a listen) ends when the token that opened it expires or is
-taken back. The protected resource's metadata and the server card are for everybody.
+taken back. The answers to preflight requests, the protected resource's metadata and the server card are for
+everybody.
 
 Where several processes serve the same clients, what belongs to another one (a legacy session, a stream of
 HTTP+SSE, a parked call, a task) does not come here: its own process asks who comes and what they may. What
@@ -133,6 +134,8 @@ class HttpEndpoint:
         self._counter = service.session_counter
         self._path = listener.path
         self._policy = OriginPolicy(listener.host, listener.allowed_hosts, listener.allowed_origins)
+        self.grants = self._policy.grants
+        """What the HTTP server adds to every answer to a page; see OriginPolicy."""
         self._limits = limits
         self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
         self._legs: OrderedDict[str, Watch] = OrderedDict()  # without a session, by address of the client
@@ -214,6 +217,9 @@ class HttpEndpoint:
         return self._serve(request, reply)
 
     async def _admit(self, gate: Gate, request: HttpRequest, reply: HttpReply, *, opens_stream: bool) -> None:
+        if request.method == "OPTIONS" and (preflight := self._policy.answer_preflight(request.headers)):
+            await reply.send(204, preflight)
+            return
         if self._card is not None and request.path == self._card.path:
             await self._show(self._card, request, reply)
             return
@@ -277,6 +283,11 @@ class HttpEndpoint:
         return endpoint, view
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        origin = request.headers.get("origin")
+        if origin is not None and request.method == "OPTIONS":
+            preflight = self._policy.answer_preflight(request.headers)
+            if preflight is not None:
+                return reply.send(204, preflight)
         if request.path != self._path or request.query:
             if self._card is not None and request.path == self._card.path:
                 return self._show(self._card, request, reply)
@@ -286,7 +297,7 @@ class HttpEndpoint:
                 return refuse_with(reply, 400, str(mistake))
         if self._service.tap is not None:
             self._watch(self._service.tap, request, reply)
-        refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
+        refusal = self._policy.refuses(request.headers.get("host", ""), origin)
         if refusal is not None:
             return refuse_with(reply, 403, refusal)
         if request.path != self._path:
@@ -521,7 +532,7 @@ def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
 
 # In front of an endpoint.
 
-METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"))
+METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"), ("Vary", "Origin"))
 
 
 async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:

@@ -21,6 +21,7 @@ from mcpmux.config import Limits
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.server_connection import (
+    Grants,
     Handler,
     HttpReply,
     Refuse,
@@ -49,6 +50,7 @@ async def serve_http(
     handing: Handing | None = None,
     poller: ReadinessPoller | None = None,
     inline: bool = False,
+    grants: Grants | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then finish what runs and return. Closes the listeners.
@@ -62,7 +64,7 @@ async def serve_http(
     """
     handler = handler if inline else partial(_handle_in_task, handler)
     now, date = trio.current_time(), _date_field()
-    state = ServerState(handler, refuse, limits or Limits(), now, date, tls, handing, poller)
+    state = ServerState(handler, refuse, limits or Limits(), now, date, tls, handing, poller, grants=grants)
     server = _Server(state)
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")

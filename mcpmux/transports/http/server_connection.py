@@ -36,6 +36,7 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.errors import LocalProtocolError, TransportClosed
+from mcpmux.protocol.headers import ALLOW_ORIGIN
 from mcpmux.transports.byte_stream import Part, PlainStream, address_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import (
@@ -210,6 +211,8 @@ class HttpReply:
         request, state = self.request, self._state
         if state.draining:
             request.keep_alive = False
+        if state.grants is not None and (origin := request.headers.get("origin")) is not None:
+            fields = _readable(fields, state.grants(origin))
         head = encode_response_head(status, fields)
         if not request.keep_alive:
             head += b"Connection: close\r\n"
@@ -221,7 +224,14 @@ class HttpReply:
         return encode_chunk(data) if self._chunked else data
 
 
+def _readable(fields: Fields, grant: Fields) -> Fields:
+    """Add what lets a page read a response, unless the response itself names the pages that may."""
+    # A browser refuses a response that names them twice.
+    return fields if any(name == ALLOW_ORIGIN for name, _ in fields) else fields + grant
+
+
 Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
+Grants = Callable[[str], Fields]
 Refuse = Callable[[int, str], tuple[Fields, bytes]]
 
 LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending before it is cut off
@@ -233,7 +243,7 @@ class ServerState:
     """What all connections of a server have in common; see `serve_http`.
 
     `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines. `date_field`:
-    b"Date: …\\r\\n".
+    b"Date: …\\r\\n". `grants`: the fields by which pages of an origin may read every response, if any may.
     """
 
     handler: Handler
@@ -245,6 +255,7 @@ class ServerState:
     handing: Handing | None = None
     poller: ReadinessPoller | None = None
     draining: bool = False
+    grants: Grants | None = None
 
 
 CALLED_OFF: Final = 202  # the status of an answer that is none, to a request that was taken back
@@ -298,9 +309,10 @@ class ServerConnection:
             if self._handling is not None and not self._handling.is_over:
                 await walled(_give_up(self._handling), Exception, self._note_crash)
         if self.refusal is not None and not self._handshaking:
+            headers = self._parser.headers if self._reply is None else self._reply.request.headers
             self._reply = None
             self.deadline = math.inf
-            await self._refuse(self.refusal)
+            await self._refuse(self.refusal, headers.get("origin"))
         elif self._unused and self._state.handing is not None and isinstance(self.byte_stream, PlainStream):
             with suppress(TransportClosed):  # others go on: a client that is about to ask shall not notice
                 await self._state.handing.pass_on(0, self.byte_stream, b"", self.peer, self._parser.holder)
@@ -315,9 +327,11 @@ class ServerConnection:
         while (self._called_off or self._wanted) and not self._is_cut:
             await self._go_on()
 
-    async def _refuse(self, refusal: Refusal) -> None:
-        """Answer, and give the client time to read that."""
+    async def _refuse(self, refusal: Refusal, origin: str | None) -> None:
+        """Answer, and give the client time to read that. `origin`: of the request, as far as it was read."""
         fields, body = self._state.refuse(refusal.status, refusal.sentence)
+        if self._state.grants is not None and origin is not None:
+            fields = _readable(fields, self._state.grants(origin))
         head = encode_response_head(refusal.status, fields) + self._state.date_field
         framing = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
