@@ -48,7 +48,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
 from mcpmux.bench.tally import Snapshot
-from mcpmux.cli.console import ERR, plain_table, print_table, show_line, tell
+from mcpmux.cli.console import ERR, plain_table, show_line, show_table, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
@@ -152,13 +152,9 @@ def render_judgements(judgements: Iterable[Judgement]) -> None:
 
 def _show_table(table: Table) -> None:
     show_line(table.title)
-    shown = plain_table("bright_black")
-    for place, heading in enumerate(table.headings):
-        left = place in table.left
-        shown.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
-    for row in table.rows:
-        shown.add_row(*(Text(printable(cell.text), style=_STYLES.get(cell.tone, "")) for cell in row))
-    print_table(shown)
+    numbers = [heading for place, heading in enumerate(table.headings) if place not in table.left]
+    rows = ([(cell.text, _STYLES.get(cell.tone, "")) for cell in row] for row in table.rows)
+    show_table(table.headings, rows, right_aligned=numbers)
     click.echo()
 
 
@@ -265,8 +261,12 @@ class Bench:
 # The live view of a run, on a terminal.
 
 SPARKS = 60  # snapshots that the sparkline shows
+RATE_WIDTH = 20  # columns of the rate of one target
+LEAST_SPARKS = 8  # fewer show nothing
 BAR_WIDTH = 30  # columns
 NAME_WIDTH = 24  # columns of a target's name
+LEAST_NAME_WIDTH = 8  # on a narrow screen
+NUMBERS_WIDTH = 68  # columns of all numbers of a target, errors among them
 ROWS_AROUND = 4  # lines of the screen that are not rows of targets
 
 
@@ -294,23 +294,25 @@ class LiveView(Live):
         self.update(Group(self._heading(furthest, remark), body), refresh=True)
 
     def _rate(self, name: str, around: int) -> str:
-        """With bars in what is left of the screen beside `around` columns."""
+        """Return the latest rate, and bars if the screen has room for them beside `around` columns."""
         steps = pairwise(self._tracks[name])
         rates = [(seen - before) / (at - since) for (since, before), (at, seen) in steps]
-        bars = sparkline(rates, min(SPARKS, max(self.console.width - around, 8)))
-        return f"{rate_text(rates[-1] if rates else 0.0):>9}  {bars}"
+        room = min(SPARKS, self.console.width - around)
+        bars = f"  {sparkline(rates, room)}" if room >= LEAST_SPARKS else ""
+        return f"{rate_text(rates[-1] if rates else 0.0):>9}{bars}"
 
     def _lines(self, item: tuple[str, Snapshot]) -> Group:
         name, snapshot = item
         counts = {"requests": f"{snapshot.count:,}", "in flight": f"{snapshot.in_flight:,}"}
         times = zip(("p50", "p99", "p99.9", "max"), map(time_text, snapshot.times), strict=True)
-        rate = _pairs({"rate": self._rate(name, 40)})
+        rate = _pairs({"rate": self._rate(name, RATE_WIDTH)})
         return Group(rate, _pairs({**counts, "errors": _errors(snapshot)}), _pairs(dict(times)))
 
     def _table(self, snapshots: Mapping[str, Snapshot]) -> Group:
         """Several targets, a row each; with more than the screen is high, the first ones."""
-        table = plain_table("bright_black")
-        table.add_column("target", no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
+        table = plain_table(has_header=True)
+        name_width = min(NAME_WIDTH, max(self.console.width - NUMBERS_WIDTH, LEAST_NAME_WIDTH))
+        table.add_column("target", no_wrap=True, overflow="ellipsis", max_width=name_width)
         table.add_column("rate", no_wrap=True)
         for heading in ("requests", "errors", "p50", "p99", "max"):
             table.add_column(heading, justify="right", no_wrap=True)
@@ -318,7 +320,7 @@ class LiveView(Live):
         for name, snapshot in list(snapshots.items())[:room]:
             p50, p99, _, most = map(time_text, snapshot.times)
             texts = f"{snapshot.count:,}", _errors(snapshot), p50, p99, most
-            table.add_row(Text(printable(name)), Text(self._rate(name, 100)), *texts)
+            table.add_row(Text(printable(name)), Text(self._rate(name, NAME_WIDTH + NUMBERS_WIDTH)), *texts)
         hidden = len(snapshots) - room
         return Group(table, Text(f"and {hidden} more", style="bright_black")) if hidden > 0 else Group(table)
 

@@ -6,7 +6,9 @@ or a file unchanged. Colours and progress are shown on a terminal only.
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +16,7 @@ from typing import Any, TextIO
 
 import click
 import trio
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
@@ -27,8 +30,8 @@ from mcpmux.protocol.raw_json import Raw
 OUT = Console(markup=False, emoji=False, highlight=False)
 ERR = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
-PIPE_WIDTH = 100_000  # columns away from a terminal, so that no cell is folded
-FOLDED_WIDTH = 30  # least columns of a folded cell; narrower ones cannot be read
+GAP = 2  # columns between two cells
+WORD_WIDTH = 24  # columns; only longer words are cut in a table, such as paths and URLs
 PATIENCE_SECONDS = 1.0  # what is done sooner needs no progress bar
 
 
@@ -63,18 +66,78 @@ def show_items(
 def show_table(
     headings: Sequence[str], rows: Iterable[Iterable[Any]], right_aligned: Container[str] = ()
 ) -> None:
-    """Print a table. Only its last column folds.
+    """Print a table with all of its text. In a pipe each row is one line.
+
+    On a terminal no line is longer than the screen is wide. Columns that are not `right_aligned` fold,
+    between words if possible. A table that is still too wide is turned: headings become the first column,
+    and the rows stand beside each other, as many as fit.
 
     A cell is text, a number, or a pair of one and its style. It is made printable. None becomes a dash.
     """
-    table = plain_table("dim")
-    for heading in headings[:-1]:
-        table.add_column(heading, justify="right" if heading in right_aligned else "left", no_wrap=True)
-    table.add_column(headings[-1], overflow="fold", min_width=FOLDED_WIDTH)
+    heads = [Text(heading, "dim") for heading in headings]
+    cells = [[_text_of(cell) for cell in row] for row in rows]
+    whole = [heading in right_aligned for heading in headings]
+    room = shutil.get_terminal_size().columns if is_screen() else math.inf
+    widths = _fit(list(zip(heads, *cells, strict=True)), whole, room)
+    if widths is not None:
+        _print_cells([heads, *cells], widths, whole)
+        return
+    while cells:
+        columns = [heads, *cells[: max(int(room) // GAP, 1)]]  # more cannot fit
+        while (widths := _fit(columns, [True] * len(columns), room)) is None and len(columns) > 2:
+            columns.pop()
+        if widths is None:
+            label = max(head.cell_len for head in heads)
+            widths = [label, max(int(room) - label - GAP, 1)]
+        _print_cells(list(zip(*columns, strict=True)), widths, [False] * len(columns))
+        del cells[: len(columns) - 1]
+        if cells:
+            click.echo()
+
+
+def _text_of(cell: Any) -> Text:
+    value, style = cell if isinstance(cell, tuple) else (cell, "")
+    return Text("-" if value is None else printable(str(value)), style)
+
+
+def _fit(columns: Sequence[Sequence[Text]], whole: Sequence[bool], room: float) -> list[int] | None:
+    """Return widths with which the columns, each with its heading, fit into `room`. None if there are none.
+
+    The widest columns give way first, and words are cut only where it does not work without. Cells of `whole`
+    columns stay on one line.
+    """
+    room -= GAP * (len(columns) - 1)
+    widest = [max(cell.cell_len for cell in column) for column in columns]
+    if sum(widest) <= room:
+        return widest
+    words = [
+        max([_longest_word(head), *(cell.cell_len if is_whole else _longest_word(cell) for cell in cells)])
+        for (head, *cells), is_whole in zip(columns, whole, strict=True)
+    ]
+    for uncut in (max(words), WORD_WIDTH):
+        least = [word if is_whole else min(word, uncut) for word, is_whole in zip(words, whole, strict=True)]
+        for most in range(int(room), 0, -1):
+            widths = [max(low, min(wide, most)) for low, wide in zip(least, widest, strict=True)]
+            if sum(widths) <= room:
+                return widths
+    return None
+
+
+def _longest_word(text: Text) -> int:
+    return max(map(cell_len, text.plain.split()), default=0)
+
+
+def _print_cells(rows: Iterable[Iterable[Text]], widths: Sequence[int], whole: Sequence[bool]) -> None:
+    table = plain_table(has_header=False)
+    for width, is_whole in zip(widths, whole, strict=True):
+        table.add_column(width=width, justify="right" if is_whole else "left", overflow="fold")
     for row in rows:
-        cells = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
-        table.add_row(*(Text("-" if cell is None else printable(str(cell)), style) for cell, style in cells))
-    print_table(table)
+        table.add_row(*row)
+    page = Console(width=sum(widths) + GAP * len(widths), markup=False, emoji=False, highlight=False)
+    with page.capture() as captured:
+        page.print(table)
+    for line in captured.get().split("\n")[:-1]:
+        click.echo(line.rstrip())
 
 
 _ON_THE_WAY = dict.fromkeys(("connecting", "draining", "drained", "left"), "yellow")
@@ -86,20 +149,10 @@ def state_cell(state: str, *, is_wrong: bool = False) -> tuple[str, str]:
     return state, "red" if is_wrong else _STATE_STYLES.get(state, "red")
 
 
-def plain_table(header_style: str) -> Table:
-    """An empty table without lines."""
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=header_style)
-
-
-def print_table(table: Table) -> None:
-    """Print a table: as wide as the terminal, or wider if it must be. In a pipe each row is one line."""
-    wide = Console(width=PIPE_WIDTH, markup=False, emoji=False, highlight=False)
-    if is_screen():
-        wide.width = max(OUT.width, wide.measure(table).minimum)
-    with wide.capture() as captured:
-        wide.print(table)
-    for line in captured.get().split("\n")[:-1]:
-        click.echo(line.rstrip())
+def plain_table(*, has_header: bool) -> Table:
+    """Return an empty table without lines."""
+    padding = (0, GAP, 0, 0)
+    return Table(box=None, show_header=has_header, header_style="dim", pad_edge=False, padding=padding)
 
 
 def show_line(text: str, style: str = "bold") -> None:
