@@ -46,6 +46,7 @@ const key = (name, text) => h("span", { class: `key ${name}` }, h("i", {}), text
 
 function durations(slots, wide) {
   const values = slots.flatMap((slot) => [slot.p50, slot.most]).filter((value) => value > 0);
+  if (!values.length) values.push(1); // all are 0, or nothing has an answer
   const low = Math.floor(Math.log10(Math.max(0.01, Math.min(...values))));
   const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(...values))));
   const y = (ms) => TOP + (1 - (Math.log10(Math.max(ms, 10 ** low)) - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
