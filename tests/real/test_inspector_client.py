@@ -14,7 +14,7 @@ import trio
 from mcpmux.config.views import Selector, View
 from tests.library.servers import Worker
 from tests.real.browser import Browser, Page
-from tests.real.test_inspector_page import HOSTILE, luminance, opened, settle
+from tests.real.test_inspector_page import HOSTILE, ROWS, luminance, opened, settle
 from tests.runtime.scripted import CACHE, Json, ScriptedServer
 from tests.runtime.subscribable import OFFERS, Subscribable
 from tests.runtime.test_asking import LEGACY, MODERN, Curious
@@ -396,6 +396,44 @@ async def test_it_is_readable_in_both_colours_in_a_narrow_window_and_by_keyboard
         await settle(page)
         for wide in ("document.documentElement", "document.body", inside(".detail"), inside(".items")):
             assert not await page.run(f"{wide}.scrollWidth > {wide}.clientWidth"), wide
+
+
+CROWDED = """(() => {
+  const found = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  while (texts.nextNode()) {
+    const text = texts.currentNode.data.trim();
+    range.selectNodeContents(texts.currentNode);
+    const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top))).size;
+    if (lines > 3 && text.length / lines < 4) found.push(text);
+  }
+  return found;
+})()"""
+"""Texts of which hardly a letter fits on a line."""
+
+
+async def test_no_text_runs_down_a_page_letter_by_letter(browser: Browser):
+    desk, name = Desk(), "simulate-research-query"
+    about = {"description": "What it does, in many words. " * 20, "annotations": {"destructiveHint": True}}
+    desk.lists["tools/list"] = ("tools", [{"name": name, "inputSchema": SCHEMA, **about}])
+    async with client_page(
+        browser, {"w": View(include=(Selector(upstream="documentation"),))}, documentation=desk
+    ) as (page, _):
+        await pick(page, "tools", f"documentation__{name}")
+        await fill(page, "title", "Words")
+        await page.run(f"{field('kind')}.value = 0")
+        await send(page)
+        await page.key("1")
+        await page.wait(f"{ROWS} > 0")
+        await page.run("document.querySelector('.row').click()")
+        await page.wait("document.querySelector('.tree') !== null")
+        for width in (1280, 900, 420):
+            await page.resize(width, 700)
+            for number in range(1, 7):
+                await page.run(f"document.querySelectorAll('[role=tab]')[{number - 1}].click()")
+                await settle(page)
+                assert await page.run(CROWDED) == [], (width, number)
 
 
 async def test_where_it_is_off_the_page_says_so(browser: Browser):

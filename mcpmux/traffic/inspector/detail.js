@@ -111,7 +111,7 @@ export class Detail {
   }
 
   head(title, ...more) {
-    return h("header", {}, h("div", { class: "title" }, h("h2", {}, title), ...more),
+    return h("header", { class: "heading" }, h("div", { class: "title" }, h("h2", {}, title), ...more),
       h("button", { class: "close", "aria-label": "Close (Escape)", title: "Close (Escape)", onclick: () => this.close() }, "×"));
   }
 
