@@ -126,6 +126,54 @@ async def test_a_filter_shows_what_fits_and_says_what_is_wrong_with_it(browser: 
         assert await page.run("document.getElementById('filter-problem').hidden")
 
 
+HOLD = """(ask => {
+  window.held = [];
+  window.fetch = (url, options) => new Promise((go) => {
+    String(url).includes("filter=text") ? held.push(go) : go();
+  }).then(() => ask(url, options));
+})(window.fetch)"""
+"""Questions for exchanges with a text wait until they are let go."""
+
+
+async def test_rows_of_an_earlier_filter_cannot_be_opened(browser: Browser):
+    traffic = many(5)
+    traffic.exchange("resources/read", {"uri": "search+file:///b.md", "name": ""}, "search")
+    async with opened(browser, traffic) as (page, _):
+        await page.wait(f"{ROWS} === 6")
+        await page.run(HOLD)
+        await page.key("/")
+        await page.type("text~b.md")
+        await page.wait("held.length === 1")
+        await page.run("document.querySelector('.row:last-child').click()")
+        await page.key("ArrowDown")  # into the list
+        await page.key("Enter")
+        assert await page.run("getComputedStyle(document.querySelector('.row')).pointerEvents") == "none"
+        assert await page.run("document.getElementById('view-exchanges').dataset.detail") != "open"
+        await page.run("held.pop()()")
+        await page.wait(f"{ROWS} === 1")
+        await page.run("document.querySelector('.row').click()")
+        await page.wait("document.querySelector('.detail').textContent.includes('search+file:///b.md')")
+
+
+async def test_the_answer_to_an_earlier_filter_changes_nothing(browser: Browser):
+    traffic = many(5)
+    traffic.exchange("resources/read", {"uri": "search+file:///b.md", "name": ""}, "search")
+    async with opened(browser, traffic) as (page, _):
+        await page.wait(f"{ROWS} === 6")
+        await page.run(HOLD)
+        await page.key("/")
+        await page.type("text~find")
+        await page.wait("held.length === 1")
+        await page.key("Escape")
+        await page.type("upstream=search")
+        await page.wait(f"{ROWS} === 1")
+        await page.run("held.pop()()")
+        await page.run("fetch('/api/control')")  # comes after the answer that was held
+        await settle(page)
+        assert await page.run(ROWS) == 1
+        assert await page.run("document.getElementById('list').ariaBusy") == "false"
+
+
 async def test_an_exchange_shows_its_timeline_and_what_was_rewritten(browser: Browser):
     traffic = many(1)
     async with opened(browser, traffic) as (page, _):

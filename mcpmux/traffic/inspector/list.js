@@ -94,7 +94,17 @@ export class List {
     if (row) this.pick(Number(row.dataset.row));
   }
 
+  /** While it is busy its rows are of an earlier filter, and none can be chosen. */
+  get busy() {
+    return this.element.getAttribute("aria-busy") === "true";
+  }
+
+  set busy(busy) {
+    setAttribute(this.element, "aria-busy", String(busy));
+  }
+
   pick(number) {
+    if (this.busy) return;
     this.select(number);
     this.onOpen(number, false);
   }
@@ -116,7 +126,7 @@ export class List {
   }
 
   key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (this.busy || event.altKey || event.ctrlKey || event.metaKey) return;
     const last = this.rows.length - 1;
     if (last < 0) return;
     const now = this.selected === null ? -1 : this.rows.indexOf(this.selected);

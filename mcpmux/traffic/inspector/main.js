@@ -59,13 +59,16 @@ function report(problem) {
 }
 
 async function apply(text) {
+  list.busy = true;
   try {
     if (rows.own !== own.checked && detail.isOpen) detail.close();
-    await rows.start(text, own.checked);
+    if (!(await rows.start(text, own.checked))) return;
   } catch (problem) {
+    list.busy = false;
     report(problem);
     return;
   }
+  list.busy = false;
   byId("filter-problem").hidden = true;
   filter.removeAttribute("aria-invalid");
   remember();
@@ -208,6 +211,7 @@ PAGES.forEach((name) => {
 
 filter.addEventListener("input", () => {
   clearTimeout(typed);
+  list.busy = true;
   typed = setTimeout(() => apply(filter.value.trim()), TYPED_MS);
 });
 filter.addEventListener("keydown", (event) => {
@@ -266,7 +270,7 @@ document.addEventListener("visibilitychange", () => {
     stream?.close();
     Object.values(others).forEach((each) => each.stop());
   } else {
-    apply(rows.filter);
+    if (!list.busy) apply(rows.filter);
     show(shown());
   }
 });

@@ -18,6 +18,7 @@ export class Rows {
     this.own = false; // what mcpmux has asked by itself, which has numbers of its own
     this.paused = false;
     this.flooded = false;
+    this.starting = null; // ends the question for the first rows
     this.reset();
   }
 
@@ -56,9 +57,19 @@ export class Rows {
     return this.known.get(this.numberAt(index));
   }
 
-  /** Starts over with another filter. Throws Problem when the filter makes no sense. */
+  /** Starts over with another filter. Returns false if another start came in between. Throws Problem when the filter makes no sense. */
   async start(filter, own = this.own) {
-    const part = await get("/api/exchanges", { filter, own, limit: CHUNK });
+    this.starting?.abort();
+    const starting = (this.starting = new AbortController());
+    let part;
+    try {
+      part = await get("/api/exchanges", { filter, own, limit: CHUNK }, starting.signal);
+    } catch (problem) {
+      if (!starting.signal.aborted) throw problem;
+    } finally {
+      if (this.starting === starting) this.starting = null;
+    }
+    if (starting.signal.aborted) return false;
     this.filter = filter;
     this.own = own;
     this.run = part.run;
@@ -68,6 +79,7 @@ export class Rows {
     this.messages = part.messages;
     this.add(part);
     this.onChange(0);
+    return true;
   }
 
   add(part) {
@@ -169,7 +181,7 @@ export class Rows {
   async resume() {
     this.paused = this.flooded = false;
     this.arrivals = [];
-    await this.start(this.filter);
+    if (!this.starting) await this.start(this.filter); // or else what is new comes anyway
   }
 
   forget() {
