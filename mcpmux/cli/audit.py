@@ -23,7 +23,7 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.traffic.audit.chain import KeyNeeded, chains_in, read_head, read_records, verify
 from mcpmux.traffic.audit.record import MEMBERS
-from mcpmux.traffic.reading.filters import TIME_LENGTH, FilterError, Key, parse_filter
+from mcpmux.traffic.reading.filters import TIME_LENGTH, FilterError, Key, Sightings, parse_filter
 from mcpmux.transports.byte_stream import reason_of
 
 # The keys of filters for records: their members. `status` is the outcome as `show` prints it. A member that
@@ -80,9 +80,8 @@ KEYS = {
 }
 
 KEY_VARIABLE = "MCPMUX_AUDIT_KEY"
-HASH = Parsed(
-    "HASH", Text("a hash as `mcpmux audit head` prints it, 64 hexadecimal digits", "[0-9a-f]{64}").read
-)
+_HEAD = Text("a line of `mcpmux audit head`, or its hash of 64 hexadecimal digits", "[0-9a-f]{64}( .*)?")
+HASH = Parsed("HASH", lambda value: _HEAD.read(value).split()[0])
 path_argument: Decorator = click.argument("path", type=PATH)
 
 
@@ -115,7 +114,7 @@ def verify_command(path: Path, key_file: Path | None, head: str | None, after: s
     \b
     Examples:
       mcpmux audit verify /var/log/mcpmux/audit
-      mcpmux audit verify /var/log/mcpmux/audit --head 3b1f…
+      mcpmux audit verify /var/log/mcpmux/audit --head "$(cat noted-head)"
       mcpmux audit verify audit-000007.jsonl --key-file audit.key
     """
     key, chains = read_key(key_file), chains_in(path)
@@ -181,19 +180,26 @@ def show(path: Path, conditions: tuple[str, ...], as_json: bool) -> None:
       mcpmux audit show /var/log/mcpmux/audit failed --json
     """
     try:
-        is_wanted: Callable[[Any], bool] = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS).matches
+        wanted = parse_filter(" ".join(conditions), datetime.now(UTC), KEYS)
     except FilterError as error:
         raise Mistake(show_place(error)) from None
-    unread = 0
+    is_wanted: Callable[[Any], bool] = wanted.matches
+    sightings: Any = Sightings(wanted)  # of records of any kind
+    unread = shown = 0
     for where, record, line in itertools.chain.from_iterable(map(read_records, chains_in(path))):
         if record is None:
             unread += 1
             tell(f"{where}: no record")
-        elif is_wanted(record):
+            continue
+        sightings.add(record)
+        if is_wanted(record):
+            shown += 1
             if as_json:
                 show_json(Raw(line))
             else:
                 click.echo(printable(describe(record)))
+    if wanted and not shown:
+        tell(f"no record fits the filter{sightings.advice()}")
     if unread:
         raise click.ClickException(f"{count(unread, 'line')} could not be read; see `mcpmux audit verify`")
 

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
-from itertools import islice
+from heapq import nlargest
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -108,10 +109,23 @@ class Lines:
             elif record.kind != "start" and (self._own or not record.own) and self._wanted.matches(record):
                 yield json_line(record) if self._as_json else message_line(record) + excerpt(self._hit)
 
+    def last(self, records: Iterable[Record], count: int) -> list[str]:
+        """The last lines for all messages. The last exchanges are those that began last."""
+        if self._by == "message":
+            return list(deque(self.of(records), maxlen=count))
+        batches = (self._summarizer.add(record) for record in map(self._targets.fill, records))
+        ended = chain(chain.from_iterable(batches), self._open())
+        newest = nlargest(count, filter(self._wanted.matches, ended), key=lambda exchange: exchange.time)
+        return list(map(summary_line, reversed(newest)))
+
     def of_all(self, records: Iterable[Record]) -> Iterator[str]:
         """The lines for messages and, after them, for exchanges without a response."""
         yield from self.of(records)
         yield from self._exchanges(self._summarizer.rest())
+
+    def _open(self) -> Iterator[ExchangeSummary]:
+        """Yield the exchanges without a response. Looks for them when the first one is asked for."""
+        yield from self._summarizer.rest()
 
     def _exchanges(self, ended: Iterable[ExchangeSummary]) -> Iterator[str]:
         return map(summary_line, filter(self._wanted.matches, ended))
@@ -205,8 +219,8 @@ def tail(
     """Show messages as they pass, until Ctrl-C.
 
     Follows files and folders of captures as they grow and rotate. The default is the folder mcpmux-capture.
-    The last lines come from the ends of the newest files. With --url it begins with the next message and
-    needs no capture.
+    The last lines come from the ends of the newest files; with --once and a filter all files are searched.
+    With --url it begins with the next message and needs no capture.
 
     \b
     Examples:
@@ -228,6 +242,12 @@ def tail(
 
 
 def _tail_files(where: CaptureFiles, lines: Lines, count: int, once: bool) -> None:
+    if once and where.filter:
+        found = lines.last(where.records(), count)
+        show_lines(found)
+        if not found:
+            where.tell_nothing_fits()
+        return
     try:
         follower = Follower(where.paths, where.on_bad)
     except OSError as error:
@@ -238,10 +258,15 @@ def _tail_files(where: CaptureFiles, lines: Lines, count: int, once: bool) -> No
             if once:
                 raise Mistake(reason)
             tell(f"{reason}; waiting for the first one")
-        if count or once:
-            read_lines = lines.of_all if once else lines.of
-            show_lines(deque(read_lines(follower.recent()), maxlen=count))
+        if once:
+            show_lines(lines.last(follower.recent(), count))
             where.tell_bad()
+        elif count:
+            found = deque(lines.of(follower.recent()), maxlen=count)
+            show_lines(found)
+            where.tell_bad()
+            if len(found) < count and follower.left_out:
+                tell("older messages were not searched; --once searches all for a filter, as `grep` does")
         else:
             follower.skip()
         if not once:
@@ -310,6 +335,7 @@ def grep(
         click.echo(number)
     source.check_read()
     if not number:
+        source.tell_nothing_fits()
         raise click.exceptions.Exit(1)
 
 

@@ -76,6 +76,8 @@ def stats(where: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(found.as_json()))
     else:
         _show(found)
+    if not found.messages:
+        source.tell_nothing_fits()
     source.check_read()
 
 
@@ -199,8 +201,10 @@ def export(where: tuple[str, ...], redact: str | None, **files: str | None) -> N
         else:
             size = write_file(name, pieces, source.files())
             tell(f"{name}: {counts[name]} messages, {format_size(size)}")
-        if not counts[name]:
-            tell("there is no message that fits the filter" if source.filter else "there is no message in it")
+        if not counts[name] and not source.filter:
+            tell("there is no message in it")
+    if source.filter and not any(counts.values()):
+        source.tell_nothing_fits()
     source.check_read()
 
 

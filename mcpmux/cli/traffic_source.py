@@ -23,6 +23,7 @@ from mcpmux.traffic.reading.filters import (
     Filter,
     FilterError,
     Key,
+    Sightings,
     may_be_term,
     parse_filter,
 )
@@ -76,6 +77,7 @@ class CaptureFiles:
         self.filter = read_filter(" ".join(terms), terms)
         self.paths = [Path(word) for word in words if word not in terms] or [Path(FOLDER)]
         self._change = change
+        self._sightings = Sightings(self.filter)
         self._bad = 0
         self._unread: list[Path] = []  # files of which nothing could be read
         for path in self.paths:
@@ -100,6 +102,7 @@ class CaptureFiles:
             before, nothing = self._bad, True
             for record in read_files([path], self.on_bad):
                 nothing = False
+                self._sightings.add(record)
                 yield record
             if nothing and self._bad > before:
                 self._unread.append(path)
@@ -125,6 +128,12 @@ class CaptureFiles:
         if self._bad > TOLD_LIMIT:
             tell(f"not read: {self._bad - TOLD_LIMIT} more lines")
         self._bad = 0
+
+    def tell_nothing_fits(self) -> None:
+        """Say that nothing fits the filter, if there is one, and the names that may have been meant."""
+        if self.filter:
+            advice = self._sightings.advice()
+            tell(f"no message fits the filter{advice}")
 
     def check_read(self) -> None:
         """Raises ClickException at the end if nothing could be read of one of the files."""

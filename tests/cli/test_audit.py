@@ -76,10 +76,10 @@ def test_a_good_log_is_told_with_what_that_does_not_prove(invoke: Invoke, direct
 def test_a_log_with_key_and_head_leaves_no_doubt(invoke: Invoke, tmp_path: Path) -> None:
     trio.run(write, tmp_path / "log", KEY)
     (tmp_path / "key").write_text(KEY + "\n")
-    head = invoke("audit", "head", str(tmp_path / "log")).stdout.split()
-    assert head == [read_log(tmp_path / "log")[-1]["hash"], "8"]
+    head = invoke("audit", "head", str(tmp_path / "log")).stdout.rstrip("\n")
+    assert head == f"{read_log(tmp_path / 'log')[-1]['hash']} 8"
     result = invoke(
-        "audit", "verify", str(tmp_path / "log"), "--key-file", str(tmp_path / "key"), "--head", head[0]
+        "audit", "verify", str(tmp_path / "log"), "--key-file", str(tmp_path / "key"), "--head", head
     )
     assert (result.exit_code, result.stderr) == (0, "")
 
@@ -155,7 +155,7 @@ CANNOT = {
     "show of nothing": (["show", "none"], "no such file or folder"),
     "no condition": (["show", "none", "tools/call"], "expected key=value; blanks"),
     "no order": (["show", "none", "client>x"], "`client` knows =  !=  ~  !~"),
-    "half a hash": (["verify", "none", "--head", "3b1f"], "--head: expected a hash"),
+    "half a hash": (["verify", "none", "--head", "3b1f"], "--head: expected a line of `mcpmux audit head`"),
     "no such key": (["show", "none", "methd=x"], "no such key; did you mean `method`?"),
 }
 
@@ -227,6 +227,11 @@ def test_conditions_choose_records(
 ) -> None:
     result = invoke("audit", "show", str(directory), *conditions, "--json")
     assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == expected
+
+
+def test_a_filter_that_fits_no_record_names_the_nearest(invoke: Invoke, directory: Path) -> None:
+    told = invoke("audit", "show", str(directory), "upstream=doc").stderr
+    assert "no record fits the filter: none has `upstream=doc`; did you mean `upstream=docs`?" in told
 
 
 def test_what_is_no_record_is_told_and_the_others_shown(invoke: Invoke, directory: Path) -> None:

@@ -344,7 +344,7 @@ def test_an_export_of_nothing_says_so(invoke: Invoke, folder: str, tmp_path: Pat
     result = invoke("traffic", "export", folder, "client=nobody", "--har", str(tmp_path / "x.har"))
     assert result.exit_code == 0
     assert "x.har: 0 messages, " in result.stderr
-    assert "there is no message that fits the filter" in result.stderr
+    assert "no message fits the filter: none has `client=nobody`; known: claude-ai" in result.stderr
 
 
 def test_what_is_read_is_not_written_over(invoke: Invoke, folder: str):

@@ -16,6 +16,7 @@ from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_messages import Lines
 from mcpmux.cli.traffic_source import read_filter
 from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.traffic.reading import following
 from mcpmux.traffic.record import Record, encode_record
 from tests.cli.conftest import Invoke
 from tests.cli.running import COMMAND, WAIT_SECONDS, Running
@@ -43,6 +44,54 @@ def test_the_last_lines_are_shown(invoke: Invoke, tmp_path: Path):
     (line,) = invoke(*args).stdout.splitlines()
     assert "error -32602" in line
     assert invoke("traffic", "tail", str(tmp_path), "--once", "-n", "0").stdout == ""
+
+
+def test_a_filter_searches_all_files_for_the_last_lines(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(following, "LOOK_BACK_BYTES", 700)
+    play = Play()
+    play.read("file:///first.md")
+    for _ in range(20):
+        play.read()
+    write(tmp_path, play.records)
+    found = invoke("traffic", "tail", str(tmp_path), "--once", "uri~*first.md leg=client")
+    assert (len(found.stdout.splitlines()), found.stderr) == (2, "")
+
+
+def test_the_last_exchanges_are_those_that_began_last(invoke: Invoke, tmp_path: Path):
+    play = Play()
+    play.read(answered=False)
+    for _ in range(3):
+        play.read()
+    write(tmp_path, play.records)
+    lines = invoke(
+        "traffic", "tail", str(tmp_path), "--once", "--by", "exchange", "-n", "2"
+    ).stdout.splitlines()
+    assert [line.split()[2] for line in lines] == ["#3", "#4"]
+
+
+@pytest.mark.parametrize("command", [["tail", "--once"], ["grep", ""], ["stats"], ["export", "--csv", "-"]])
+@pytest.mark.parametrize(
+    ("wanted", "advice"),
+    [
+        ("upstream=doc", "none has `upstream=doc`; did you mean `upstream=docs`?"),
+        ("client=claude", "none has `client=claude`; did you mean `client=claude-ai`?"),
+        ("method=resources", "did you mean `method=resources/read`?"),
+        ("upstream=mail leg=client", "none has `upstream=mail`; known: docs"),
+        ("session=x", "none has `session=x`, nor any session"),
+        ("upstream=docs leg=client", "no message fits the filter\n"),
+    ],
+)
+def test_a_filter_that_fits_nothing_names_the_nearest(
+    invoke: Invoke, tmp_path: Path, command: list[str], wanted: str, advice: str
+):
+    play = Play()
+    play.read()
+    write(tmp_path, play.records)
+    told = invoke("traffic", *command, str(tmp_path), wanted).stderr
+    assert told.startswith("no message fits the filter")
+    assert advice in told
 
 
 @pytest.mark.parametrize("audit", [False, True])

@@ -55,6 +55,7 @@ def test_what_is_appended_comes_once(world: World):
     world.add(world.file(1), 1, 2)
     with world.follow() as follower:
         assert [each.seq for each in follower.recent()] == [1, 2]
+        assert not follower.left_out
         assert seqs(follower) == []
         world.add(world.file(1), 3)
         assert seqs(follower) == [3]
@@ -140,6 +141,7 @@ def test_only_the_ends_of_the_newest_files_are_looked_through(world: World, monk
     world.add(world.file(2), *range(20, 40))
     with world.follow() as follower:
         found = [each.seq for each in follower.recent()]
+        assert follower.left_out
         assert 2 <= len(found) <= 10
         assert found == list(range(40 - len(found), 40))
         assert seqs(follower) == []

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import ge, gt, le, lt
@@ -351,12 +351,24 @@ _NOTHING: Glob = ("",)
 _LIMITS = {"since": ">=", "until": "<"}
 
 
+class NameTest(NamedTuple):
+    """A term that asks for a name, such as `upstream=docs`, and its test."""
+
+    key: Key
+    term: Term
+    holds: Test
+
+
 @define(frozen=True, eq=False)
 class Filter:
-    """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges."""
+    """All terms must hold. `body_tests`: the terms on bodies, for a Summarizer that judges exchanges.
+
+    `name_tests`: the terms that ask for a name, which Sightings compares with the names that there are.
+    """
 
     _tests: Sequence[Test]
     body_tests: Sequence[Test]
+    name_tests: Sequence[NameTest] = ()
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
@@ -371,7 +383,7 @@ class Filter:
     def with_body_test(self, holds: Callable[[Record], bool]) -> Filter:
         """The same, but of what it wants only that with a message for which the test holds."""
         test = body_test(holds)
-        return Filter((*self._tests, test), (*self.body_tests, test))
+        return Filter((*self._tests, test), (*self.body_tests, test), self.name_tests)
 
 
 def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> Filter:
@@ -381,13 +393,55 @@ def parse_filter(text: str, now: datetime, names: Mapping[str, Key] = NAMES) -> 
     """
     tests: list[Test] = []
     body_tests: list[Test] = []
+    name_tests: list[NameTest] = []
     for term in split_terms(text):
         key = _key_of(term, names)
         test = _test_of(key, term, now)
         if key.sort == "body":
             body_tests.append(test)
+        if key.sort == "text" and term.operator in ("=", "~") and not term.opposite:
+            name_tests.append(NameTest(key, term, test))
         tests.append(partial(_fails, test) if term.opposite else test)
-    return Filter(tests, body_tests)
+    return Filter(tests, body_tests, name_tests)
+
+
+NEAR = 0.5  # likeness from which on a name may have been meant
+NAMES_LIMIT = 1000  # different names under one key that are remembered; a capture may have any number
+TOLD_NAMES = 5  # that are named when none is like the one asked for
+
+
+class Sightings:
+    """The names in what is read, to say why nothing of it fits a filter."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self._missing: list[tuple[NameTest, dict[str, None]]] = [(test, {}) for test in wanted.name_tests]
+
+    def add(self, subject: Subject) -> None:
+        for found in list(self._missing):
+            test, names = found
+            if test.holds(subject):
+                self._missing.remove(found)
+                continue
+            value = test.key.get(subject)
+            for name in value if isinstance(value, tuple) else (value,):
+                if name and len(names) < NAMES_LIMIT:
+                    names[name] = None
+
+    def advice(self) -> str:
+        """Return a colon and which terms nothing fits, with the nearest name for each. Empty without any."""
+        texts = (f"none has `{test.term.found[0]}`{_nearest(test, names)}" for test, names in self._missing)
+        return ": " + "; ".join(texts) if self._missing else ""
+
+
+def _nearest(test: NameTest, names: Collection[str]) -> str:
+    key = test.term.key
+    for asked in test.term.values:
+        if close := difflib.get_close_matches("*".join(asked), names, n=1, cutoff=NEAR):
+            return f"; did you mean `{key}={close[0]}`?"
+    if not names:
+        return f", nor any {test.key.name}"
+    more = ", …" if len(names) > TOLD_NAMES else ""
+    return f"; known: {', '.join(sorted(names)[:TOLD_NAMES])}{more}"
 
 
 def _fails(test: Test, subject: Subject) -> bool:

@@ -32,6 +32,7 @@ class Follower:
         self._on_bad = on_bad
         self._start = expand_paths(paths)
         self.found_nothing = not self._start
+        self.left_out = False
         self._known = set(map(_plain, self._start))
         plain = (path for path in self._start if not _is_compressed(path))
         self.growing = {path: path.open("rb") for path in plain}
@@ -44,12 +45,16 @@ class Follower:
             stream.close()
 
     def recent(self) -> Iterator[Record]:
-        """The ends of the newest files, oldest record first; `read` goes on behind them."""
+        """The ends of the newest files, oldest record first; `read` goes on behind them.
+
+        Sets `left_out` if there is more before them.
+        """
         size, place = 0, len(self._start)
         while place > 0 and size < LOOK_BACK_BYTES:
             place -= 1
             path = self._start[place]
             size += path.stat().st_size * (GZIP_GROWTH if path.suffix == _GZIP else 1)
+        self.left_out = place > 0
         for number, path in enumerate(self._start):
             stream = self.growing.get(path)
             if number < place:
@@ -60,6 +65,7 @@ class Follower:
             else:
                 position = path.stat().st_size - LOOK_BACK_BYTES
                 if position > 0:  # and there at the next line
+                    self.left_out = True
                     stream.seek(position - 1)
                     stream.readline()
                 while records := self._read_new(path, stream):
