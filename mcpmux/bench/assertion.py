@@ -220,6 +220,21 @@ def judge_all(assertions: Iterable[Assertion], results: Iterable[Results]) -> li
     return [judge(assertion, one) for one, assertion in product(results, assertions)]
 
 
+def judge_operations(results: Iterable[Results]) -> list[Judgement]:
+    """Return a judgement that does not hold for each operation of which every request failed."""
+    found = []
+    for one in results:
+        for name, part in one.operations.items():
+            if part.count and part.failed == part.count:
+                worst = max(part.errors, key=lambda kind: part.errors[kind])
+                example = one.examples.get(f"{name}: {worst}")
+                why = worst if example is None else f"{worst}, such as {example}"
+                which = f"all {part.count:,} requests" if part.count > 1 else "the only request"
+                sentence = f"{one.about.name}: {which} of `{name}` failed: {why}"
+                found.append(Judgement(held=False, value=part.error_share, sentence=sentence))
+    return found
+
+
 def value_of(
     assertion: Assertion, times: Distribution, count: int, failed: int, rate: float | None
 ) -> float | None:

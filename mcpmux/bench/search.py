@@ -75,15 +75,19 @@ class Knee:
 
     def describe(self) -> str:
         """The answer, in a sentence."""
+        early = "" if self.next is None else "; the search ended early"
+        if self.held is None and self.failed is None:
+            return f"no rate was tried often enough to say whether it holds{early}"
         if self.held is None:
-            return f"no rate held, down to {rate_text(self.failed)}: {self.why}"
+            return f"no rate held, down to {rate_text(self.failed)}: {self.why}{early}"
         good, tries = self.tries[self.held]
         text = f"{rate_text(self.held)} held ({good} of {tries} tries)"
         if self.failed is None:
-            return f"{text}, and nothing higher was tried"
+            return f"{text}, and nothing higher was tried{early}"
         good, tries = self.tries[self.failed]
         return (
             f"{text}; at {rate_text(self.failed)} ({tries - good} of {tries} tries) broke first: {self.why}"
+            f"{early}"
         )
 
 

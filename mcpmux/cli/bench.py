@@ -104,7 +104,7 @@ FLOW = Parsed("OPERATION", parse_flow)
 CONDITION = Parsed("COND", parse_assertion)
 PLACES = click.IntRange(1, PLACES_LIMIT)
 RUNS = click.IntRange(1, RUNS_LIMIT)
-FILE = click.Path(dir_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 
 
@@ -138,7 +138,7 @@ EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 @option("--resources", type=PLACES, default=1, show_default=True, help="Number of resources for --push.")
 @option("--assert", "assertions", multiple=True, type=CONDITION, help="Exit with code 1 if it does not hold.")
 @option("--compare", metavar="FILE", help="Compare with the results in a file of --json.")
-@option("--json", type=FILE, help="Write all results as JSON.")
+@option("--json", type=FILE, help="Write all results as JSON; - is standard output.")
 @option("--csv", type=FILE, help="Write the numbers as CSV.")
 @option("--html", type=FILE, help="Write a report with plots as one file.")
 @option("--zipf", type=EXPONENT, default=0, help="Popularity of resources: 1 for Zipf's law.")
@@ -179,7 +179,8 @@ def bench(
     \b
     Exit codes:
       0    measured, and every --assert holds
-      1    an --assert does not hold, or a target could not be measured to the end
+      1    an --assert does not hold, all requests of an operation failed, or a target could not be measured
+           to the end
       2    a mistake on the command line or in a file
       130  interrupted; results until then are shown
 

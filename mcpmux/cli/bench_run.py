@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +21,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from mcpmux.bench.assertion import Assertion, Judgement, judge_all
+from mcpmux.bench.assertion import Assertion, Judgement, judge_all, judge_operations
 from mcpmux.bench.formatting import rate_text, share_text, sparkline, time_text
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.report.compare import Comparison, compare_reports, compare_targets, unmatched
@@ -48,7 +50,7 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
 from mcpmux.bench.tally import Snapshot
-from mcpmux.cli.console import ERR, plain_table, show_line, show_table, tell
+from mcpmux.cli.console import ERR, plain_table, show_bytes, show_line, show_table, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
@@ -57,10 +59,17 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.wall import leaves_of
 
+STDOUT = Path("-")
+
 
 def check_writable(paths: Iterable[Path]) -> None:
     """Check before anything is measured that the files can be written. Raises Mistake."""
+    paths = list(paths)
+    if paths.count(STDOUT) > 1:
+        raise Mistake("two formats cannot go to standard output")
     for path in paths:
+        if path == STDOUT:
+            continue
         if not path.parent.is_dir():
             raise Mistake(f"{path}: there is no folder {path.parent}")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -84,21 +93,24 @@ def report(
 ) -> int:
     """Print what was measured, compared with `old`, and write it to `files` by kind. Returns the exit code.
 
-    Raises ClickException if a file cannot be written.
+    If one of the files is standard output, everything else is printed on stderr. Raises ClickException if a
+    file cannot be written.
     """
     results, held = tuple(bench.results), True
     if results:
         when = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         new = Report(tool=TOOL, when=when, machine=machine_facts(), results=results)
-        render_results(results)
-        for name, sentence in bench.knees.items():
-            show_line(f"{name}: {sentence}")
-        judgements = judge_all(assertions, pooled(results))
+        judgements = [*judge_operations(pooled(results)), *judge_all(assertions, pooled(results))]
         held = all(judgement.held for judgement in judgements)
         comparisons = compare_targets(results, Random(1))
         if old is not None:
             comparisons += compare_reports(old, new, Random(1))
-        render_comparisons(comparisons)
+        with redirect_stdout(sys.stderr if STDOUT in files.values() else sys.stdout):
+            render_results(results)
+            for name, sentence in bench.knees.items():
+                show_line(f"{name}: {sentence}")
+            render_comparisons(comparisons)
+            render_judgements(judgements)
         for name in unmatched(old, new) if old is not None else ():
             tell(f"{name}: not compared, only one of the two has it")
         makers: dict[str, Callable[[], bytes]] = {
@@ -108,10 +120,12 @@ def report(
         }
         for kind, path in files.items():
             try:
-                path.write_bytes(makers[kind]())
+                if path == STDOUT:
+                    show_bytes(makers[kind]())
+                else:
+                    path.write_bytes(makers[kind]())
             except OSError as error:
                 raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None
-        render_judgements(judgements)
     for name, reason in bench.failures.items():
         tell(f"{name}: cannot be measured: {reason}")
     if bench.interrupted:

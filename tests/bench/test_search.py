@@ -61,6 +61,18 @@ def test_what_broke_first_is_told() -> None:
     assert knee.describe().endswith("broke first: too fast")
 
 
+@given(st.lists(st.none() | st.just("too fast"), max_size=12))
+def test_a_search_that_ends_early_says_what_it_knows(outcomes: list[str | None]) -> None:
+    knee = Knee(50)
+    for outcome in outcomes:
+        if knee.next is not None:
+            knee.note(outcome)
+    sentence = knee.describe()
+    assert "None" not in sentence
+    assert "–" not in sentence
+    assert ("ended early" in sentence) == (knee.next is not None)
+
+
 def looking_at(server: DelayedServer, tally: Tally, warm_up: float = 0.0) -> Search:
     conditions = (parse_assertion("p99<50ms"),)
     plan = Plan(find_max=conditions, rate="20", in_flight=64, poisson=False, seconds=5, warm_up=warm_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -197,9 +198,24 @@ def test_a_server_on_a_plain_socket_is_measured(
 
 def test_what_a_server_says_of_its_errors_is_shown_once(invoke: Invoke) -> None:
     result = invoke("bench", demo_command("notes"), *QUICK, "--do", "read note*", "--do", "tool ecco")
-    assert result.exit_code == 0
     (line,) = (line for line in result.stdout.splitlines() if line.startswith("tool ecco") and "rpc" in line)
     assert "ecco" in line.removeprefix("tool ecco")
+
+
+def test_an_operation_that_always_fails_is_a_failure(invoke: Invoke) -> None:
+    args = ("bench", demo_command("notes"), *QUICK, "--do", "read note*", "--do", "tool ecco", "--seed", "7")
+    result = invoke(*args)
+    assert result.exit_code == 1
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("✗"))
+    assert re.search(r"requests of `tool ecco` failed: rpc -32602, such as .*ecco", line)
+
+
+def test_results_on_standard_output_are_nothing_else(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = invoke("bench", demo_command("notes"), *QUICK, "--json", "-")
+    assert json.loads(result.stdout)["results"]
+    assert "Throughput" in result.stderr
+    result = invoke("bench", demo_command("notes"), *QUICK, "--json", "-", "--csv", "-")
+    assert (result.exit_code, "two formats" in result.stderr) == (2, True)
 
 
 def captured(directory: Path) -> Path:
