@@ -17,7 +17,7 @@ from mcpmux.bench.assertion import OF_RUN, Assertion
 from mcpmux.bench.operation import Operation, matches
 from mcpmux.bench.schedule import Profile, parse_rate
 from mcpmux.bench.workload import CapturedLoad, Flow, parse_flow
-from mcpmux.config import Http, Stdio, Tcp, Unix, Upstream
+from mcpmux.config import Http, Missing, Stdio, Tcp, Unix, Upstream
 from mcpmux.config.listener import is_loopback
 from mcpmux.config.model import transport_of
 from mcpmux.config.report import InvalidValue
@@ -215,6 +215,6 @@ def choose_uris(flows: Sequence[Flow], uris: tuple[str, ...], count: int) -> tup
 def is_remote(upstream: Upstream) -> bool:
     """Whether load on it may leave this machine: names other than `localhost` are not looked up."""
     target = upstream.target
-    if isinstance(target, Stdio | Unix):
+    if isinstance(target, Stdio | Unix | Missing):
         return False
     return not is_loopback(target.host if isinstance(target, Tcp) else urlsplit(target.url).hostname or "")

@@ -20,7 +20,7 @@ from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, tell
 from mcpmux.cli.options import DEFAULT_FILE, Parsed, load_config, quiet_option, upstream_json_option
 from mcpmux.cli.process import run
-from mcpmux.config import Config, Http, WebSocket
+from mcpmux.config import Config, Http, Missing, WebSocket
 from mcpmux.config.auth import CLIENT_CREDENTIALS, PRINCIPAL_NAME, SCOPE, OAuth
 from mcpmux.config.report import format_path
 from mcpmux.config.scalars import Text
@@ -144,7 +144,10 @@ def find_upstream(config: Config, name: str) -> tuple[Http | WebSocket, OAuth]:
     found = _with_oauth(config)
     if name in found:
         return found[name]
-    if name in [upstream.name for upstream in config.upstreams]:
+    target = next((each.target for each in config.upstreams if each.name == name), None)
+    if isinstance(target, Missing):
+        raise ConfigError([f"upstreams.{name}: {target.reason}"])
+    if target is not None:
         raise ConfigError([f'upstreams.{name}: it has no `oauth`; add the table "[upstreams.{name}.oauth]"'])
     known = ", ".join(found) or "none"
     raise ConfigError([f"UPSTREAM: no upstream of that name; upstreams with `oauth`: {known}"])

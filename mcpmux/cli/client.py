@@ -142,7 +142,7 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:
         show_extensions(extensions)
-    for warning in warnings:
+    for warning in (*loaded.notes, *warnings):
         click.echo(f"warning: {warning}", err=True)
     problems = report_cluster(loaded, as_json=as_json)
     check_listeners(loaded)

@@ -69,7 +69,7 @@ def install(host: str, file: Path, project: Path | None, yes: bool, dry_run: boo
         tell(f"the file as it was: {backup_of(place.path)}")
     _, _, document = read_document(str(file), lambda: b"")
     if names := list(dict.fromkeys(variables_in(document))):
-        tell(f"{title} has to be started with these variables: {', '.join(names)}")
+        tell(f"{title} has to be started with these variables, or an `env_file` has them: {', '.join(names)}")
 
 
 @click.command()

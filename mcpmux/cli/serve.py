@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import click
+import structlog
 import trio
 
 from mcpmux import app
@@ -32,6 +33,8 @@ from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.errors import ConfigError
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.rewrite import WORKERS_LIMIT
+
+log = structlog.get_logger()
 
 
 @click.command()
@@ -130,8 +133,9 @@ def run_server(
     config: Config, file: ConfigFile | None = None, *, watch: bool = True, workers: int = 1
 ) -> None:
     """Serve until stopped, printing each URL. `file`: see `app.serve`. Raises what that raises."""
-    set_up_logs(config)
-    allow_clients(config)
+    followers = [set_up_logs, allow_clients, tell_notes]
+    for follow in followers:
+        follow(config)
     announce = partial(click.echo, err=config.listeners.stdio)  # stdout then belongs to the protocol
     serving = app.serve
     if workers > 1:
@@ -139,7 +143,13 @@ def run_server(
         from mcpmux.app.workers.supervisor import serve_workers
 
         serving = partial(serve_workers, workers=workers)
-    trio.run(partial(serving, config, announce, file, watch=watch, followers=[set_up_logs, allow_clients]))
+    trio.run(partial(serving, config, announce, file, watch=watch, followers=followers))
+
+
+def tell_notes(config: Config) -> None:
+    """Log what the configuration says and mcpmux does not use."""
+    for note in config.notes:
+        log.warning("configuration", note=note)
 
 
 SERVERS = ("notes", "clock", "library")  # modules of `mcpmux.demo`

@@ -26,6 +26,7 @@ from mcpmux.config.model import Identity as Identity
 from mcpmux.config.model import Limits as Limits
 from mcpmux.config.model import Logging as Logging
 from mcpmux.config.model import Merging as Merging
+from mcpmux.config.model import Missing as Missing
 from mcpmux.config.model import Stdio as Stdio
 from mcpmux.config.model import Target as Target
 from mcpmux.config.model import Tcp as Tcp

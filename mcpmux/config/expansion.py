@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mcpmux.config.report import InvalidValue
+from mcpmux.config.report import InvalidValue, NoValue
 
 MASK = "***"
 
@@ -56,19 +56,19 @@ def display_url(url: str) -> str:
     return f"{parts.scheme}://{netloc}{parts.path}{query}"
 
 
-# The `.env` files that `envFile` of a host app names: one `NAME=value` on each line. Empty lines, comment
-# lines (`#`) and a leading `export` are ignored. A value may be quoted as a whole. Nothing in it is expanded.
+# The files that `env_file` names: one `NAME=value` on each line. Empty lines, comments (`#`) and a leading
+# `export` are ignored. A value may be quoted as a whole. Nothing in it is expanded.
 
 _LINE = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.*)"|'(.*)'|(.*))|#.*|""")
 
 
 def read_env_file(path: str) -> dict[str, Secret]:
-    """The variables in the file; the last of a name counts. Raises InvalidValue with all wrong lines."""
+    """The variables in the file; the last of a name counts. Raises NoValue with all wrong lines."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InvalidValue(f"expected a readable file of `NAME=value` lines: {reason}") from None
+        raise NoValue(f"expected a readable file of `NAME=value` lines: {reason}") from None
     variables: dict[str, Secret] = {}
     bad_lines: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -79,7 +79,7 @@ def read_env_file(path: str) -> dict[str, Secret]:
             name, *values = match.groups()
             variables[name] = Secret(next(value for value in values if value is not None))
     if bad_lines:
-        raise InvalidValue(f"expected `NAME=value` in the file's line {', '.join(bad_lines)}")
+        raise NoValue(f"expected `NAME=value` in the file's line {', '.join(bad_lines)}")
     return variables
 
 
@@ -92,8 +92,8 @@ _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTAL
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """`text` with every reference replaced. Raises InvalidValue with all that have no value."""
-    mistakes: list[str] = []
+    """Replace every reference in `text`. Raises NoValue with all that have none now, or else InvalidValue."""
+    mistakes: list[InvalidValue] = []
 
     def replace(match: re.Match[str]) -> str:
         if match[0].startswith("$$"):
@@ -101,12 +101,13 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
         try:
             return _resolve(match[1], bool(match[2]), environ)
         except InvalidValue as mistake:
-            mistakes.append(str(mistake))
+            mistakes.append(mistake)
             return ""
 
     expanded = REFERENCE.sub(replace, text)
     if mistakes:
-        raise InvalidValue("; ".join(mistakes))
+        kind = NoValue if all(isinstance(each, NoValue) for each in mistakes) else InvalidValue
+        raise kind("; ".join(map(str, mistakes)))
     return expanded
 
 
@@ -130,7 +131,8 @@ def _resolve(inner: str, closed: bool, environ: Mapping[str, str]) -> str:
     elif name in environ:
         return environ[name]
     else:
-        problem = f"the environment variable `{name}` is not set and has no default (`${{{name}:-default}}`)"
+        advice = f"set it, put it into an `env_file`, or give a default (`${{{name}:-default}}`)"
+        raise NoValue(f"the environment variable `{name}` is not set; {advice}")
     raise InvalidValue(problem)
 
 
@@ -148,4 +150,4 @@ def _read(path: str) -> str:
         problem = f"cannot be read: {(error.strerror or 'error').lower()}"
     except ValueError:  # no UTF-8; a NUL in the path
         problem = "is no UTF-8 text"
-    raise InvalidValue(f"the file `{path}` {problem}")
+    raise NoValue(f"the file `{path}` {problem}")

@@ -18,7 +18,7 @@ import attrs
 from attrs import field, frozen
 
 from mcpmux.config.auth import OAuth
-from mcpmux.config.expansion import Secret, read_env_file
+from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import ClientTls
 from mcpmux.config.model import (
     PREFIX,
@@ -133,6 +133,10 @@ class UpstreamSettings(Handling):
 
     enabled: Annotated[bool, Flag()] = True
     """`false` has the same effect as removing the upstream from the file."""
+    env_file: Filled | None = None
+    """A file of `NAME=value` lines: variables of the program, and for `${NAME}` in this table. They win over
+    others; `env` wins over them. The path is relative to the folder of the configuration.
+    """
     prefix: Annotated[str, PREFIX] | None = None
     """Marks its names and URIs. Default: its name. "" means no prefix, which only one upstream may have."""
     tls: ClientTls = field(factory=ClientTls)
@@ -224,9 +228,6 @@ HOST_APP_KEYS = frozenset({
 # fmt: on
 
 
-EnvFile: TypeAlias = Annotated[Mapping[str, Secret], Text("the path of a file", r"[^\x00]+", read_env_file)]
-
-
 @frozen(kw_only=True, slots=False)
 class HostEntry(TargetKeys):
     """A server in the file of a host app."""
@@ -238,7 +239,7 @@ class HostEntry(TargetKeys):
     """The transport. Without it `command` or `url` decides."""
     transport: Annotated[str, TRANSPORTS] | None = None
     """Another spelling of `type`."""
-    envFile: EnvFile = field(factory=dict)  # noqa: N815  # host apps' spelling
+    envFile: Filled | None = None  # noqa: N815  # host apps' spelling
     """A file of `NAME=value` lines. Variables in `env` win over it."""
     serverUrl: Url | None = None  # noqa: N815  # host apps' spelling
     """Another spelling of `url`."""
@@ -281,21 +282,23 @@ def make_target(
     return Http(url, headers, ours.tls, ours.oauth, ours.proxy, transport)
 
 
-def make_upstream(entry: UpstreamTable | HostEntry, name: str, enabled: bool) -> Upstream:
-    """The upstream of a table whose keys do not clash."""
+def make_upstream(
+    entry: UpstreamTable | HostEntry, name: str, enabled: bool, variables: Mapping[str, Secret]
+) -> Upstream:
+    """The upstream of a table whose keys do not clash. `variables`: of its `env_file`."""
     ours: UpstreamSettings
     if isinstance(entry, UpstreamTable):
         ours, url, env, transport = entry, entry.url, entry.env, entry.transport
     else:
         ours, url = entry.mcpmux, entry.url or entry.serverUrl or entry.httpUrl
-        env = {**entry.envFile, **entry.env}
+        env = entry.env
         transport = "sse" if "sse" in (entry.type, entry.transport) else "auto"
     target: Target
     if url is not None:
         target = make_target(url, entry.headers, transport, ours)
     else:
         assert entry.command is not None
-        target = Stdio(entry.command, entry.args, env, entry.cwd)
+        target = Stdio(entry.command, entry.args, {**variables, **env}, entry.cwd)
     prefix = name if ours.prefix is None else ours.prefix
     handling = {key.name: getattr(ours, key.name) for key in attrs.fields(Handling)}
     return Upstream(

@@ -118,11 +118,19 @@ class Unix:
         return f"unix:{self.path}"
 
 
-Target: TypeAlias = Stdio | Http | WebSocket | Tcp | Unix
+@frozen
+class Missing:
+    """A server that cannot be used as its entry is now. `reason` says why, and has no value of the entry."""
+
+    reason: str
+    display = "-"
+
+
+Target: TypeAlias = Stdio | Http | WebSocket | Tcp | Unix | Missing
 
 
 def transport_of(target: Target) -> str:
-    """`stdio`, `http`, `websocket`, `tcp` or `unix`."""
+    """`stdio`, `http`, `websocket`, `tcp` or `unix`; `missing` when it is not known."""
     return type(target).__name__.lower()
 
 
@@ -327,6 +335,10 @@ class Logging:
 class Settings:
     """Everything but the upstreams."""
 
+    env_file: Filled | None = None
+    """A file of `NAME=value` lines: variables for `${NAME}`. Servers do not get them. The path is relative to
+    the folder of the configuration.
+    """
     listeners: Listeners = field(factory=Listeners)
     merging: Merging = field(factory=Merging)
     caching: Caching = field(factory=Caching)
@@ -348,9 +360,13 @@ class Settings:
 
 @frozen(kw_only=True)
 class Config(Settings):
-    """The whole configuration. Raises ConfigError when the upstreams do not go together."""
+    """The whole configuration. Raises ConfigError when the upstreams do not go together.
+
+    `notes`: warnings about what the file says and mcpmux does not use.
+    """
 
     upstreams: tuple[Upstream, ...]
+    notes: tuple[str, ...] = field(default=(), eq=False)
 
     @property
     def enabled(self) -> dict[str, Upstream]:

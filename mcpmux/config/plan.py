@@ -31,7 +31,7 @@ IN_PLACE = frozenset(
 
 TOKENS = frozenset({"auth.tokens", "auth.issuers"})
 LIVE = TOKENS | {
-    *("access", "views", "limits.rate", "caching", "merging", "identity", "redaction"),
+    *("env_file", "access", "views", "limits.rate", "caching", "merging", "identity", "redaction"),
     *("logging.level", "logging.format"),
     *("auth.resource", "auth.required_scopes", "auth.method_scopes", "auth.certificates"),
 }

@@ -11,28 +11,37 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import attrs
 
-from mcpmux.config.expansion import expand
-from mcpmux.config.layout import SCHEMA, UPSTREAMS, find_clashes, lay_out, make_upstream
+from mcpmux.config.expansion import Secret, expand, read_env_file
+from mcpmux.config.layout import SCHEMA, UPSTREAMS, Entry, find_clashes, lay_out, make_upstream
 from mcpmux.config.listener import LISTENER_KEYS, parse_listener
-from mcpmux.config.model import NO_UPSTREAM, Config, Settings, Upstream, find_conflicts, find_misnamed
+from mcpmux.config.model import (
+    NO_UPSTREAM,
+    Config,
+    Missing,
+    Settings,
+    Upstream,
+    find_conflicts,
+    find_misnamed,
+)
 from mcpmux.config.report import (
     ELSEWHERE,
     InvalidValue,
     KeyPath,
+    NoValue,
     Report,
     closest,
     format_path,
     invalid_value,
     suggest,
 )
-from mcpmux.config.scalars import Scalar
+from mcpmux.config.scalars import Filled, Scalar
 from mcpmux.errors import ConfigError
 
 STANDARD_INPUT = "-"
@@ -47,8 +56,9 @@ _TRAILING_COMMA = re.compile(rf"{_STRING}|[\[{{]\s*,|,(?=\s*[}}\]])", re.DOTALL)
 def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], bytes]) -> Config:
     """The configuration in the file `source`, or in what `stdin()` returns for "-".
 
-    `environ` has the variables for `${VAR}`. A disabled upstream with mistakes is left out.
-    Raises ConfigError with all other mistakes at once.
+    `environ` has the variables for `${VAR}`. A disabled upstream with mistakes is left out. An upstream that
+    refers to what is not there becomes `Missing`, and stops no other. Raises ConfigError with all other
+    mistakes at once.
     """
     origin, is_json, document = read_document(source, stdin)
     return read_table(document, environ, origin, is_json=is_json)
@@ -69,16 +79,15 @@ def read_table(
         # There will be a mistake about a misspelt key of the upstreams, which says enough.
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
             report.add((), NO_UPSTREAM)
+    folder, lost = Path(origin).parent, Report("", path)
+    environ = {**environ, **_revealed(_read_variables(raw_settings, environ, folder, lost))}
     settings = Reader(environ, report).read(Settings, raw_settings, path)
     upstreams: list[Upstream] = []
     for entry in entries:
-        heeding = unheeded if entry.is_disabled else report
-        clashes = list(find_clashes(entry.table, entry.raw)) if isinstance(entry.raw, Mapping) else []
-        for text in clashes:
-            heeding.add(entry.path, text)
-        table = Reader(environ, heeding).read(entry.table, entry.raw, entry.path)
-        if table is not None and not clashes:
-            upstreams.append(make_upstream(table, entry.name, enabled=not entry.is_disabled))
+        heeding = (unheeded if entry.is_disabled else report).part(entry.path)
+        upstream = _read_upstream(entry, environ, folder, heeding, lost.problems)
+        if upstream is not None:
+            upstreams.append(upstream)
     paths = {entry.name: entry.path for entry in entries}
     for name, text in find_conflicts(upstreams):
         report.add(paths[name], text)
@@ -86,8 +95,51 @@ def read_table(
         told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
         for text in find_misnamed(told.access, told.limits.rate, told.views, told.listeners, list(paths)):
             report.add((), f"{format_path(path)}.{text}" if path else text)
+    if report.problems:
+        for text in lost.problems:
+            report.add((), text)
     report.raise_if_any()
-    return Config(upstreams=tuple(upstreams), **attrs.asdict(settings, recurse=False))
+    notes = tuple(lost.problems)
+    return Config(upstreams=tuple(upstreams), notes=notes, **attrs.asdict(settings, recurse=False))
+
+
+def _read_upstream(
+    entry: Entry, environ: Mapping[str, str], folder: Path, report: Report, lost: Sequence[str]
+) -> Upstream | None:
+    """Return the upstream of an entry; None if the report got mistakes.
+
+    `lost`: what is wrong with the file that has variables for all upstreams.
+    """
+    before, missing = len(report.problems), Report("")
+    for text in find_clashes(entry.table, entry.raw) if isinstance(entry.raw, Mapping) else ():
+        report.add((), text)
+    variables = _read_variables(entry.raw, environ, folder, missing)
+    table = Reader({**environ, **_revealed(variables)}, report, missing).read(entry.table, entry.raw, ())
+    if len(report.problems) > before:
+        return None
+    if missing.problems:
+        target = Missing("; ".join((*missing.problems, *lost)))
+        return Upstream(name=entry.name, target=target, enabled=not entry.is_disabled)
+    return make_upstream(table, entry.name, not entry.is_disabled, variables)
+
+
+def _read_variables(
+    raw: object, environ: Mapping[str, str], folder: Path, report: Report
+) -> Mapping[str, Secret]:
+    """Return the variables in the file that the `env_file` of a table names, relative to `folder`."""
+    for key in ("env_file", "envFile"):
+        if isinstance(raw, Mapping) and key in raw:
+            # The table with its mistakes is read later; here only the file counts.
+            path = Reader(environ, Report("")).read(Filled, raw[key], ())
+            try:
+                return read_env_file(str(folder / path)) if path is not None else {}
+            except NoValue as problem:
+                report.add((key,), str(problem))
+    return {}
+
+
+def _revealed(variables: Mapping[str, Secret]) -> dict[str, str]:
+    return {name: secret.reveal() for name, secret in variables.items()}
 
 
 def _sound_settings(raw: object, path: KeyPath, environ: Mapping[str, str]) -> Settings:
@@ -116,20 +168,29 @@ def find_scalar(type_: Any) -> tuple[Any, Scalar | None]:
 
 
 class Reader:
-    """Reads the values of one document. `environ` has the variables for `${VAR}`."""
+    """Reads the values of one document. `environ` has the variables for `${VAR}`.
 
-    def __init__(self, environ: Mapping[str, str], report: Report) -> None:
+    `missing`: gets what is no mistake of the document but not there. Default: the report, too.
+    """
+
+    def __init__(self, environ: Mapping[str, str], report: Report, missing: Report | None = None) -> None:
         self._environ = environ
         self._report = report
+        self._missing = report if missing is None else missing
 
     def read(self, type_: Any, raw: object, path: KeyPath) -> Any:
-        """The value of that type for `raw`, which is at `path`; None if the report got mistakes."""
-        before = len(self._report.problems)
+        """The value of that type for `raw`, which is at `path`; None if one of the reports got something."""
+        before = self._count()
         try:
             value = self._read(type_, raw, path)
+        except NoValue as lack:
+            self._missing.add(path, str(lack))
         except InvalidValue as mistake:
             self._report.add(path, str(mistake))
-        return value if len(self._report.problems) == before else None
+        return value if self._count() == before else None
+
+    def _count(self) -> int:
+        return len(self._report.problems) + len(self._missing.problems)
 
     def read_sound(self, type_: Any, raw: object, path: KeyPath) -> Any:
         """The same with None in the place of items of lists and mappings that have mistakes."""
@@ -140,10 +201,16 @@ class Reader:
 
     def _read(self, type_: Any, raw: Any, path: KeyPath) -> Any:
         type_, scalar = find_scalar(type_)
+        written = raw
         if isinstance(raw, str):
             raw = expand(raw, self._environ)
         if scalar is not None:
-            return scalar.read(raw)
+            try:
+                return scalar.read(raw)
+            except InvalidValue as mistake:
+                if raw == written:
+                    raise
+                raise NoValue(str(mistake)) from None  # what a variable has is no mistake of the file
         if get_origin(type_) is tuple:
             if not isinstance(raw, list):
                 raise invalid_value("a list", raw)
@@ -162,7 +229,7 @@ class Reader:
         }
 
     def _read_table(self, cls: type, raw: Mapping[str, Any], path: KeyPath) -> Any:
-        before = len(self._report.problems)
+        before = self._count()
         values: dict[str, Any] = {}
         fields = {field.name: field for field in attrs.fields(attrs.resolve_types(cls))}
         for name, field in fields.items():
@@ -170,10 +237,10 @@ class Reader:
                 values[name] = self.read(field.type, raw[name], (*path, name))
             elif field.default is attrs.NOTHING:
                 self._report.add((*path, name), "expected a value, the key is missing")
-        known = {*fields} if path else {*fields, UPSTREAMS, SCHEMA}
+        known = {*fields, UPSTREAMS, SCHEMA} if cls is Settings and not path else {*fields}
         for key in sorted(raw.keys() - known - getattr(cls, "ignored_keys", set())):
             self._report.add((*path, key), suggest(key, known))
-        return cls(**values) if len(self._report.problems) == before else None
+        return cls(**values) if self._count() == before else None
 
 
 # From the name of a file to a table.

@@ -30,6 +30,10 @@ class InvalidValue(ConfigError, ValueError):
         super().__init__([text])
 
 
+class NoValue(InvalidValue):
+    """A value is not there, or not fit for use, outside of the file: in a variable or in another file."""
+
+
 _SORTS = {bool: "true or false", str: "text", dict: "a table", list: "a list", type(None): "null"}
 
 
@@ -76,14 +80,22 @@ def suggest(key: str, known: Iterable[str]) -> str:
 
 @define
 class Report:
-    """Collects the mistakes in one source. `origin` is the name of a file, or "standard input"."""
+    """Collects the mistakes in one source. `origin` is the name of a file, "standard input", or "".
+
+    `base`: the key path of the part that is read; paths of mistakes are relative to it.
+    """
 
     origin: str
+    base: KeyPath = ()
     problems: list[str] = field(factory=list)
 
     def add(self, path: KeyPath, text: str) -> None:
-        where = f"{format_path(path)}: " if path else ""
-        self.problems.append(f"{self.origin}: {where}{text}")
+        parts = (self.origin, format_path((*self.base, *path)), text)
+        self.problems.append(": ".join(filter(None, parts)))
+
+    def part(self, path: KeyPath) -> Report:
+        """Return a report that adds to this one, for the part of the source at `path`."""
+        return Report(self.origin, path, self.problems)
 
     def raise_if_any(self) -> None:
         """Raises ConfigError with all mistakes, if there are any."""

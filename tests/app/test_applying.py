@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.config import Config, Http, Identity, Merging, Secret, Stdio, Upstream
+from mcpmux.config import Config, Http, Identity, Merging, Missing, Secret, Stdio, Upstream
 from mcpmux.protocol.call import SERVER_INFO
 from mcpmux.runtime.upstreams.registry import RETIRE_SECONDS
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
@@ -67,6 +67,26 @@ async def test_an_added_upstream_is_there_and_an_unchanged_one_keeps_its_session
         await client.receive_method("notifications/resources/list_changed")
         assert "more+memo:1" in await uris(client)
         assert world.mux.upstreams["docs"].connection is before is not None
+        assert world.connects == {"docs": 1, "more": 1}
+
+
+async def test_an_upstream_that_lacks_a_value_is_down_until_it_has_it(autojump_clock):
+    lack: Json = {"target": Missing("env.A: the variable `A` is not set")}
+    async with open_world({"docs": docs(), "more": docs()}, settings={"more": lack}) as world:
+        client = await legacy_client(world)
+        assert await uris(client) == ["docs+file:///a.md", "docs+memo:1"]
+        await trio.sleep(3600)
+        with pytest.raises(
+            RpcFailure, match=r"'more' is not available: env\.A: the variable `A` is not set$"
+        ):
+            await client.request("resources/read", {"uri": "more+memo:1"})
+        assert world.mux.upstreams["more"].state == "down"
+        assert become(world, upstream("docs"), upstream("more")) == {"restarted": ["more"]}
+        await client.receive_method("notifications/resources/list_changed")
+        assert "more+memo:1" in await uris(client)
+        assert become(world, upstream("docs"), upstream("more", **lack)) == {"restarted": ["more"]}
+        await client.receive_method("notifications/resources/list_changed")
+        assert "more+memo:1" not in await uris(client)
         assert world.connects == {"docs": 1, "more": 1}
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -33,6 +34,25 @@ def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
     assert "cannot connect to 127.0.0.1:1" in gone
     assert good.split()[1] == "ready"
     assert result.stderr == "Error: 1 of 2 upstreams have problems: gone\n"
+
+
+def test_server_without_its_variable_is_down_and_others_are_ready(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    program, *args = shlex.split(demo_command("clock"))
+    clock = f"command = {json.dumps(program)}\nargs = {json.dumps(args)}\n"
+    lacking = f'[upstreams.mail]\n{clock}env = {{ KEY = "${{UNSET_9}}" }}\n'
+    file.write_text(f'env_file = "no.env"\n[upstreams.clock]\n{clock}{lacking}')
+    result = invoke("check", str(file))
+    assert result.exit_code == 1
+    _, good, mail = result.stdout.splitlines()
+    assert good.split()[:2] == ["clock", "ready"]
+    assert mail.split()[:3] == ["mail", "down", "missing"]
+    assert "env.KEY: the environment variable `UNSET_9` is not set; set it" in mail
+    warning = "env_file: expected a readable file of `NAME=value` lines: No such file or directory"
+    assert result.stderr == (f"warning: {warning}\nError: 1 of 2 upstreams have problems: mail\n")
+    listed = invoke("ls", str(file), "tools")
+    assert "clock__now" in listed.stdout
+    assert "mail" in listed.stderr
 
 
 def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, tmp_path: Path) -> None:

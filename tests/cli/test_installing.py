@@ -34,7 +34,8 @@ def test_it_is_installed_and_uninstalled(home: Path, mux: Path, invoke: Invoke) 
     assert done.exit_code == 0, done.output
     assert "mcpmux is a server of Cursor now" in done.stdout
     assert done.stderr == (
-        f"the file as it was: {file}.before-mcpmux\nCursor has to be started with these variables: RUN\n"
+        f"the file as it was: {file}.before-mcpmux\n"
+        "Cursor has to be started with these variables, or an `env_file` has them: RUN\n"
     )
     assert file.read_text().startswith('{\n  // mine\n  "mcpServers": { "x"')
     assert f'"serve", "{mux}", "--stdio"' in file.read_text()

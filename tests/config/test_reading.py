@@ -11,6 +11,7 @@ from mcpmux.config import (
     Listeners,
     Logging,
     Merging,
+    Missing,
     Secret,
     Stdio,
     Upstream,
@@ -22,7 +23,8 @@ DOCS = '[upstreams.docs]\ncommand = "npx"\n'
 
 NO_UPSTREAM = "expected at least one upstream that is enabled"
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
-UNSET = "the environment variable `UNSET` is not set and has no default (`${UNSET:-default}`)"
+ADVICE = "set it, put it into an `env_file`, or give a default (`${UNSET:-default}`)"
+UNSET = f"the environment variable `UNSET` is not set; {ADVICE}"
 NOT_A_PREFIX = 'expected a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""'
 NOT_A_NAME = 'expected a name of a-z, 0-9, "." and "-" such as `my-docs`, at most 32 characters'
 
@@ -170,13 +172,8 @@ def test_own_layout_may_be_json():
             ["upstreams.docs: `args` does not go with `url`", "upstreams.docs: `cwd` does not go with `url`"],
         ),
         (DOCS + 'args = "-y"', ["upstreams.docs.args: expected a list, got text"]),
-        (
-            DOCS + "args = [1, '${UNSET}']",
-            [
-                "upstreams.docs.args[0]: expected text, got a number",
-                f"upstreams.docs.args[1]: {UNSET}",
-            ],
-        ),
+        (DOCS + "args = [1, '${UNSET}']", ["upstreams.docs.args[0]: expected text, got a number"]),
+        (DOCS + "[identity]\nname = '${UNSET}'", [f"identity.name: {UNSET}"]),
         (DOCS + "env = ['A=1']", ["upstreams.docs.env: expected a table, got a list"]),
         (
             DOCS + "env = { A = true, 'B=C' = 'x' }",
@@ -280,5 +277,32 @@ def test_disabled_upstream_is_kept_and_does_not_count():
 
 
 def test_disabled_upstream_with_mistakes_is_left_out():
-    config = read(DOCS + '[upstreams.old]\ncommand = "${UNSET}"\nenabled = false')
+    config = read(DOCS + '[upstreams.old]\ncommand = "npx"\nargz = []\nenabled = false')
     assert [upstream.name for upstream in config.upstreams] == ["docs"]
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ('command = "npx"\nenv = { A = "${UNSET}" }', f"env.A: {UNSET}"),
+        ('command = "npx"\nargs = ["${file:/nowhere}"]', "args[0]: the file `/nowhere` cannot be read"),
+        ('command = "npx"\nenv_file = "/nowhere/.env"', "env_file: expected a readable file"),
+        ('url = "${EMPTY}"', "url: expected a URL"),
+        ('url = "https://x.example"\nheaders = { A = "a ${LINES}" }', "headers.A: expected text of one line"),
+        ('command = "npx"\nconnect_timeout = "${LINES}"', "connect_timeout: expected seconds"),
+    ],
+)
+def test_upstream_that_lacks_a_value_stops_no_other(table, reason):
+    environ = {"EMPTY": "", "LINES": "secret\nsecret"}
+    docs, web = read(f"{DOCS}[upstreams.web]\n{table}", environ).upstreams
+    assert (docs.target, web.name, web.enabled) == (Stdio("npx"), "web", True)
+    assert isinstance(web.target, Missing)
+    assert web.target.reason.startswith(reason)
+    assert "secret" not in web.target.reason
+
+
+def test_every_value_that_an_upstream_lacks_is_named():
+    (docs,) = read(DOCS + 'args = ["${ONE}"]\nenv = { B = "${TWO}" }').upstreams
+    assert isinstance(docs.target, Missing)
+    assert "`ONE`" in docs.target.reason
+    assert "env.B: the environment variable `TWO`" in docs.target.reason

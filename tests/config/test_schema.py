@@ -59,6 +59,7 @@ def test_full_example_has_every_setting(validator):
     """A setting that is not in full.toml is undocumented."""
     document = tomllib.loads((CONFIGS / "full.toml").read_text())
     definitions = validator.schema["$defs"]
+    assert {*document, "$schema"} == set(validator.schema["else"]["properties"])
     for section in ("Auth", "Listeners", "Merging", "Limits", "Identity", "Audit", "Tracing", "Logging"):
         assert set(document[section.lower()]) == set(definitions[section]["properties"])
     for kind, name in (("http", "Http"), ("websocket", "WebSocket"), ("tcp", "Tcp"), ("unix", "Unix")):

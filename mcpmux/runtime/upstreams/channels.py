@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
-from mcpmux.config import ClientTls, Http, Limits, Stdio, Tcp, Unix, Upstream, WebSocket
+from mcpmux.config import ClientTls, Http, Limits, Missing, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
@@ -226,6 +226,8 @@ class ChannelOpener:
     ) -> AbstractAsyncContextManager[Channel]:
         """A channel to `upstream`. Leaving stops its process or ends its session. Raises TransportError."""
         target = upstream.target
+        if isinstance(target, Missing):
+            raise ConnectFailed(target.reason)
         if isinstance(target, Stdio):
             return self._open_process(target, hear, watch)
         credential = self._credential_of(upstream)

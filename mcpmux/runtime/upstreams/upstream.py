@@ -29,6 +29,7 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.config import Missing
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import (
     LocalProtocolError,
@@ -383,6 +384,12 @@ class Upstream(UpstreamStatus):
     async def run(self) -> None:
         """Keep it connected until cancelled. Closes its process or connections on the way out."""
         structlog.contextvars.bind_contextvars(upstream=self.key)  # for every task below this one
+        if isinstance(self.config.target, Missing):  # only another configuration helps
+            self.last_error = self.trouble = self.config.target.reason
+            self._settled.set()
+            self.turned()
+            log.warning("upstream down", reason=self.trouble, state=self.state)
+            await trio.sleep_forever()
         told = ""
         while True:
             self._retry_at = None
