@@ -37,6 +37,10 @@ class TransportClosed(TransportError):
     """The peer is gone or has finished. Nothing more can be sent or received."""
 
 
+class PeerFinished(TransportClosed):
+    """The peer has ended by itself, and in order: a process with status 0."""
+
+
 class Overdue(McpmuxError):
     """The deadline of the caller has passed."""
 

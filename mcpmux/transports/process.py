@@ -26,7 +26,7 @@ import msgspec
 import trio
 from trio.abc import ReceiveStream, SendStream
 
-from mcpmux.errors import ConnectFailed, TransportClosed
+from mcpmux.errors import ConnectFailed, PeerFinished, TransportClosed
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized
 from mcpmux.transports import orphan_reaper
 from mcpmux.transports.message_stream import LineStream, sending
@@ -82,7 +82,8 @@ class ChildProcess(LineStream):
         except TransportClosed as error:
             with trio.move_on_after(EXIT_SECONDS):
                 await self.wait()
-            raise TransportClosed(f"{error}: the process {_epitaph(self.returncode)}") from error
+            kind = PeerFinished if self.returncode == 0 else TransportClosed
+            raise kind(f"{error}: the process {_epitaph(self.returncode)}") from error
 
     async def stop(self, ladder: StopLadder) -> None:
         """Go down the ladder to its end, even when cancelled. Bounded by the sum of the steps.

@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
 import trio
+import trio.testing
 
 from mcpmux import app
 from mcpmux.config import Config, Stdio, Upstream
+from mcpmux.mux.breaker import DEATHS
 from mcpmux.runtime.upstreams import channels, status
 from mcpmux.transports.process import StopLadder
 from tests.runtime.scripted_web import exchange
@@ -86,6 +90,72 @@ async def test_a_process_that_is_stopped_is_replaced_and_gone(tmp_path, monkeypa
 
 async def pid_of_server(mux: app.Mux) -> int:
     return int((await exchange(mux, "resources/read", {"uri": "a:1"}))["contents"][0]["text"])
+
+
+ONCE = """
+    import json, os, sys
+
+    legacy = sys.argv[1] != "2026-07-28"
+    facts = {"capabilities": {"resources": {}}, "serverInfo": {"name": "once", "version": "1"}}
+    complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    results = {"resources/read": {"contents": [{"uri": "a:1", "text": str(os.getpid())}]} | complete}
+    if legacy:
+        results["initialize"] = facts | {"protocolVersion": sys.argv[1]}
+    else:
+        results["server/discover"] = facts | complete | {"supportedVersions": [sys.argv[1]]}
+    for line in sys.stdin:
+        message = json.loads(line)
+        answer = {"jsonrpc": "2.0", "id": message.get("id")}
+        if message["method"] in results:
+            print(json.dumps(answer | {"result": results[message["method"]]}), flush=True)
+        elif "id" in message:
+            print(json.dumps(answer | {"error": {"code": -32601, "message": "no"}}), flush=True)
+        if message["method"] == "resources/read":
+            sys.exit(int(sys.argv[2]))
+"""
+"""A server that ends after one read, with a status."""
+
+
+@asynccontextmanager
+async def open_once(folder: Path, revision: str, status: int) -> AsyncIterator[app.Mux]:
+    path = folder / "once.py"
+    path.write_text(dedent(ONCE))
+    target = Stdio(sys.executable, (str(path), revision, str(status)))
+    config = Config(upstreams=(Upstream(name="x", target=target, prefix="", health_interval=0),))
+    with trio.fail_after(30):
+        async with app.open_mux(config) as mux:
+            yield mux
+
+
+async def read_once(mux: app.Mux) -> int:
+    """The pid of the server that was read; returns when that has ended."""
+    pid = await pid_of_server(mux)
+    while mux.upstreams["x"].connection is not None:  # noqa: ASYNC110  # no event tells of it
+        await trio.sleep(0.01)
+    return pid
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_a_server_that_ends_after_each_call_is_started_when_it_is_needed(tmp_path, revision):
+    async with open_once(tmp_path, revision, 0) as mux:
+        upstream = mux.upstreams["x"]
+        pids = [await read_once(mux)]
+        heard = mux.hub.join(frozenset({"notifications/resources/list_changed"}))
+        pids += [await read_once(mux) for _ in range(DEATHS + 1)]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert upstream.connects == len(set(pids)) == DEATHS + 2
+        assert (upstream.state, upstream.connection) == ("ready", None)
+        assert not heard.waiting
+        mux.hub.leave(heard)
+
+
+async def test_a_server_that_fails_after_each_call_is_in_a_crash_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr("mcpmux.mux.breaker.FIRST_SECONDS", 0.0)
+    async with open_once(tmp_path, "2025-11-25", 1) as mux:
+        for _ in range(DEATHS):
+            await read_once(mux)
+        while mux.upstreams["x"].state != "crash-loop":  # noqa: ASYNC110  # no event tells of it
+            await trio.sleep(0.01)
 
 
 async def test_no_server_outlives_mcpmux_that_is_killed(tmp_path):

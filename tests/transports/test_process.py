@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 import trio
 
-from mcpmux.errors import ConnectFailed, MessageTooLarge, TransportClosed
+from mcpmux.errors import ConnectFailed, MessageTooLarge, PeerFinished, TransportClosed
 from mcpmux.transports.process import ChildProcess, StopLadder, open_process
 
 PATIENT = StopLadder(close_seconds=5, terminate_seconds=5)
@@ -100,16 +100,18 @@ async def test_garbage_on_standard_output_is_handed_over_line_by_line(run):
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "words", "in_order"),
     [
-        ("raise SystemExit(3)", "the stream has ended: the process exited with status 3"),
-        ("import os; os.kill(os.getpid(), 9)", r"ended by signal 9 \(Killed\)"),
+        ("pass", "the stream has ended: the process exited with status 0", True),
+        ("raise SystemExit(3)", "the stream has ended: the process exited with status 3", False),
+        ("import os; os.kill(os.getpid(), 9)", r"ended by signal 9 \(Killed\)", False),
     ],
 )
-async def test_the_end_of_a_child_tells_how_it_ended(run, script: str, words: str):
+async def test_the_end_of_a_child_tells_how_it_ended(run, script: str, words: str, in_order: bool):
     async with run(script) as child:
-        with pytest.raises(TransportClosed, match=words):
+        with pytest.raises(TransportClosed, match=words) as end:
             await child.receive()
+    assert isinstance(end.value, PeerFinished) is in_order
 
 
 async def test_sending_to_a_child_that_has_gone_is_refused(run):

@@ -15,6 +15,7 @@ State
 
     connecting --connected--> ready --lost--> down (or crash-loop) --pause over--> connecting
     connecting --failed-----> down (or crash-loop)
+    ready --ended with status 0, after an answer--> resting, shown as ready --needed--> connecting
     ready --breaker opens--> failing --breaker closes--> ready
     any --hold--> draining (no new exchange; those in flight go on), drained --release--> as before
 
@@ -136,6 +137,8 @@ class UpstreamStatus:
         self._comeback = Comeback()
         self._retry_at: float | None = None
         self._settled = trio.Event()
+        self._has_answered = False  # anything, on the connection of now
+        self._needed: trio.Event | None = None  # while it rests: set to have it started
 
     @property
     def state(self) -> str:
@@ -144,6 +147,8 @@ class UpstreamStatus:
             return "draining" if self.in_flight else "drained"
         if self.connection is not None:
             return "failing" if self.breaker.blocks else "ready"
+        if self._needed is not None:
+            return "ready"
         if not self._settled.is_set():
             return "connecting"
         return "crash-loop" if self._comeback.looping else "down"
@@ -212,6 +217,7 @@ class UpstreamStatus:
     def heard(self) -> None:
         """The server has answered something."""
         self.silent = False
+        self._has_answered = True
         if self.breaker.doubtful and self.breaker.answered():
             self.alarm.set()
             self.turned()

@@ -58,6 +58,11 @@ class Subscriber:
         """What the upstream has been asked for and has agreed to, on the connection of now."""
         return self._wishes.agreed
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether some client wants to hear of a resource."""
+        return bool(self._wishes.wanted())
+
     def poke(self) -> None:
         """Something else may be wanted."""
         self._wishes.poke()

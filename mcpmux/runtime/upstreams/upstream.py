@@ -35,6 +35,7 @@ from mcpmux.errors import (
     LocalProtocolError,
     McpmuxError,
     Overdue,
+    PeerFinished,
     RemoteProtocolError,
     RpcError,
     TransportClosed,
@@ -128,6 +129,8 @@ class Upstream(UpstreamStatus):
         self._is_news = False  # see `left_out`
         self._awaited_until = trio.current_time() + STARTUP_SECONDS
         self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
+        self._waiting = 0  # number of tasks that wait until it is connected
+        self._finished = False  # the connection that was lost has ended in order, after an answer
         self._nursery: trio.Nursery | None = None  # of the sessions of one attempt, with its `_context`
         self._context: Context | None = None
         self._renewals = Renewals()
@@ -137,19 +140,45 @@ class Upstream(UpstreamStatus):
         subscriber.on_lists = self.hear_of_lists
 
     async def settled(self) -> None:
-        """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody."""
+        """Wait for the first attempt to connect, or the one soon after a loss; later ones hold up nobody.
+
+        A server that rests is started.
+        """
+        self._wake()
+        self._waiting += 1
         try:
             await self._settled.wait()
         except trio.Cancelled:
             self.left_out()
             raise
+        finally:
+            self._waiting -= 1
 
     async def appear(self) -> None:
         """Wait as `settled`, for as long as clients wait for a server that starts; then raises RpcError."""
+        self._wake()
         with trio.move_on_at(self._awaited_until):
             await self.settled()
         if not self._settled.is_set():
             raise self.error(UPSTREAM_UNAVAILABLE, f"is not available yet: {self.trouble}")
+
+    def _wake(self) -> None:
+        if self._needed is not None and not self._needed.is_set():
+            self._awaited_until = trio.current_time() + STARTUP_SECONDS
+            self._needed.set()
+
+    async def _rest(self) -> None:
+        """Wait until a server that has ended by itself, after it had answered, is needed again."""
+        self._is_news, self._gone = False, ()  # clients lose nothing, and need not ask again
+        if self._waiting:
+            return
+        self.trouble = "it ended by itself, and is started when it is needed"
+        log.info("upstream rests", reason=self.trouble)
+        self._needed = trio.Event()
+        try:
+            await self._needed.wait()
+        finally:
+            self._needed = None
 
     def left_out(self) -> None:
         """Clients may know lists without it, or with what it had before: they are told once it is there."""
@@ -392,11 +421,15 @@ class Upstream(UpstreamStatus):
             await trio.sleep_forever()
         told = ""
         while True:
-            self._retry_at = None
+            self._retry_at, self._finished = None, False
             eras = self._eras
             held, died = await self._attempt()
             if held is not None:
                 told = ""
+            if self._finished and not self.subscriber.is_needed:
+                await self._rest()
+                continue
+            died = died and not self._finished
             now, looping = trio.current_time(), self._comeback.looping
             wait = self._comeback.wait(now, died=died, held=held or 0.0, chance=random.random())
             died_of_probe = (eras, self._eras) == (Eras.MODERN_FIRST, Eras.LEGACY_FIRST)
@@ -487,6 +520,7 @@ class Upstream(UpstreamStatus):
                     nursery.start_soon(self.check_health, connection, name=f"health {self.name}")
                     await connection.closed.wait()
                     self.trouble = str(channel.close_reason)
+                    self._finished = self._has_answered and isinstance(channel.close_reason, PeerFinished)
                     nursery.cancel_scope.cancel()
             finally:
                 self._forget(connection)
@@ -544,6 +578,7 @@ class Upstream(UpstreamStatus):
         self.forget()
         self.announce()
         self.connects += 1
+        self._has_answered = False
         self.speaks_up |= is_modern(connection.facts.revision)  # it answered `server/discover`
         self.turned()
         if self.watch is not None:
