@@ -22,7 +22,14 @@ class RemoteProtocolError(McpmuxError):
 
 
 class MessageTooLarge(RemoteProtocolError):
-    """A message of the peer is longer than the limit. It was discarded, and the stream goes on."""
+    """A message of the peer is longer than the limit. It was discarded, and the stream goes on.
+
+    `excerpt`: its beginning and its end, as far as they are known.
+    """
+
+    def __init__(self, text: str, excerpt: bytes = b"") -> None:
+        super().__init__(text)
+        self.excerpt = excerpt
 
 
 class TransportError(McpmuxError):

@@ -10,6 +10,10 @@ Letters that look like others and combining marks stay: they may deceive a reade
 from __future__ import annotations
 
 import re
+from typing import Final
+
+QUOTED_BYTES: Final = 4096  # of a foreign message or page that are looked at
+QUOTED_LENGTH: Final = 200  # characters of it that are worth showing
 
 _UNFIT = re.compile(
     "["
@@ -33,3 +37,8 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """The same for our own text of several lines, whose line ends stay."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def excerpt(data: bytes) -> str:
+    """Return the beginning of a peer's bytes as one short line, for an error message or the log."""
+    return printable(" ".join(data[:QUOTED_BYTES].decode(errors="replace").split())[:QUOTED_LENGTH])

@@ -305,12 +305,14 @@ def encode_notice(event: Event) -> bytes:
 #     waiting --close()------> gone          (the caller gave up: its late answer is swallowed)
 #     waiting --fail_all()---> answered      (the stream ended)
 #
-# Rules: an id is used once per stream; a reply to an unknown id is nobody's and is dropped; the progress
-# token of a request is its id; events wait in a bounded box, where progress keeps the latest and log
-# messages are dropped with a count once it is full.
+# Rules: an id is used once per stream; a reply to an unknown id is nobody's and is dropped; an answer whose
+# id cannot be read is for the only call in flight; the progress token of a request is its id, and a peer may
+# send either back as text; events wait in a bounded box, where progress keeps the latest and log messages are
+# dropped with a count once it is full.
 
 T = TypeVar("T", bound="PendingRequest")
 
+OWN_ID_DIGITS: Final = 18  # of an id that a peer sends back as text; ours never get that far
 EVENT_LIMIT: Final = 64  # events that wait for one exchange; a reader that keeps up never sees the bound
 
 _SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
@@ -403,6 +405,14 @@ class PendingRequest:
             self.wake()
 
 
+def own_id(token: Id | None) -> int | None:
+    """Return the number that our side gave as an id or a progress token; some peers send it back as text."""
+    if type(token) is str:
+        is_number = len(token) <= OWN_ID_DIGITS and token.isascii() and token.isdecimal()
+        return int(token) if is_number and (token[0] != "0" or token == "0") else None
+    return token if type(token) is int else None
+
+
 class PendingRequests:
     """The requests that our side sent on one stream and that are not answered yet."""
 
@@ -425,13 +435,22 @@ class PendingRequests:
         self._tickets[self._next] = pending
         return pending
 
-    def take_answer(self, answer: Reply | ErrorReply) -> bool:
-        """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""
-        pending = self._find(answer.id)
+    def take_answer(self, answer: Reply | ErrorReply, *, is_unread: bool = False) -> bool:
+        """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked).
+
+        `is_unread`: one side could not read what the other had sent. Without an id it is about the only call
+        in flight then.
+        """
+        pending = self._only() if is_unread and answer.id is None else self._find(answer.id)
         if pending is None:
             return False
         pending.settle(answer)
         return True
+
+    def was_used(self, token: Id | None) -> bool:
+        """Return whether a request had that id, so that its answer is late and not a mistake."""
+        number = own_id(token)
+        return number is not None and 0 < number <= self._next
 
     def take_event(self, token: Id | None, event: Event) -> bool:
         """Hand a request-scoped notification to the exchange with that progress token."""
@@ -470,7 +489,13 @@ class PendingRequests:
                 pending.settle(error)
 
     def _find(self, token: Id | None) -> PendingRequest | None:
-        return self._tickets.get(token) if type(token) is int else None
+        number = token if type(token) is int else own_id(token)
+        return None if number is None else self._tickets.get(number)
+
+    def _only(self) -> PendingRequest | None:
+        """The only request that waits for its answer; a listen waits for its end, which is rare."""
+        found = [t for t in self._tickets.values() if t.answer is None and t.call.method != m.LISTEN]
+        return found[0] if len(found) == 1 else None
 
 
 def encode_call(request_id: int, call: Call) -> bytes:

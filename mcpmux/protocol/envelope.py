@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, TypeVar
 
@@ -20,7 +21,9 @@ import msgspec
 from msgspec import UNSET
 
 from mcpmux.errors import RpcError
+from mcpmux.printable import QUOTED_BYTES
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+from mcpmux.protocol.json_repair import BOM, repaired
 from mcpmux.protocol.raw_json import (
     Fields,
     Id,
@@ -68,7 +71,8 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a stranger's bytes can raise: malformed, not UTF-8, nested deeper than we go."""
 
 EMPTY_OBJECT: Final = Raw(b"{}")
-_BATCH: Final = re.compile(rb"\s*\[")
+_BATCH: Final = re.compile(rb"(?:%b)?\s*\[" % BOM)
+MOST_EXACT: Final = 2.0**53  # from here on a floating-point number stands for several integers
 
 NO_BATCH: Final = (
     "Invalid request: batches are part of sessions of revision 2025-03-26 only; send messages one by one"
@@ -141,50 +145,83 @@ _wire_error_decoder: Final = msgspec.json.Decoder(WireError)
 
 
 class BadMessage(RpcError):
-    """A message that cannot be taken: `id` is what its answer must carry (None: unreadable)."""
+    """A message that cannot be taken.
+
+    `id`: that of the request which it is, or which it answers; None when that cannot be read. `is_answer`:
+    whether it answers a request; None when that cannot be read. `begins`: its beginning.
+    """
+
+    is_answer: bool | None = False
+    begins = b""
 
     def __init__(self, code: int, message: str, id: Id | None = None, data: Any = None) -> None:  # noqa: A002 - the field's name
         super().__init__(code, message, data)
         self.id = id
 
+    @property
+    def may_answer(self) -> bool:
+        """Whether it is to be taken for an answer of a peer that mostly sends those: a server."""
+        return self.is_answer or (self.is_answer is None and self.id is not None)
+
+    def as_answer(self) -> ErrorReply:
+        """Return the failure of the request that it should have answered."""
+        reason = self.message.partition(": ")[2]  # without what it would be called in a request
+        return ErrorReply(self.id, INTERNAL_ERROR, f"the answer cannot be read: {reason or self.message}")
+
 
 def decode_message(data: bytes) -> Message:
-    """One JSON-RPC message out of `data`.
+    """Decode one JSON-RPC message, repairing its text first when it is not valid JSON.
 
-    Raises BadMessage: -32700 when it is not UTF-8 JSON, -32600 when it is JSON but no JSON-RPC message.
+    Raises BadMessage: -32700 when it is no JSON, -32600 when it is JSON but no JSON-RPC message.
     """
     try:
-        if not data.isascii():
-            data.decode()
+        return _decode_message(data)
+    except UNREADABLE as unreadable:
+        reason = _parse_error(unreadable)
+    text = repaired(data)
+    if text != data:
+        with suppress(*UNREADABLE):
+            return _decode_message(text)
+    raise bad_message(data, PARSE_ERROR, reason)
+
+
+def _decode_message(data: bytes) -> Message:
+    """Decode a message whose text is valid JSON. Raises BadMessage, UNREADABLE."""
+    if not data.isascii():
+        data.decode()
+    try:
         wire = _wire_decoder.decode(data)
     except msgspec.ValidationError as error:
         reason = NO_BATCH if is_batch(data) else f"Invalid request: {_lower_first(str(error))}"
-        # Its sender can match the error by the id, when that is right.
-        raise BadMessage(INVALID_REQUEST, reason, id_of(members_of(bytes(data)).get("id"))) from None
-    except UNREADABLE as unreadable:
-        raise _parse_error(unreadable) from None
+        raise bad_message(data, INVALID_REQUEST, reason) from None
     request_id = None if wire.id is UNSET else wire.id
+    if isinstance(request_id, float):
+        request_id = _whole(request_id)
+        if request_id is None:
+            raise bad_message(data, INVALID_REQUEST, 'Invalid request: "id" must be a string or an integer')
     if wire.jsonrpc != "2.0":
-        raise BadMessage(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"', request_id)
+        raise bad_message(data, INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"')
     if wire.method is not UNSET:
         params = None if wire.params is UNSET else wire.params
         start = b"n" if params is None else first_byte(params)
         if start == b"n":  # null, which some clients send for "none"
             params = None
         elif start != b"{":
-            raise BadMessage(INVALID_REQUEST, 'Invalid request: "params" must be an object', request_id)
+            raise bad_message(data, INVALID_REQUEST, 'Invalid request: "params" must be an object')
         if wire.id is UNSET:
             return Notification(wire.method, params)
-        if wire.id is None:
-            raise BadMessage(INVALID_REQUEST, 'Invalid request: "id" must not be null')
-        return Request(wire.id, wire.method, params)
-    if wire.error is not UNSET:
+        if request_id is None:
+            raise bad_message(data, INVALID_REQUEST, 'Invalid request: "id" must not be null')
+        return Request(request_id, wire.method, params)
+    # Some servers write `"error": null` beside a result.
+    if wire.error is not UNSET and (wire.result is UNSET or first_byte(wire.error) != b"n"):
         return _decode_error(wire.error, request_id)
-    if wire.result is not UNSET and request_id is not None:
-        return Reply(request_id, wire.result)
-    raise BadMessage(
-        INVALID_REQUEST, 'Invalid request: neither "method" nor "result" nor "error" in it', request_id
-    )
+    if wire.result is not UNSET:
+        if request_id is not None:
+            return Reply(request_id, wire.result)
+        raise bad_message(data, INVALID_REQUEST, 'Invalid request: a "result" without "id"')
+    reason = 'Invalid request: neither "method" nor "result" nor "error" in it'
+    raise bad_message(data, INVALID_REQUEST, reason)
 
 
 def decode_request(data: bytes) -> Request | None:
@@ -213,9 +250,44 @@ def decode_reply(data: bytes) -> Reply | None:
     return Reply(wire.id, EMPTY_OBJECT, wire.result)
 
 
-def _parse_error(error: Exception) -> BadMessage:
+def bad_message(data: bytes, code: int, reason: str) -> BadMessage:
+    """Return the error for a message that cannot be taken, with what can be read of it.
+
+    `data` may be its beginning and its end alone.
+    """
+    members = members_of(bytes(data))
+    bad = BadMessage(code, reason, id_of(members.get("id")))
+    if "result" in members or "error" in members:
+        bad.is_answer = "method" not in members
+    elif "jsonrpc" in members and "method" not in members:
+        bad.is_answer = None
+    elif not members:
+        bad.id, bad.is_answer = _outline(data)
+    bad.begins = bytes(data[:QUOTED_BYTES])
+    return bad
+
+
+def _outline(data: bytes) -> tuple[Id | None, bool | None]:
+    """Return the id of a message that cannot be decoded, and whether it is an answer; None: not known."""
+    head = _START.match(data)
+    if head is None:
+        return None, False
+    tail = _TAIL.search(data[-TAIL_BYTES:])
+    around = b'{%b"":0%b}' % (head[1], b"" if tail is None else tail[1])
+    found_id = id_of(members_of(around).get("id"))
+    if head[2]:
+        return found_id, head[2] in _ANSWERING
+    return found_id, None if head[1] else False  # cut within its head, or of another kind
+
+
+def _parse_error(error: Exception) -> str:
     reason = "the message is not valid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-    return BadMessage(PARSE_ERROR, f"Parse error: {_lower_first(reason)}")
+    return f"Parse error: {_lower_first(reason)}"
+
+
+def _whole(number: float) -> int | None:
+    """Return a number without a fraction as an integer, as `3.0` is the same number as `3` in JSON."""
+    return int(number) if number.is_integer() and abs(number) < MOST_EXACT else None
 
 
 def first_byte(value: Raw) -> bytes:
@@ -245,8 +317,11 @@ def split_batch(data: bytes) -> list[bytes]:
     """The members of a JSON-RPC batch, as `is_batch` knows it. Raises BadMessage: malformed or empty."""
     try:
         members = _items_decoder.decode(data)
-    except UNREADABLE as error:
-        raise _parse_error(error) from None
+    except UNREADABLE as unreadable:
+        try:
+            members = _items_decoder.decode(repaired(data))
+        except UNREADABLE:
+            raise bad_message(data, PARSE_ERROR, _parse_error(unreadable)) from None
     if not members:
         raise BadMessage(INVALID_REQUEST, "Invalid request: an empty batch")
     return [bytes(member) for member in members]
@@ -331,6 +406,8 @@ def data_of(error: RpcError) -> Any:
 def id_of(raw: Raw | None) -> Id | None:
     """The request id or progress token that `raw` holds, or None when it is absent or none."""
     value = value_of(raw)
+    if isinstance(value, float):
+        return _whole(value)
     return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
@@ -384,6 +461,10 @@ Body = bytes | bytearray
 
 _MEMBER: Final = rb'\s*"(?:jsonrpc|id)"\s*:\s*(?:-?[0-9]{1,18}|"[^"\\]{0,200}")\s*'
 _HEAD: Final = re.compile(rb"\s*\{((?:" + _MEMBER + rb',){0,2})\s*"result"\s*:\s*(?=\{)')
+_START: Final = re.compile(
+    rb"(?:%b)?\s*\{((?:%b,){0,2})\s*(?:\"(method|params|result|error)\"|\"?\w*\Z)" % (BOM, _MEMBER)
+)
+_ANSWERING: Final = (b"result", b"error")
 _TAIL: Final = re.compile(rb"((?:," + _MEMBER + rb"){0,2})\}\s*\Z")
 
 

@@ -19,11 +19,18 @@ import msgspec
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, split_batch
 
+EXCERPT_BYTES: Final = 512  # at each end of a line; an id stands there, and little else
+GAP: Final = "…".encode()  # between the two ends
+
 
 class Oversized(msgspec.Struct):
-    """Stands where a line longer than the limit was. `size` is its length in bytes without the newline."""
+    """Stands where a line longer than the limit was. `size` is its length in bytes without the newline.
+
+    `excerpt`: its beginning and its end, which may show whose it was.
+    """
 
     size: int
+    excerpt: bytes
 
 
 Line = bytes | Oversized
@@ -53,7 +60,8 @@ class LineDecoder:
 
     def __init__(self, max_message_bytes: int) -> None:
         self._limit = max_message_bytes
-        self._kept = bytearray()  # the unfinished line; empty while it is being discarded
+        self._end_bytes = min(EXCERPT_BYTES, max_message_bytes // 2)
+        self._kept = bytearray()  # the unfinished line; its two ends while it is being discarded
         self._size = 0  # bytes of the unfinished line, kept or not
 
     def feed(self, chunk: bytes) -> list[Line]:
@@ -77,19 +85,21 @@ class LineDecoder:
         size, kept = self._size, bytes(self._kept)
         self._size = 0
         self._kept.clear()
-        line = Oversized(size) if size > len(kept) else self._cut(kept)
+        line = self._oversized(size, kept) if size > len(kept) else self._cut(kept)
         return [line] if line else []
 
     def _cut(self, raw: bytes) -> Line:
         line = raw[:-1] if raw.endswith(b"\r") else raw
-        return line if len(line) <= self._limit else Oversized(len(raw))
+        return line if len(line) <= self._limit else self._oversized(len(raw), raw)
+
+    def _oversized(self, size: int, line: bytes) -> Oversized:
+        return Oversized(size, line[: self._end_bytes] + GAP + line[len(line) - self._end_bytes :])
 
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)
-        if self._size <= self._limit + 1:  # 1: a CR may be the last byte
-            self._kept += piece
-        else:
-            self._kept.clear()
+        self._kept += piece
+        if self._size > self._limit + 1:  # 1: a CR may be the last byte
+            del self._kept[self._end_bytes : len(self._kept) - self._end_bytes]
 
 
 def read_batch(data: bytes) -> list[Message | BadMessage]:

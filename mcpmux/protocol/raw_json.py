@@ -34,7 +34,7 @@ class Wire(msgspec.Struct, gc=False):
     """Any message."""
 
     jsonrpc: str | UnsetType = UNSET
-    id: Id | UnsetType | None = UNSET
+    id: Id | float | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET

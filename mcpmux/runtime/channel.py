@@ -31,10 +31,21 @@ import structlog
 import trio
 
 from mcpmux.errors import RpcError, TransportError
+from mcpmux.printable import excerpt
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest, PendingRequests
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import Notification, Request, decode_fields, encode_error, encode_reply, raw
+from mcpmux.protocol.envelope import (
+    BadMessage,
+    ErrorReply,
+    Notification,
+    Reply,
+    Request,
+    decode_fields,
+    encode_error,
+    encode_reply,
+    raw,
+)
 from mcpmux.protocol.era import downgrade_answer
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_required, offers, read_response
@@ -75,6 +86,7 @@ class Channel:
     """
 
     legacy_only = False
+    source = "the connection"  # where the peer's messages come from, for the log
     _nursery: trio.Nursery
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], hear: Hear, closed: trio.Event) -> None:
@@ -92,6 +104,7 @@ class Channel:
         self.doubtful = False
         self.session: str | None = None
         self._expiring = False
+        self._refused = 0  # messages of the peer that could not be taken
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.pending_requests!r}>"
@@ -149,6 +162,25 @@ class Channel:
 
     def _pending(self, call: Call) -> PendingRequest:
         return PendingRequest(call)
+
+    def _log_refused(self, bad: BadMessage) -> None:
+        """Log that a message could not be taken, and its beginning."""
+        shown = {"begins": excerpt(bad.begins)} if bad.begins else {}
+        self._log_seldom("message refused", reason=bad.message, source=self.source, **shown)
+
+    def _log_unmatched(self, answer: Reply | ErrorReply) -> None:
+        """Log an answer that no call waits for: a late one is usual, any other is a mistake of the peer."""
+        if self.pending_requests.was_used(answer.id):
+            log.debug("late answer dropped", id=answer.id)
+            return
+        shown = {"error": excerpt(answer.message.encode())} if isinstance(answer, ErrorReply) else {}
+        self._log_seldom("answer matches no request", id=answer.id, source=self.source, **shown)
+
+    def _log_seldom(self, event: str, **facts: object) -> None:
+        """Log the 1st, 2nd, 4th, 8th … of the messages that make no sense: a flood must not flood the log."""
+        self._refused += 1
+        if self._refused.bit_count() == 1:
+            log.warning(event, **facts, refused_so_far=self._refused)
 
     def _send_now(self, pending: PendingRequest) -> bool:
         """Send without waiting; False, and nothing is done, when that cannot be. Raises TransportError."""

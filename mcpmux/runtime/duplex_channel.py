@@ -26,7 +26,7 @@ from mcpmux.protocol.call import (
     PendingRequest,
     encode_call,
 )
-from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
+from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -34,6 +34,7 @@ from mcpmux.protocol.envelope import (
     Notification,
     Reply,
     Request,
+    bad_message,
     decode_fields,
     decode_message,
     decode_reply,
@@ -128,7 +129,6 @@ class DuplexChannel(Channel):
         self._objects = objects
         # Clients send requests for the most part, servers answers.
         self._decode: Callable[[bytes], Message | None] = decode_request if objects else decode_reply
-        self._refused = 0
         self._objections = 0
         self._objected = trio.lowlevel.ParkingLot()
         self._answer = answer
@@ -225,7 +225,7 @@ class DuplexChannel(Channel):
             except BadMessage as bad:
                 self._object_to(bad)
             except MessageTooLarge as error:
-                self._object_to(BadMessage(INVALID_REQUEST, f"Invalid request: {error}"))
+                self._object_to(bad_message(error.excerpt, INVALID_REQUEST, f"Invalid request: {error}"))
             data = b""  # the next may be long in coming
             while self._objections >= OBJECTION_LIMIT:  # until the peer reads, or the stream gives it up
                 await self._objected.park()
@@ -242,14 +242,12 @@ class DuplexChannel(Channel):
         self._say_soon(batch.settle())
 
     def _object_to(self, bad: BadMessage, batch: BatchAnswer | None = None) -> None:
-        """A message could not be taken. A client is told; a server never is, it did not ask anything."""
-        self._refused += 1
-        if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood must not flood the log
-            log.warning("message refused", reason=bad.message, refused_so_far=self._refused)
-        if not self._objects:
-            if bad.id is not None:
-                reason = f"the server's answer makes no sense: {bad.message}"
-                self.pending_requests.take_answer(ErrorReply(bad.id, INTERNAL_ERROR, reason))
+        """A message could not be taken. What it answers has failed; of all others only clients are told."""
+        self._log_refused(bad)
+        if bad.is_answer or (bad.may_answer and not self._objects):
+            self.pending_requests.take_answer(bad.as_answer(), is_unread=True)
+        elif not self._objects:
+            return
         elif batch is not None:
             batch.expect()
             batch.settle(encode_error(bad.id, bad))  # never the last: the batch is still being read
@@ -263,8 +261,10 @@ class DuplexChannel(Channel):
 
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
         if isinstance(message, _ANSWERS):
-            if not self.pending_requests.take_answer(message):
-                log.debug("late or unknown answer dropped", id=message.id)
+            # The peer could not read what this side sent.
+            is_unread = isinstance(message, ErrorReply) and message.code == PARSE_ERROR
+            if not self.pending_requests.take_answer(message, is_unread=is_unread):
+                self._log_unmatched(message)
         elif isinstance(message, Request):
             self._take_request(message)
         else:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import trio
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import MessageTooLarge, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call, Meta
 from mcpmux.protocol.envelope import ErrorReply, Reply, members_of, text_of, value_of
@@ -90,10 +90,11 @@ class Said:
 
 
 def said_in_answer(answer: Reply | ErrorReply | None, method: str) -> Said | None:
-    """What the answer to a request of that method says; None when that is not known."""
-    if isinstance(answer, ErrorReply):
-        return Said("error", answer.id, code=answer.code)
-    if answer is None or answer.members is None:
+    """What the answer to a request of that method says; None when that is not known.
+
+    Only members that were decoded at once show that the message is valid as it came.
+    """
+    if not isinstance(answer, Reply) or answer.members is None:
         return None
     return said_in_result(answer.id, answer.members, method)
 
@@ -277,14 +278,27 @@ class TappedStream:
         return taken
 
     def receive_nowait(self) -> bytes | None:
-        if (message := self._messages.receive_nowait()) is not None:
+        try:
+            message = self._messages.receive_nowait()
+        except MessageTooLarge as error:
+            raise self._seen(error) from None
+        if message is not None:
             self._watch.tap.message_passed(self._watch.leg, "in", message)
         return message
 
     async def receive(self) -> bytes:
-        message = await self._messages.receive()
+        try:
+            message = await self._messages.receive()
+        except MessageTooLarge as error:
+            raise self._seen(error) from None
         self._watch.tap.message_passed(self._watch.leg, "in", message)
         return message
+
+    def _seen(self, error: MessageTooLarge) -> MessageTooLarge:
+        """Show the tap what is left of a message past the limit."""
+        if error.excerpt:
+            self._watch.tap.message_passed(self._watch.leg, "in", error.excerpt)
+        return error
 
     async def aclose(self) -> None:
         await self._messages.aclose()

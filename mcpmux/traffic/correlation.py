@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET
 
 from mcpmux.protocol import method as m
+from mcpmux.protocol.call import own_id
 from mcpmux.protocol.envelope import (
     UNREADABLE,
     BadMessage,
@@ -30,6 +31,7 @@ from mcpmux.protocol.envelope import (
     is_batch,
     split_batch,
 )
+from mcpmux.protocol.json_repair import repaired
 from mcpmux.protocol.raw_json import Id, Raw
 from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
@@ -96,7 +98,10 @@ def _read_batch(unread: UnreadMessage, numbers: Iterator[int]) -> list[Observati
 
 def _read(unread: UnreadMessage, numbers: Iterator[int]) -> Observation:
     """Raises BadMessage."""
-    envelope = read_envelope(unread.data)
+    envelope = _read_at_once(unread.data)
+    if envelope is None:
+        envelope = read_by_member(unread.data)
+        unread.data = repaired(unread.data)  # what is recorded can be read again
     method, request_id = envelope.method, envelope.id
     if method is UNSET:
         code = envelope.error.code if envelope.error is not UNSET else None
@@ -115,7 +120,7 @@ def _notification(unread: UnreadMessage, method: str, params: Params) -> Observa
         exchange = _cancelled(leg, direction, params.requestId) or exchange
     elif direction == "in" and leg.side == "upstream" and not exchange and method in _OF_EXCHANGES:
         token = params.progressToken
-        exchange = exchange_of(leg, "out", token) if _is_id(token) else _only_exchange(leg)
+        exchange = exchange_of(leg, "out", _sent_id(token)) if _is_id(token) else _only_exchange(leg)
     kind, about = "notification", params.target
     return Observation(
         leg, direction, unread.data, unread.at, kind, exchange, method, target=about, status=unread.status
@@ -148,7 +153,8 @@ def _answer(
     leg, direction, at, exchange = unread.leg, unread.direction, unread.at, unread.exchange
     method = ms = None
     if request_id is not None:
-        pending = (leg.notes or _pending(leg))[direction == "in"].pop(request_id, None)
+        asked = (leg.notes or _pending(leg))[direction == "in"]
+        pending = asked.pop(_sent_id(request_id) if direction == "in" else request_id, None)
         if pending is not None:
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000
@@ -180,6 +186,12 @@ def _only_exchange(leg: Leg) -> int:
     return exchanges.pop() if len(exchanges) == 1 else 0
 
 
+def _sent_id(request_id: Id) -> Id:
+    """The id of a request that mcpmux has sent, which some peers send back as text."""
+    number = own_id(request_id)
+    return request_id if number is None else number
+
+
 def _is_id(value: Any) -> bool:
     return isinstance(value, (int, str)) and not isinstance(value, bool)
 
@@ -194,6 +206,11 @@ _decode: Final = msgspec.json.Decoder(Envelope).decode
 
 def read_envelope(data: bytes) -> Envelope:
     """What a message is. Raises BadMessage."""
+    return _read_at_once(data) or read_by_member(data)
+
+
+def _read_at_once(data: bytes) -> Envelope | None:
+    """The same of a message that is as it should be; None for any other."""
     try:
         if not data.isascii():
             data.decode()
@@ -207,7 +224,7 @@ def read_envelope(data: bytes) -> Envelope:
             return found
     except UNREADABLE:
         pass
-    return read_by_member(data)
+    return None
 
 
 def method_id_target(message: bytes) -> tuple[str | None, Id | None, str | None]:

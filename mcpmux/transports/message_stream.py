@@ -83,7 +83,8 @@ class LineStream(MessageStream):
             return None
         line = self._received.popleft()
         if isinstance(line, Oversized):
-            raise MessageTooLarge(f"a message of {line.size} bytes is over the limit of {self._limit} bytes")
+            limit = f"over the limit of {self._limit} bytes (`limits.max_message_bytes`)"
+            raise MessageTooLarge(f"a message of {line.size} bytes is {limit}", line.excerpt)
         return line
 
     async def send_eof(self) -> None:

@@ -10,8 +10,9 @@ from typing import Final
 import msgspec
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
+from mcpmux.protocol.framing import EXCERPT_BYTES
+from mcpmux.protocol.json_repair import BOM
 
-BOM: Final = b"\xef\xbb\xbf"
 LINE_ENDS: Final = (b"\n", b"\r")
 LINE_OVERHEAD: Final = len(b"data: \n")  # what a line of data has besides its data
 RETRY_DIGITS: Final = 9  # eleven days; more is not a time to wait
@@ -27,7 +28,7 @@ KEEP_ALIVE_SECONDS: Final = 15.0  # between comments on a quiet stream, so that 
 class SseEvent(msgspec.Struct):
     """One dispatched event. `id` is the last event id in force, "" once reset, None if never set.
 
-    `oversized`: it had more data than the limit, and all of that is thrown away.
+    `oversized`: it had more data than the limit, and `data` is the beginning of that.
     """
 
     event: str
@@ -81,6 +82,7 @@ class SseDecoder:
         self.max_event_bytes = max_event_bytes
         self._skips = skips
         self._skipping = False  # the event that has not ended yet is too large
+        self._beginning = b""  # of its data
         self._unended: list[bytes] = []  # parts of the line that has not ended yet
         self._unended_bytes = 0
         self._at_start = True
@@ -95,7 +97,8 @@ class SseDecoder:
         for line in self._split_lines(chunk):
             if not line:
                 if self._skipping:
-                    events.append(SseEvent(self._event or "message", b"", self.last_event_id, oversized=True))
+                    kind = self._event or "message"
+                    events.append(SseEvent(kind, self._beginning, self.last_event_id, oversized=True))
                     self._skipping = False
                 elif self._data:
                     data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
@@ -165,5 +168,8 @@ class SseDecoder:
         if not self._skips:
             raise MessageTooLarge(f"an event is larger than {self.max_event_bytes} bytes")
         self._skipping = True
+        # Parts are not empty, so that these few are enough.
+        parts = self._data[:1] or [b"".join(self._unended[:EXCERPT_BYTES]).removeprefix(b"data: ")]
+        self._beginning = parts[0][:EXCERPT_BYTES]
         self._data.clear()
         self._data_bytes = 0

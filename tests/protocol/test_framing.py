@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.protocol.framing import Line, LineDecoder, Oversized, encode_line
+from mcpmux.protocol.framing import EXCERPT_BYTES, GAP, Line, LineDecoder, Oversized, encode_line
 
 LIMIT = 8
 
@@ -19,10 +19,10 @@ CASES: list[tuple[bytes, list[Line]]] = [
     (b"no end\r", [b"no end"]),
     (b"12345678\n", [b"12345678"]),
     (b"12345678\r\n", [b"12345678"]),
-    (b"123456789\nok\n", [Oversized(9), b"ok"]),
-    (b"123456789\r\nok\n", [Oversized(10), b"ok"]),
-    (b"x" * 1000 + b"\nok\n", [Oversized(1000), b"ok"]),
-    (b"ok\n" + b"x" * 1000, [b"ok", Oversized(1000)]),
+    (b"123456789\nok\n", [Oversized(9, b"1234" + GAP + b"6789"), b"ok"]),
+    (b"123456789\r\nok\n", [Oversized(10, b"1234" + GAP + b"789\r"), b"ok"]),
+    (b"ab" + b"x" * 996 + b"yz\nok\n", [Oversized(1000, b"abxx" + GAP + b"xxyz"), b"ok"]),
+    (b"ok\n" + b"x" * 1000, [b"ok", Oversized(1000, b"xxxx" + GAP + b"xxxx")]),
     (b"a\rb\n", [b"a\rb"]),
 ]
 
@@ -68,7 +68,10 @@ def test_a_discarded_line_is_not_kept_in_memory():
     for _ in range(100):
         assert decoder.feed(b"x" * 10_000) == []
         assert len(decoder._kept) <= LIMIT + 1
-    assert decoder.feed(b"\n") == [Oversized(1_000_000)]
+    assert decoder.feed(b"\n") == [Oversized(1_000_000, b"xxxx" + GAP + b"xxxx")]
+    (line,) = LineDecoder(10 * EXCERPT_BYTES).feed(b"x" * 1_000_000 + b"\n")
+    assert isinstance(line, Oversized)
+    assert len(line.excerpt) == 2 * EXCERPT_BYTES + len(GAP)
 
 
 def test_line_breaks_between_json_tokens_become_spaces():

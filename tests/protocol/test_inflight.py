@@ -9,6 +9,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import EVENT_LIMIT, LOG_LEVEL, VERSION, Call, Event, PendingRequest, PendingRequests
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
+from mcpmux.protocol.raw_json import Raw
 
 CALL = Call("tools/call", {}, {})
 
@@ -88,7 +89,7 @@ class InFlight(RuleBasedStateMachine):
 TestInFlight = InFlight.TestCase
 
 
-@pytest.mark.parametrize("foreign", [None, True, "1", 0, 2, -1, 10**40])
+@pytest.mark.parametrize("foreign", [None, True, "01", "1.0", "²", "", "1" * 30, 0, 2, -1, 10**40])
 def test_what_names_no_request_is_for_nobody(foreign):
     pending_requests = PendingRequests()
     pending = pending_requests.open(PendingRequest(CALL))
@@ -98,6 +99,35 @@ def test_what_names_no_request_is_for_nobody(foreign):
     assert not pending_requests.take_answer(ErrorReply(foreign, -1, "no"))
     assert pending.answer is None
     assert not pending.events
+
+
+def test_an_id_that_comes_back_as_text_is_the_same_id():
+    pending_requests = PendingRequests()
+    pending = pending_requests.open(PendingRequest(CALL))
+    assert pending_requests.take_event("1", progress(1))
+    assert pending_requests.is_open("1")
+    assert pending_requests.take_answer(Reply("1", Raw(b"{}")))
+    assert pending.answer == Reply("1", Raw(b"{}"))
+
+
+def test_an_unread_answer_without_an_id_is_for_the_only_call_in_flight():
+    unread = ErrorReply(None, -32603, "the answer cannot be read")
+    pending_requests = PendingRequests()
+    assert not pending_requests.take_answer(unread, is_unread=True)
+    pending_requests.open(PendingRequest(Call("subscriptions/listen", {}, {})))  # which stays open
+    first, second = (pending_requests.open(PendingRequest(CALL)) for _ in range(2))
+    assert not pending_requests.take_answer(unread, is_unread=True)
+    assert pending_requests.take_answer(answer(second.id))
+    assert not pending_requests.take_answer(unread)  # an answer to a notification, say
+    assert pending_requests.take_answer(unread, is_unread=True)
+    assert first.answer is unread
+
+
+def test_a_late_answer_is_told_from_one_that_matches_nothing():
+    pending_requests = PendingRequests()
+    pending_requests.close(pending_requests.open(PendingRequest(CALL)))
+    used = [token for token in (1, "1", 2, "2", 0, "x", None, True) if pending_requests.was_used(token)]
+    assert used == [1, "1"]
 
 
 def test_a_closed_ticket_swallows_its_late_answer_and_progress():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from mcpmux.errors import Overdue, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
@@ -21,7 +22,7 @@ from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
 from tests.inline import run_inline
 from tests.memory_pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
-from tests.runtime.test_link_deadlines import Peer, open_world, refuse
+from tests.runtime.test_link_deadlines import LIMIT, Peer, open_world, refuse
 
 CALL = Call("tools/call", {"name": raw("slow")}, {PROGRESS_TOKEN: raw("mine")})
 RESULT = {"content": raw([])}
@@ -131,6 +132,70 @@ async def test_what_is_no_result_is_raised(autojump_clock, answer):
         with pytest.raises(RpcError):
             await exchange.result()
         assert nothing_is_left(link)
+
+
+HOPELESS = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"text":"'
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (HOPELESS, "input data was truncated"),
+        (b'{"result":{"content":[01]},"jsonrpc":"2.0","id":"%d"}', "malformed"),
+        (b'{"result":{"content":[01]},"jsonrpc":"2.0","id":%%d}', "malformed"),
+        (b'{"result":{"content":[]},"id":%d}', '"jsonrpc" must be "2.0"'),
+        (HOPELESS + b"x" * LIMIT + b'"}]}}', r"is over the limit of .*`limits\.max_message_bytes`"),
+        (b'{"result":"' + b"x" * LIMIT + b'","jsonrpc":"2.0","id":%d}', "is over the limit of"),
+        (
+            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"cannot parse that"}}',
+            "cannot parse",
+        ),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_fails_its_call_at_once(autojump_clock, data, reason):
+    async with open_world("lines") as (link, peer):
+        exchange = Begun(link.exchange(CALL, unheard))
+        request_id = (await peer.next())["id"]
+        await peer.say_raw(b"DEBUG got tools/call")
+        await peer.say_raw(b'{"level":30,"id":%d,"msg":"called"}' % request_id)
+        await peer.say(id=None, error={"code": -32601, "message": "initialized is not known"})
+        await quiet()
+        assert exchange.is_asleep
+        assert not exchange.is_over  # what was written so far answers nothing
+        await peer.say_raw(data.replace(b"%d", b"%d" % request_id).replace(b"%%", b"%"))
+        await quiet()
+        assert exchange.is_over
+        with pytest.raises(RpcError, match=reason):
+            await exchange.result()
+        assert nothing_is_left(link)
+
+
+@pytest.mark.parametrize("written", [str, float])
+async def test_an_id_may_come_back_as_text_or_with_a_fraction_of_zero(autojump_clock, written):
+    async with open_world("lines") as (link, peer):
+        exchange = Begun(link.exchange(CALL, unheard))
+        request_id = (await peer.next())["id"]
+        await peer.say(id=written(request_id), result={"content": []})
+        await quiet()
+        assert await exchange.result() == RESULT
+
+
+async def test_an_answer_that_matches_nothing_is_logged_with_its_id(autojump_clock):
+    with capture_logs() as entries:
+        async with open_world("lines") as (link, peer):
+            link.source = "standard output"
+            exchange = Begun(link.exchange(CALL, unheard, Deadline(1, 0, 60)))
+            request_id = (await peer.next())["id"]
+            with pytest.raises(Overdue):
+                await exchange.result()
+            await peer.say(id=request_id, result={})  # late
+            await peer.say(id="other", result={})
+            await peer.say_raw(b"Listening on \x1b[32mstdio\x1b[0m")
+            await quiet()
+    unmatched, refused = (entry for entry in entries if entry["log_level"] == "warning")
+    assert (unmatched["id"], unmatched["source"]) == ("other", "standard output")
+    assert refused["begins"] == r"Listening on \x1b[32mstdio\x1b[0m"
+    assert refused["source"] == "standard output"
 
 
 async def test_a_result_that_wants_to_know_something_is_a_result(autojump_clock):

@@ -177,6 +177,41 @@ async def test_missing_parameter_headers_are_looked_up_and_sent():
 
 
 @pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (rb'{"jsonrpc":"2.0","id":@,"result":{"content":[{"text":"cut \ud83d"}]}}', "cut \ufffd"),
+        (b'{"jsonrpc":"2.0","id":"@","result":{"content":[{"text":"caf\xe9"}]}}', "caf\ufffd"),
+        (b'{"jsonrpc":"2.0","id":@.0,"result":{"content":[{"text":"fine"}],"x":NaN}}', "fine"),
+        (b'{"jsonrpc":"2.0","id":@,"result":{"content":[{"text":"', None),
+        (b'{"result":{"x":01},"jsonrpc":"2.0","id":@}', None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["json", "stream", "late stream"])
+async def test_an_answer_is_read_as_it_was_meant_or_fails_at_once(data, text, kind):
+    async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
+        if await initialize(web, request, message, reply):
+            return
+        if message["method"] == "GET":
+            await web.refuse(reply, {}, 405, -32600)
+            return
+        body = data.replace(b"@", str(message["id"]).encode())
+        if kind == "json":
+            await reply.send(200, (("Content-Type", "application/json"),), body)
+            return
+        first = event({"method": "notifications/message", "params": {"level": "info", "data": ""}})
+        await reply.open(200, SSE, (first if kind == "late stream" else b"") + b"data: " + body + b"\n\n")
+        await trio.sleep_forever()
+
+    async with open_web(script) as (_, mux):
+        if text is not None:
+            result = await exchange(mux, "tools/call", {"name": "t"})
+            assert result["content"][0]["text"] == text
+        else:
+            with pytest.raises(RpcError, match="the answer cannot be read"):
+                await exchange(mux, "tools/call", {"name": "t"})
+
+
+@pytest.mark.parametrize(
     ("status", "body", "words"),
     [
         (401, b"", "asks for credentials"),

@@ -42,7 +42,10 @@ class Peer:
         return json.loads(await self._pipe.receive())
 
     async def say(self, **message: object) -> None:
-        await self._pipe.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+        await self.say_raw(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    async def say_raw(self, data: bytes) -> None:
+        await self._pipe.send(data)
 
 
 @asynccontextmanager

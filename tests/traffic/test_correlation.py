@@ -140,6 +140,17 @@ def test_a_request_that_began_before_it_was_looked_at_keeps_its_number():
     assert play.pass_(play.client, "out", id=2, result={}).exchange == 1
 
 
+@pytest.mark.parametrize("request_id", [b"7", b'"7"', b"7.0"])
+def test_a_message_that_was_repaired_is_recorded_as_it_was_read(request_id: bytes):
+    leg = Leg("upstream", "docs", "stdio", "docs")
+    asked = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}'
+    data = b'{"jsonrpc":"2.0","id":%b,"result":{"x":"\\ud83d\xe9","y":NaN}}' % request_id
+    pair = [UnreadMessage(leg, "out", asked, 1.0, None, 4), UnreadMessage(leg, "in", data, 2.0)]
+    _, answered = observe(pair, count(1))
+    assert (answered.kind, answered.exchange, answered.method) == ("result", 4, "tools/call")
+    assert json.loads(answered.data)["result"] == {"x": "\ufffd\ufffd", "y": None}
+
+
 ASKED = [
     ("resources/read", {"uri": "memo:1"}),
     ("tools/call", {"name": "t", "arguments": {"uri": "x"}}),

@@ -22,6 +22,7 @@ from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
 from mcpmux.mux.narrowing import BadNarrowing
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
+from mcpmux.protocol.json_repair import BOM
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
@@ -165,7 +166,7 @@ class JsonStream:
             return await self._refuse(f"Invalid request: {error}; closing")
         if patience.cancelled_caught:
             return await self._refuse(f"Invalid request: no message within {FIRST_SECONDS:g} s; closing")
-        if message.lstrip()[:1] not in (b"{", b"["):
+        if message.removeprefix(BOM).lstrip()[:1] not in (b"{", b"["):
             return await self._refuse(NO_JSON)
         self._trusted = True
         return message

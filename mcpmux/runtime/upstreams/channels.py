@@ -271,6 +271,7 @@ class ChannelOpener:
             ) as process,
             open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
         ):
+            channel.source = "standard output"
             try:
                 yield channel
                 if channel.closed.is_set():

@@ -38,6 +38,7 @@ from mcpmux.protocol.codes import (
     UNAVAILABLE,
 )
 from mcpmux.protocol.envelope import (
+    BadMessage,
     ErrorReply,
     Message,
     Notification,
@@ -116,6 +117,8 @@ class HttpChannel(Channel):
 
     `exchange` raises SessionExpired and HttpStatusError besides.
     """
+
+    source = "a response"
 
     def __init__(self, place: HttpPlace, nursery: trio.Nursery, older: OpenOlder | None) -> None:
         self.peer = peer = HttpPeer(place)
@@ -333,8 +336,11 @@ class HttpChannel(Channel):
             body = bytes(received)
         if not pending.whole:
             peer.note(body, status)
-        in_batch = peer.batches and is_batch(body)
-        message = await self._take_up_to(batch_in(body), pending) if in_batch else message_in(body)
+        message: Message | BadMessage | None
+        if peer.batches and is_batch(body):
+            message = await self._take_up_to(batch_in(body), pending)
+        else:
+            message = message_in(body)
         if status >= 400:
             usual = isinstance(message, ErrorReply) and message.code in _ANSWERS_OF_MODERN
             if status in REFUSALS and (peer.legacy or not usual):
@@ -348,7 +354,7 @@ class HttpChannel(Channel):
             return answer
         if status != 200:
             raise peer.status_error(response, body)
-        raise nonsense(response, body)
+        raise nonsense(response, body, message)
 
     async def _read_stream(
         self, response: HttpResponse, pending: PendingHttpRequest
@@ -378,7 +384,7 @@ class HttpChannel(Channel):
                 raise TransportClosed("the response stream ended without an answer")
 
     async def _take_up_to(
-        self, messages: Iterable[Message], pending: PendingHttpRequest | None
+        self, messages: Iterable[Message | BadMessage], pending: PendingHttpRequest | None
     ) -> Reply | ErrorReply | None:
         """The answer among messages on the stream of one request; the server's own stream (None) has none."""
         for message in messages:
@@ -386,8 +392,15 @@ class HttpChannel(Channel):
                 self._take_notification(message, pending)
             elif isinstance(message, Request):
                 await self._take_question(message, pending)
-            elif pending is not None and message.id == pending.id:
+            elif isinstance(message, BadMessage):
+                self._log_refused(message)
+                failed = message.as_answer()
+                if pending is not None and message.may_answer and as_answer(failed, pending) is not None:
+                    return failed
+            elif pending is not None and as_answer(message, pending) is not None:
                 return message
+            else:
+                self._log_unmatched(message)
         return None
 
     async def _take_question(self, request: Request, pending: PendingHttpRequest | None) -> None:

@@ -41,11 +41,13 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.mux.breaker import Comeback
+from mcpmux.printable import QUOTED_LENGTH, excerpt
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call, target_in
+from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call, own_id, target_in
 from mcpmux.protocol.codes import (
     INVALID_PARAMS,
     INVALID_REQUEST,
+    PARSE_ERROR,
     REQUEST_TIMEOUT,
     RESOURCE_NOT_FOUND,
     SERVER_ERROR,
@@ -95,22 +97,23 @@ STREAM_BYTES: Final = 64 * 1024  # that are read of a stream at once before it i
 _ANSWERS: Final = (Reply, ErrorReply)
 
 
-def message_in(body: bytes) -> Message | None:
-    """The message that a body or an event holds; None when it holds none."""
+def message_in(body: bytes) -> Message | BadMessage:
+    """Return the message that a body or an event holds, or what is wrong with it."""
     reply = read_large_reply(body) if len(body) > LARGE_BYTES else decode_reply(body)
     if reply is not None:
         return reply
     try:
         return decode_message(body)
-    except RpcError:
-        return None
+    except BadMessage as bad:
+        return bad
 
 
-def batch_in(body: bytes) -> list[Message]:
+def batch_in(body: bytes) -> list[Message | BadMessage]:
+    """Return the members of a batch, or what is wrong with them."""
     try:
-        return [member for member in read_batch(body) if not isinstance(member, BadMessage)]
-    except BadMessage:
-        return []
+        return read_batch(body)
+    except BadMessage as bad:
+        return [bad]
 
 
 def is_event_stream(response: HttpResponse) -> bool:
@@ -166,14 +169,11 @@ def answer_in(body: bytes, pending: PendingHttpRequest) -> Reply | ErrorReply | 
     return as_answer(message_in(body), pending)
 
 
-def as_answer(message: Message | None, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
-    if isinstance(message, _ANSWERS) and (message.id == pending.id or message.id is None):
+def as_answer(message: Message | BadMessage | None, pending: PendingHttpRequest) -> Reply | ErrorReply | None:
+    if isinstance(message, _ANSWERS) and (message.id is None or own_id(message.id) == pending.id):
         return message
     return None
 
-
-ERROR_TEXT_BYTES: Final = 4096  # of a foreign error page that are looked at
-ERROR_TEXT_LIMIT: Final = 200  # characters of it that are worth showing
 
 _CHECK_URL: Final = "check that the URL is that of an MCP endpoint"
 _HINTS: Final = {
@@ -227,20 +227,20 @@ class HttpStatusError(TransportError):
         self.retry_after = retry_after
 
 
-def excerpt(body: bytes) -> str:
-    return " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
-
-
-def nonsense(response: HttpResponse, body: bytes) -> RemoteProtocolError:
-    """What to say of a successful response that does not answer the request."""
+def nonsense(
+    response: HttpResponse, body: bytes, message: Message | BadMessage | None
+) -> RemoteProtocolError:
+    """What to say of a successful response that does not answer the request, of which `message` was read."""
     if not body:
         return RemoteProtocolError(f"its answer is empty: {_CHECK_URL}")
-    coding = response.headers.get("content-encoding", "identity")[:ERROR_TEXT_LIMIT]
+    coding = response.headers.get("content-encoding", "identity")[:QUOTED_LENGTH]
     if coding != "identity":
         return RemoteProtocolError(
             f"its answer is compressed ({coding}), though mcpmux asks for none: switch that off for this URL"
         )
-    kind = response.headers.get("content-type", "no content type")[:ERROR_TEXT_LIMIT]
+    kind = response.headers.get("content-type", "no content type")[:QUOTED_LENGTH]
+    if isinstance(message, BadMessage) and message.is_answer and message.code == PARSE_ERROR:
+        return RemoteProtocolError(f"{message.as_answer().message}; it begins {excerpt(body)!r}")
     return RemoteProtocolError(
         f"its answer ({kind}) is no JSON-RPC response to the request: {_CHECK_URL}; "
         f"it begins {excerpt(body)!r}"
@@ -473,13 +473,12 @@ class HttpPeer:
         if self._watch is not None and data:
             self._watch.tap.message_passed(self._watch.leg, "in", data, status, said)
 
-    def messages_of(self, data: bytes, status: int) -> Sequence[Message]:
+    def messages_of(self, data: bytes, status: int) -> Sequence[Message | BadMessage]:
         """Those in an event: one, none (it may only carry an id), or a batch. `status`: of its stream."""
         self.note(data, status)
         if self.batches and is_batch(data):
             return batch_in(data)
-        message = message_in(data) if data else None
-        return [] if message is None else [message]
+        return [message_in(data)] if data else []
 
     async def end_session(self) -> None:
         """Tell the server that the session is over; it may not care."""

@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportClosed, TransportError
+from mcpmux.printable import QUOTED_BYTES, excerpt
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
@@ -45,8 +46,6 @@ log = structlog.get_logger()
 ACCEPT_SECONDS = 1.0  # how long `send` waits for the answer to its POST
 POST_SECONDS = 600.0  # for the answer after that; then the connection is of more use to others
 POSTS_AT_ONCE = 128  # half of the connections to one server; the next `send` waits
-ERROR_TEXT_BYTES = 4096  # of a foreign error page that are looked at
-ERROR_TEXT_LIMIT = 200  # characters of it that are worth showing
 SHOWN_BYTES = 100  # of a bad address in an error
 
 _FORGOTTEN = (404, 410)  # what servers answer to a session that they do not have any more
@@ -141,7 +140,8 @@ class SseClientStream(MessageStream):
         while True:
             event = await self._events.next()
             if event.oversized:
-                raise MessageTooLarge("an event is over the limit of a message")
+                limit = "over the limit of a message (`limits.max_message_bytes`)"
+                raise MessageTooLarge(f"an event is {limit}", event.data)
             if event.event == "message" and event.data:
                 return event.data
 
@@ -190,9 +190,9 @@ class SseClientStream(MessageStream):
                 self._events.finish(reason)
                 raise TransportClosed(reason)
             body = b""
-            while len(body) < ERROR_TEXT_BYTES and (data := await response.receive_some()):
+            while len(body) < QUOTED_BYTES and (data := await response.receive_some()):
                 body += data
-            text = " ".join(body[:ERROR_TEXT_BYTES].decode(errors="replace").split())[:ERROR_TEXT_LIMIT]
+            text = excerpt(body)
             refusal = f"the message was refused with HTTP status {response.status}"
             raise TransportError(f"{refusal}: {text}" if text else refusal)
         finally:
