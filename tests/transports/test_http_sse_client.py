@@ -223,8 +223,13 @@ async def answer(status: int, kind: str, body: bytes, _request: Any, reply: Any)
         (200, "text/html", ENDPOINT, "Content-Type 'text/html'"),
         (200, "text/event-stream", b"", "stream has ended"),
         (200, "text/event-stream", b"event: endpoint\ndata: /in", "stream has ended"),
-        (200, "text/event-stream", b"data: {}\n\n", "does not begin with an `endpoint`"),
-        (200, "text/event-stream", b"event: endpoint\ndata: /" + b"x" * LIMIT + b"\n\n", "does not begin"),
+        (200, "text/event-stream", b"data: {}\n\n", "no `endpoint` event came"),
+        (
+            200,
+            "text/event-stream",
+            b"event: endpoint\ndata: /" + b"x" * LIMIT + b"\n\n",
+            "no `endpoint` event",
+        ),
     ],
 )
 async def test_what_is_no_such_server_is_told_from_it(status, kind, body, words):
@@ -249,6 +254,14 @@ async def test_an_address_that_is_not_to_be_used_is_not_used(address, words):
         async with open_pipe(server.handle):
             raise AssertionError
     assert server.posts == []
+
+
+@pytest.mark.parametrize("before", [b"event: ping\ndata: 1\n\n", b'data: {"jsonrpc":"2.0","method":"a"}\n\n'])
+async def test_events_before_the_address_are_skipped(before):
+    server = Server(before * 3 + ENDPOINT)
+    async with open_pipe(server.handle) as pipe:
+        await pipe.send(b"{}")
+    assert [body for _, body in server.posts] == [b"{}"]
 
 
 async def test_a_stream_that_stays_silent_is_given_up():

@@ -1,6 +1,6 @@
 """HTTP+SSE as a MessageStream, at both ends: an event stream one way, messages in POSTs the other way.
 
-Promises of the client: POSTs go to the address that the stream's first event names, if it is of the same
+Promises of the client: POSTs go to the address that the stream's `endpoint` event names, if it is of the same
 origin, for they carry our headers; what one task sends stays in order; a server that refuses a message says
 so to its sender. `send` waits until the server has taken the message. Some servers answer a POST only when
 the work is done, and may ask something before that, so it is not waited for longer than ACCEPT_SECONDS.
@@ -227,7 +227,8 @@ async def open_sse_client_stream(
     patience: float,
     shown: Shown | None = None,
 ) -> AsyncIterator[SseClientStream]:
-    """A message stream to the server at `url`, of the pool's origin. `patience`: seconds for its first event.
+    """A message stream to the server at `url`, of the pool's origin. `patience`: seconds for its `endpoint`
+    event; some servers send others before it.
 
     Raises NoEventStream, another RemoteProtocolError for an `endpoint` that cannot be used, TransportError.
     Leaving waits a moment for POSTs under way, then closes the stream, which ends the session.
@@ -248,12 +249,11 @@ async def open_sse_client_stream(
                 raise NoEventStream(f"{what} Content-Type {kind or 'none'!r}")
             events = EventStream(response, SseDecoder(max_message_bytes, skips=True))
             try:
-                first = await events.next()
+                while (event := await events.next()).event != "endpoint" or event.oversized:
+                    log.debug("an event before `endpoint` is skipped", name=event.event[:SHOWN_BYTES])
             except TransportClosed as error:
                 raise NoEventStream(f"no `endpoint` event came: {error}") from None
-            if first.event != "endpoint" or first.oversized:
-                raise NoEventStream("its event stream does not begin with an `endpoint` event")
-            target = target_of(resolve_endpoint(url, first.data))
+            target = target_of(resolve_endpoint(url, event.data))
         if waiting.cancelled_caught:
             raise NoEventStream(f"GET brought no event stream with an `endpoint` event within {patience:g} s")
         async with trio.open_nursery() as nursery:
