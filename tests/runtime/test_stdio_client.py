@@ -31,3 +31,32 @@ async def test_of_two_initializes_at_once_one_opens_the_session(autojump_clock):
         await client.vanish()
         await quiet()
         assert repr(world.mux.hub).startswith("<NotificationHub 0 listeners")
+
+
+async def test_what_comes_while_initialize_is_answered_waits_for_it(autojump_clock):
+    server = Subscribable(MODERN)
+    server.handlers = {"server/discover": start_slowly}
+    async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world:
+        client = world.client()
+        client.revision = LEGACY
+        first = await client.start("initialize", PARAMS)
+        await client.send({"method": "notifications/initialized"})
+        listed, pinged = await client.start("resources/list"), await client.start("ping")
+        cancelled = await client.start("resources/list")
+        await client.send({"method": "notifications/cancelled", "params": {"requestId": cancelled}})
+        answers = [message for message in await client.drain() if "id" in message]
+        assert [answer["id"] for answer in answers] == [pinged, first, listed]
+        assert answers[-1]["result"]["resources"]
+
+
+async def test_what_waits_for_an_initialize_that_fails_is_refused_and_the_next_one_counts(autojump_clock):
+    async with open_world({"x": Subscribable(LEGACY)}) as world:
+        client = world.client()
+        client.revision = LEGACY
+        started = [
+            await client.start("initialize", {}),
+            await client.start("initialize", PARAMS),
+            await client.start("resources/list"),
+        ]
+        answers = {message["id"]: message for message in await client.drain() if "id" in message}
+        assert ["error" in answers[number] for number in started] == [True, False, False]

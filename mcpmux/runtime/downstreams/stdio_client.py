@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+_NEED_NO_SESSION = frozenset({m.PING, m.DISCOVER})
+
 DEFAULT_LIMITS = Limits()
 ID_BYTES = 16  # of randomness in what a stream is counted by
+EARLY_LIMIT = 16  # notifications that come while initializing; clients send one, or two
 LINGER_SECONDS = 10.0  # for answering what was asked before the client closed its side
 
 
@@ -58,6 +61,8 @@ class DuplexClient:
     channel: DuplexChannel = field(init=False)
     nursery: trio.Nursery = field(init=False)
     _session: Session | None = field(default=None, init=False)
+    _initializing: trio.Event | None = field(default=None, init=False)
+    _early: list[Notification] = field(default_factory=list, init=False)  # came while initializing
     _id: str = field(default_factory=partial(secrets.token_hex, ID_BYTES), init=False)
     _listens: set[trio.CancelScope] = field(default_factory=set, init=False)
 
@@ -69,12 +74,18 @@ class DuplexClient:
             turned = self._gate.scopes_missing(request.method, self._principal)
             if turned is not None:
                 raise turned.as_error()
-        if request.method == m.INITIALIZE and self._session is None:
-            return self._initialize(request)
+        return self._answer(request, notify)
+
+    def _answer(self, request: Request, notify: Notify) -> Awaitable[Fields]:
+        if request.method == m.INITIALIZE and self._session is None and self._initializing is None:
+            self._initializing = trio.Event()
+            return self._initialize(request, self._initializing)
         call = Call.of(request.method, request.payload, self, principal=self._principal)
         if VERSION not in call.meta:
             if self._session is not None:
                 return self._session.answer(request, notify, self._ask)
+            if self._initializing is not None and request.method not in _NEED_NO_SESSION:
+                return self._answer_later(self._initializing, request, notify)
             if request.method == m.PING:
                 return _pong()
             if request.method != m.DISCOVER:
@@ -94,18 +105,28 @@ class DuplexClient:
         result = await elsewhere(owner, call, notify) if owner is not None else None
         return result if result is not None else await self._service.answer(request.id, call, notify)
 
-    async def _initialize(self, request: Request) -> Fields:
-        if self._is_counted:  # until the stream ends
-            await self._service.session_counter.begin(self._id, self._principal)
-        session, result = await self._service.initialize(request, self._principal)
-        if self._session is not None:  # while this one waited for the upstreams
-            session.close()
-            raise RpcError(INVALID_REQUEST, "Invalid request: this session is initialized already")
-        self._session = session
-        session.ask_unasked = self._ask
-        self.channel.batches = allows_batch(session.revision)
-        self.nursery.start_soon(self._deliver, session, name="deliver changes")
-        return result
+    async def _initialize(self, request: Request, done: trio.Event) -> Fields:
+        try:
+            if self._is_counted:  # until the stream ends
+                await self._service.session_counter.begin(self._id, self._principal)
+            session, result = await self._service.initialize(request, self._principal)
+            self._session = session
+            session.ask_unasked = self._ask
+            self.channel.batches = allows_batch(session.revision)
+            self.nursery.start_soon(self._deliver, session, name="deliver changes")
+            for notification in self._early:
+                session.take_notification(notification)
+            return result
+        finally:
+            self._early.clear()
+            self._initializing = None
+            done.set()
+
+    async def _answer_later(self, initialized: trio.Event, request: Request, notify: Notify) -> Fields:
+        """Answer what came while `initialize` is being answered; a channel has a limit for requests."""
+        await in_task()
+        await initialized.wait()
+        return await self._answer(request, notify)
 
     async def _ask(self, method: str, params: Fields) -> Fields:
         try:
@@ -158,6 +179,9 @@ class DuplexClient:
         """Take a notification that belongs to no exchange."""
         if self._session is not None:
             self._session.take_notification(notification)
+        elif self._initializing is not None:
+            if len(self._early) < EARLY_LIMIT:
+                self._early.append(notification)
         elif notification.method == m.ROOTS_CHANGED:
             self._service.roots_changed()
 
@@ -196,6 +220,8 @@ async def serve_messages(
             ) as client.channel,
         ):
             client.channel.incoming_limit = limits.max_in_flight
+            if transport == "stdio":
+                client.channel.source = "standard input"
             client.nursery.start_soon(client.hang_up, name="hang up")
             if stopping is not None:
                 client.nursery.start_soon(client.drain_after, stopping, name="drain")
