@@ -32,6 +32,9 @@ ASKED: dict[str, tuple[Json, Json]] = {
 }
 
 
+ASKING = "sampling/createMessage"
+
+
 class Curious(ScriptedServer):
     """Its tool asks the client `method`, as the era does it, `times` times; then answers what it was told."""
 
@@ -131,6 +134,17 @@ async def test_a_clients_refusal_ends_the_call_to_a_modern_server(autojump_clock
         answer = await client.receive()
         assert answer["id"] == request_id
         assert answer["error"] == {"code": -1, "message": "no"}
+
+
+async def test_an_answer_of_a_client_that_cannot_be_read_ends_the_question(autojump_clock):
+    async with open_world({"x": Curious(LEGACY, ASKING), "y": ScriptedServer()}) as world:
+        client = await client_of(world, LEGACY)
+        request_id = await client.start("tools/call", {"name": "x__t"})
+        question = await client.receive_method(ASKING)
+        await client.send_raw(b'{"jsonrpc":"2.0","id":%d,"result":{"role":' % question["id"])
+        answer = await client.receive()
+        assert answer["id"] == request_id
+        assert "the answer cannot be read" in answer["result"]["content"][0]["text"]
 
 
 @pytest.mark.parametrize("down", ERAS)

@@ -13,7 +13,8 @@ from mcpmux.runtime.downstreams import http_session
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.http_session import ResumableCall
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
-from tests.runtime.test_http_endpoint import open_endpoint, request
+from tests.runtime.test_asking import ASKING, CAPABILITIES, Curious
+from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
 
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 OLDER = "2025-06-18"  # its clients get no event id before there is an event, so a call waits without a stream
@@ -200,3 +201,18 @@ async def test_endpoint_that_ends_before_its_connections_leaves_no_slot_taken(he
         with trio.fail_after(PATIENCE):
             while (upstream.in_flight, upstream.running) != (0, 0):  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
+
+
+async def test_answer_that_cannot_be_read_ends_the_question():
+    params = {"protocolVersion": LEGACY, "capabilities": CAPABILITIES, "clientInfo": IMPLEMENTATION}
+    async with open_endpoint({"x": Curious(LEGACY, ASKING), "y": ScriptedServer()}) as client:
+        opened = await client.send(request("initialize", params))
+        session = {"Mcp-Session-Id": opened.headers["mcp-session-id"], "MCP-Protocol-Version": LEGACY}
+        async with client.stream("POST", request("tools/call", {"name": "x__t"}), session) as stream:
+            while (question := (await stream.next())[1]) is None:
+                pass
+            cut = b'{"jsonrpc":"2.0","id":%d,"result":{"role":' % question["id"]
+            refused = await client.send(cut, session)
+            assert (refused.status, "id" in refused.last) == (400, False)
+            answer = (await stream.next())[1]
+            assert "the answer cannot be read" in answer["result"]["content"][0]["text"]

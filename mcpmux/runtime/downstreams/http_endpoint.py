@@ -374,7 +374,9 @@ class HttpEndpoint:
                 return refusal or session.answer_batch(messages, reply, streams=streams)
             message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:
-            return reply.send(400, JSON, encode_error(bad.id, bad))
+            if bad.is_answer and (asking := self._find_session(request)) is not None:
+                asking.take_answer(bad.as_answer(), is_unread=True)
+            return reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
         if self._gate is not None and (refusal := self._refuses([message], request, reply)) is not None:
             return refusal
         if isinstance(message, Request):

@@ -197,9 +197,9 @@ class HttpSession:
         if self.watch is not None:
             self.watch.tap.gone(self.watch.leg)
 
-    def take_answer(self, answer: Reply | ErrorReply) -> None:
-        """The client's answer to something that it was asked."""
-        self._asked.take_answer(answer)
+    def take_answer(self, answer: Reply | ErrorReply, *, is_unread: bool = False) -> None:
+        """The client's answer to something that it was asked; `is_unread` as in `PendingRequests`."""
+        self._asked.take_answer(answer, is_unread=is_unread)
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
         """Ask the client something in the stream of the call that it is about. Raises RpcError."""
@@ -298,6 +298,8 @@ class HttpSession:
                         answers.append(encode_error(member.id, refusal))
                     else:
                         exchange.start(work(member), copy_context(), at_once=False)
+                elif isinstance(member, BadMessage) and member.is_answer:
+                    self.take_answer(member.as_answer(), is_unread=True)
                 elif isinstance(member, BadMessage):
                     answers.append(encode_error(member.id, member))
                 elif isinstance(member, Notification):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs
 
@@ -139,7 +140,10 @@ class SseEndpoint:
                 raise BadMessage(INVALID_REQUEST, "Invalid request: batches do not travel over HTTP+SSE")
             decode_message(request.body)
         except BadMessage as bad:
-            await reply.send(400, JSON, encode_error(bad.id, bad))
+            if bad.is_answer:
+                with suppress(TransportClosed):  # what waits for that answer fails at once
+                    await session.messages.take(request.body)
+            await reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
             return
         session.scope.deadline = math.inf
         try:
