@@ -266,27 +266,61 @@ def _covers(resource: str, url: str) -> bool:
 
 
 class OwnMetadata:
-    """What clients of mcpmux are told about whom to ask for tokens."""
+    """What clients of mcpmux are told about whom to ask for tokens: one document for each URL that they use.
+
+    `auth.resource` is the URL of a listener's MCP endpoint. A proxy in front may add a path to those here:
+
+        path here     URL                                    path of the metadata, behind _RESOURCE
+        /mcp          https://mux.example.com/api/mcp        /api/mcp, /mcp or none
+        /mcp/coding   https://mux.example.com/api/mcp/coding /api/mcp/coding or /mcp/coding
+        /sse          https://mux.example.com/api/sse        /api/sse or /sse
+    """
 
     def __init__(self, config: Auth, name: str) -> None:
         """`name`: of mcpmux for people. The configuration has issuers."""
         assert config.resource is not None
+        self.url = config.resource
         parts = urlsplit(config.resource)
-        self.path = parts.path.rstrip("/")
-        self.metadata_url = f"{parts.scheme}://{parts.netloc}{_RESOURCE}{self.path}"
-        document = {
-            "resource": config.resource,
+        self._origin, self._path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+        said = {
             "authorization_servers": [issuer.issuer for issuer in config.issuers.values()],
             "bearer_methods_supported": ["header"],
             "resource_name": name,
             "scopes_supported": sorted(config.required_scopes),
         }
-        self.document = msgspec.json.encode({key: value for key, value in document.items() if value})
+        self._said = {key: value for key, value in said.items() if value}
 
-    def is_metadata(self, path: str, endpoint: str) -> bool:
-        """Whether a request's path asks for the metadata of the endpoint at `endpoint` of a listener."""
-        below = path.removeprefix(_RESOURCE).rstrip("/")
-        return path.startswith(_RESOURCE) and below in ("", self.path, endpoint.rstrip("/"))
+    def url_of(self, own: str, endpoint: str, view: str) -> str:
+        """Return the URL by which clients know an endpoint, or a view of it.
+
+        `own`: the path of the listener's MCP endpoint. Where that is not the end of the path in
+        `auth.resource`, nothing tells the URL of another endpoint: it is taken for the MCP endpoint.
+        """
+        path, own = self._path, own.rstrip("/")
+        if endpoint.rstrip("/") != own and path.endswith(own):
+            path = path.removesuffix(own) + endpoint.rstrip("/")
+        elif not view:
+            return self.url
+        return f"{self._origin}{path}/{view}" if view else f"{self._origin}{path}"
+
+    def metadata_url(self, url: str) -> str:
+        """Return where the document of a URL is."""
+        return f"{self._origin}{_RESOURCE}{urlsplit(url).path.rstrip('/')}"
+
+    def document_of(self, url: str) -> bytes:
+        """Return the document of a URL, whose `resource` is exactly that."""
+        return msgspec.json.encode({"resource": url, **self._said})
+
+    def paths_asked(self, path: str, own: str) -> list[str]:
+        """Return the paths of a listener that a request for `path` may ask about, the likeliest first."""
+        if not path.startswith(_RESOURCE):
+            return []
+        asked, bare = path.removeprefix(_RESOURCE).rstrip("/"), own.rstrip("/")
+        if asked in ("", self._path, bare):
+            return [own]
+        above = self._path.removesuffix(bare)
+        there = [bare + asked.removeprefix(self._path)] if asked.startswith(f"{self._path}/") else []
+        return [*there, asked, *([asked.removeprefix(above)] if asked.startswith(f"{above}/") else [])]
 
 
 class NoMetadata(RemoteProtocolError):

@@ -84,47 +84,54 @@ class Gate:
         found = self._judged.get(hash_token(token)) if scheme == "Bearer" else None
         return found[0] if found is not None and self._clock() < found[1] else None
 
-    async def admit(self, headers: Mapping[str, str], holder: str) -> Admission:
-        """Who sends a request; `holder`: of the client's certificate, "" for none. Raises Turned."""
+    async def admit(self, headers: Mapping[str, str], holder: str, resource: str = "") -> Admission:
+        """Return who sends a request. Raises Turned. `holder`: of the client's certificate, "" for none.
+
+        `resource`: the URL of an endpoint or view that the request is sent to, "" for that of the
+        configuration. A token may be for that URL alone.
+        """
         if not self.asks_tokens:
             return certified(holder)
         try:
             token = read_bearer(headers)
             if token is not None:
-                return await self._judge(token)
+                return await self._judge(token, resource)
         except BadToken as error:
             log.info("a token is refused", reason=str(error))
-            raise self._refuse("invalid_token", str(error)) from None
+            raise self._refuse("invalid_token", str(error), resource) from None
         if self._config.certificates and holder:
             return certified(holder)
-        raise self._refuse(None, "this needs a bearer token in the Authorization header")
+        raise self._refuse(None, "this needs a bearer token in the Authorization header", resource)
 
-    def _refuse(self, error: str | None, sentence: str, scopes: frozenset[str] | None = None) -> Turned:
+    def _refuse(
+        self, error: str | None, sentence: str, resource: str, scopes: frozenset[str] | None = None
+    ) -> Turned:
         """`scopes`: all that are needed, the required ones by default."""
-        url = self.resource.metadata_url if self.resource is not None else None
+        own = self.resource
+        url = own.metadata_url(resource or own.url) if own is not None else None
         needed = self._required if scopes is None else scopes
         value = write_challenge(url, needed, error, sentence if error else None)
         return Turned(403 if error == INSUFFICIENT else 401, sentence, (("WWW-Authenticate", value),))
 
-    async def _judge(self, token: str) -> Admission:
+    async def _judge(self, token: str, resource: str) -> Admission:
         """Raises BadToken, Turned."""
         now = self._clock()
         digest = hash_token(token)
         known = self._judged.get(digest)
-        if known is not None and now < known[1]:
+        if known is not None and now < known[1] and known[0].resource in ("", resource):
             return known[0]
         admission = admit_holder(digest, self._config.tokens)
         if admission is None:
-            resource = self._config.resource
-            if resource is None or not self._issuers:
+            whole = self._config.resource
+            if whole is None or not self._issuers:
                 raise BadToken("this token is not known here")
             from mcpmux.auth.jwt import verify_token
 
-            admission = await verify_token(token, self._issuers, resource, now)
+            admission = await verify_token(token, self._issuers, whole, now, resource)
         if not self._is_granted(admission):  # taken back while its issuer was asked for keys
             raise BadToken("this token does not count any more")
         if not self._required <= admission.principal.scopes:
-            raise self._refuse(INSUFFICIENT, TOO_FEW_SCOPES)
+            raise self._refuse(INSUFFICIENT, TOO_FEW_SCOPES, resource)
         self._judged.pop(digest, None)
         if len(self._judged) >= CACHE_LIMIT:
             del self._judged[next(iter(self._judged))]
@@ -161,14 +168,15 @@ class Gate:
             finally:
                 del self._stays[scope]
 
-    def expired(self) -> Turned:
-        """What to answer when a token has expired, or was taken back, meanwhile."""
-        return self._refuse("invalid_token", "the token has expired")
+    def expired(self, resource: str = "") -> Turned:
+        """Return the answer for a token that has expired, or was taken back. `resource`: as for `admit`."""
+        return self._refuse("invalid_token", "the token has expired", resource)
 
-    def scopes_missing(self, method: str, principal: Principal) -> Turned | None:
+    def scopes_missing(self, method: str, principal: Principal, resource: str = "") -> Turned | None:
         """What to answer when a method needs scopes that its client does not have; None when it has them.
 
         One challenge names all that the method needs. Clients that showed a certificate have no scopes.
+        `resource`: as for `admit`.
         """
         if not self._config.method_scopes:
             return None
@@ -177,4 +185,4 @@ class Gate:
         needed = {scope for pattern in (method, group, "*") for scope in rules.get(pattern, ())}
         if needed <= principal.scopes:
             return None
-        return self._refuse(INSUFFICIENT, TOO_FEW_SCOPES, self._required | needed)
+        return self._refuse(INSUFFICIENT, TOO_FEW_SCOPES, resource, self._required | needed)

@@ -223,10 +223,11 @@ def _read_key_file(path: str) -> tuple[Key, ...]:
 
 
 async def verify_token(
-    token: str, issuers: Mapping[str, TrustedIssuer], resource: str, now: float
+    token: str, issuers: Mapping[str, TrustedIssuer], resource: str, now: float, part: str = ""
 ) -> Admission:
-    """What an access token for `resource` says, until it expires with what clocks may differ.
+    """Return what an access token for `resource` says, until it expires with what clocks may differ.
 
+    `part`: another URL that a token may be for, such as that of a view. Such a token is admitted there alone.
     `issuers`: by identifier. Raises BadToken, and Turned when the issuer's keys cannot be had.
     """
     try:
@@ -250,13 +251,23 @@ async def verify_token(
     keys = await issuer.find(kid, algorithm)
     if not any(_is_signed_by(key, said) for key in keys):
         raise BadToken("the token's signature is not good")
-    bare = resource.rstrip("/")  # clients and servers differ in whether they write the slash
-    _check_claims(claims, config, config.audience or (bare, f"{bare}/"), now)
+    audience = config.audience or _spellings(resource)
+    also = _spellings(part) if part and not config.audience else ()
+    _check_claims(claims, config, (*audience, *also), now)
+    named = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
     subject = claims.get(config.principal)
     if not is_name(subject):
         raise BadToken(f"the token names nobody: its {config.principal!r} is missing or cannot be a name")
     principal = Principal(f"{issuer.name}:{subject}", _scopes_of(claims))
-    return Admission(principal, claims["exp"] + config.leeway, (f"issuers.{issuer.name}", (config, resource)))
+    ground, only = (f"issuers.{issuer.name}", (config, resource)), ""
+    if not any(each in audience for each in named):
+        only = part
+    return Admission(principal, claims["exp"] + config.leeway, ground, only)
+
+
+def _spellings(url: str) -> tuple[str, str]:
+    bare = url.rstrip("/")  # clients and servers differ in whether they write the slash
+    return bare, f"{bare}/"
 
 
 def _is_signed_by(key: Key, said: jws.CompactSignature) -> bool:

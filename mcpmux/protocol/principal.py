@@ -54,11 +54,15 @@ def is_name(value: object) -> bool:
 
 
 class Admission(NamedTuple):
-    """Who it is, until when that holds (seconds since 1970, or infinity), and what setting let it in."""
+    """Who it is, until when that holds (seconds since 1970, or infinity), and what setting let it in.
+
+    `resource`: the only URL that its token is for; "" for every endpoint and view.
+    """
 
     principal: Principal
     expires: float = math.inf
     ground: tuple[str, Any] = (CERTIFICATES, True)
+    resource: str = ""
 
 
 class Turned(McpmuxError):

@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.auth.bearer import hash_token
+from mcpmux.auth.discovery import OwnMetadata
 from mcpmux.auth.gate import CACHE_SECONDS, Gate
 from mcpmux.auth.jwt import FRESH_SECONDS, RETRY_SECONDS, STALE_SECONDS, fits, read_key_set
-from mcpmux.config import StaticToken
+from mcpmux.config import Auth, Issuer, StaticToken
 from mcpmux.errors import RemoteProtocolError
 from mcpmux.protocol.principal import Principal, Turned
 from tests.auth.made import (
@@ -257,6 +258,32 @@ def test_a_method_may_need_more_scopes():
     assert refusal is not None
     assert refusal.status == 403
     assert 'scope="base c t"' in dict(refusal.fields)["WWW-Authenticate"]
+
+
+@pytest.mark.parametrize("own", ["/mcp", "/mcp/", "/", "/a/mcp"])
+@pytest.mark.parametrize("public", ["", "/", "/mcp", "/mcp/", "/api/mcp", "/tools", "/a/mcp"])
+def test_each_document_is_where_its_url_says(public: str, own: str):
+    """RFC 9728, section 3.1: the suffix stands between the host and the path; 3.3: `resource` is the URL."""
+    resource = f"https://mux.example.com{public}"
+    metadata = OwnMetadata(Auth(issuers={"corp": Issuer(issuer=ISSUER)}, resource=resource), "mux")
+    bases = {"/sse": "/sse", own.rstrip("/"): own}
+    places = {f"{base}/some": (path, "some") for base, path in bases.items()}
+    places |= {path: (path, "") for path in bases.values()}
+    assert metadata.url_of(own, own, "") == resource
+    assert metadata.url_of(own, own, "some") == f"{resource.rstrip('/')}/some"
+    for place in places.values():
+        url = metadata.url_of(own, *place)
+        there = metadata.metadata_url(url).removeprefix("https://mux.example.com")
+        found = [places[path] for path in metadata.paths_asked(there, own) if path in places]
+        assert metadata.url_of(own, *found[0]) == url
+        assert json.loads(metadata.document_of(url))["resource"] == url
+
+
+def test_a_path_that_a_proxy_adds_stands_before_the_other_endpoint_too():
+    for path, sse in (("/mcp", "/sse"), ("/api/mcp", "/api/sse"), ("/tools", "/tools")):
+        resource = f"https://mux.example.com{path}"
+        metadata = OwnMetadata(Auth(issuers={"corp": Issuer(issuer=ISSUER)}, resource=resource), "mux")
+        assert metadata.url_of("/mcp", "/sse", "") == f"https://mux.example.com{sse}"
 
 
 async def test_a_static_token_is_known_by_its_hash():

@@ -39,6 +39,7 @@ VIEWS = {"some": View(include=(Selector(upstream="docs"),))}
 APP, LOCAL, FOREIGN = "https://app.example.com", "http://localhost:6274", "https://evil.example.com"
 EXPOSED = "Mcp-Session-Id, WWW-Authenticate, Retry-After"
 METADATA = "/.well-known/oauth-protected-resource"
+MUX = "https://mux.example.com"
 
 
 class Guarded:
@@ -136,28 +137,79 @@ async def test_a_foreign_page_is_refused_before_its_token_is_looked_at():
             assert (await mux.get("/.well-known/oauth-protected-resource", headers))[0] == 403
 
 
-@pytest.mark.parametrize("suffix", ["", "/mcp", "/mcp/"])
-async def test_the_metadata_of_the_resource_is_for_everybody(suffix: str):
-    """RFC 9728: `resource` and at least one authorization server; MCP 2025-11-25."""
+@pytest.mark.parametrize(
+    ("suffix", "resource"),
+    [
+        *(("", "/mcp"), ("/mcp", "/mcp"), ("/mcp/", "/mcp"), ("/sse", "/sse")),
+        *(("/mcp/some", "/mcp/some"), ("/mcp/unknown", "/mcp/unknown"), ("/sse/some", "/sse/some")),
+    ],
+)
+async def test_each_url_has_metadata_of_its_own_that_everybody_may_read(suffix: str, resource: str):
+    """RFC 9728, section 3.3: `resource` MUST be identical to the URL; MCP 2025-11-25.
+
+    Strangers do not learn which views there are: every name has a document.
+    """
     gate = make_gate(Issuing(), required_scopes=("read",))
     async with open_guarded(gate=gate) as mux:
-        status, headers, body = await mux.get(f"/.well-known/oauth-protected-resource{suffix}", {})
+        status, headers, body = await mux.get(METADATA + suffix, {})
         assert (status, headers["content-type"]) == (200, "application/json")
+        assert headers["vary"] == "Origin"
         assert json.loads(body) == {
-            "resource": "https://mux.example.com/mcp",
+            "resource": MUX + resource,
             "authorization_servers": ["https://login.example.com"],
             "bearer_methods_supported": ["header"],
             "resource_name": "mux",
             "scopes_supported": ["read"],
         }
-        assert (await mux.get("/.well-known/oauth-protected-resource/other", {}))[0] == 401
-        assert (await mux.get("/.well-known/oauth-protected-resource", {}, "DELETE"))[0] == 405
+        assert (await mux.get(METADATA + suffix, {}, "DELETE"))[0] == 405
+        path = suffix or "/mcp"
+        for who in ({}, bearer("no.good.token")):
+            status, headers, _ = await mux.get(path, who, "POST")
+            assert status == 401
+            assert f'resource_metadata="{MUX}{METADATA}{resource}"' in headers["www-authenticate"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"{METADATA}{suffix}" for suffix in ("/other", "/mcp/some/more", "/mcp/NO", "x")),
+        *("/.well-known/oauth-authorization-server", "/mcp/.well-known/openid-configuration"),
+    ],
+)
+async def test_other_well_known_paths_are_not_there_for_anybody(path: str):
+    async with open_guarded(gate=make_gate(Issuing(), tokens=STATIC)) as mux:
+        for who in ({}, ANN):
+            status, headers, _ = await mux.get(path, who)
+            assert (status, headers.get("www-authenticate")) == (404, None)
 
 
 async def test_without_an_authorization_server_there_is_no_metadata():
     async with open_guarded() as mux:
-        assert (await mux.get("/.well-known/oauth-protected-resource", {}))[0] == 401
-        assert (await mux.get("/.well-known/oauth-protected-resource", ANN))[0] == 404
+        assert (await mux.get(METADATA, {}))[0] == 404
+        assert (await mux.get(METADATA, ANN))[0] == 404
+
+
+async def test_a_token_for_the_url_of_a_view_opens_that_view_alone():
+    """RFC 8707, section 2: a client asks for a token for the `resource` of the metadata."""
+    gate = make_gate(Issuing(), method_scopes={"tools/*": ("tools",)})
+    async with open_guarded(gate=gate) as mux:
+        names = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "resources/list"}
+        asking = request("resources/list", {"_meta": {VERSION: MODERN, CAPABILITIES: {}}})
+        for audience, statuses in (
+            (f"{MUX}/mcp/some", [200, 401, 401, 200]),
+            ([f"{MUX}/mcp", f"{MUX}/mcp/some"], [200, 200, 404, 200]),
+            (f"{MUX}/mcp", [200, 200, 404, 200]),
+        ):
+            who = bearer(sign(claims(aud=audience)))
+            answers = [
+                await mux.http.send(asking, who | names, path=path)
+                for path in ("/mcp/some", "/mcp", "/mcp/unknown", "/mcp/some/")
+            ]
+            assert [answer.status for answer in answers] == statuses
+        asking["method"] = names["Mcp-Method"] = "tools/list"
+        step_up = await mux.http.send(asking, who | names, path="/mcp/some")
+        assert step_up.status == 403
+        assert f'resource_metadata="{MUX}{METADATA}/mcp/some"' in step_up.headers["www-authenticate"]
 
 
 PLACES = (

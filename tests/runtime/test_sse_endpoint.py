@@ -286,7 +286,7 @@ async def test_posts_without_a_stream_are_refused():
         ("POST", "/sse?key=1", PING, JSON, 405),
         ("DELETE", "{}", b"", (), 405),
         ("GET", "/sse", b"", (("Origin", "http://evil.example.com"),), 403),
-        ("GET", "/sse/", b"", (), 404),
+        ("GET", "/sse//", b"", (), 404),
     ],
 )
 async def test_bad_requests_get_the_right_status_and_harm_nothing(method, target, body, headers, status):

@@ -42,7 +42,8 @@ async def test_the_path_of_a_websocket_names_the_view():
             assert (await ScriptedClient(Messages(socket)).request("tools/list"))["tools"] == []
         async with open_socket(url, "") as socket:
             assert "vault" in repr(await ScriptedClient(Messages(socket)).request("tools/list"))
-        for path in ("/mcp/own", "/mcp/nothing", "/mcp/", "/mcp/coding/x", "/coding"):
+        assert (await shake_hands(url, "/mcp/"))[0] == 101
+        for path in ("/mcp/own", "/mcp/nothing", "/mcp//", "/mcp/coding/x", "/coding"):
             assert (await shake_hands(url, path))[0] == 404, path
         status, answer = await shake_hands(url, "/mcp?upstream=docs")
         assert status == 400 and "did you mean upstreams?" in answer

@@ -715,7 +715,9 @@ async def test_each_view_has_a_path_and_what_is_elsewhere_is_not_there():
         status, text = await list_at("/mcp/coding")
         assert status == 200 and "docs__open-tool" in text
         knows_nothing(text)
-        for path in ("/mcp/own", "/mcp/nothing", "/mcp/", "/mcp/coding/", "/mcp/coding/x", "/other/coding"):
+        assert await list_at("/mcp/") == await list_at("/mcp")
+        assert await list_at("/mcp/coding/") == (status, text)
+        for path in ("/mcp/own", "/mcp/nothing", "/mcp//", "/mcp/coding//", "/mcp/coding/x", "/other/coding"):
             assert (await list_at(path))[0] == 404, path
 
 

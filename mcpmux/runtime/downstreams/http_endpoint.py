@@ -6,8 +6,8 @@ ends it; a session that nobody uses ends by itself.
 
 Promises where clients have to say who they are: before its client has been let in, nothing of a request is
 looked into but Host and Origin; a stream (GET, or a listen) ends when the token that opened it expires or is
-taken back. The answers to preflight requests, the protected resource's metadata and the server card are for
-everybody.
+taken back. The answers to preflight requests, the protected resources' metadata and the server card are for
+everybody. They do not tell which views there are.
 
 Where several processes serve the same clients, what belongs to another one (a legacy session, a stream of
 HTTP+SSE, a parked call, a task) does not come here: its own process asks who comes and what they may. What
@@ -29,8 +29,9 @@ import structlog
 import trio
 
 from mcpmux.config import HttpListener, Limits
+from mcpmux.config.scalars import is_name
 from mcpmux.errors import RpcError
-from mcpmux.mux.narrowing import BadNarrowing
+from mcpmux.mux.narrowing import NARROWED, BadNarrowing
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
@@ -89,6 +90,7 @@ from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import DeadlineSweeper
 
 if TYPE_CHECKING:
+    from mcpmux.auth.discovery import OwnMetadata
     from mcpmux.auth.gate import Gate
 
 log = structlog.get_logger()
@@ -209,9 +211,9 @@ class HttpEndpoint:
     def _guard(self, gate: Gate, request: HttpRequest, reply: HttpReply) -> Handling:
         """Serve a request of somebody who may come in."""
         opens_stream = request.method == "GET" or request.headers.get(METHOD_HEADER) == m.LISTEN
-        is_here = request.path == self._path or self._view_in(request.path)
+        is_here = request.path == self._path or request.path in self._places
         known = gate.known(request.headers) if is_here and not opens_stream else None
-        if known is None:
+        if known is None or (known.resource and known.resource != self._resource_at(gate, request.path)):
             return self._admit(gate, request, reply, opens_stream=opens_stream)
         request.principal = known.principal
         return self._serve(request, reply)
@@ -227,16 +229,14 @@ class HttpEndpoint:
         if refusal is not None:
             await refuse_with(reply, 403, refusal)
             return
-        resource = gate.resource
-        if resource is not None and resource.is_metadata(request.path, self._path):
-            if request.method in ("GET", "HEAD"):
-                await reply.send(200, METADATA, resource.document)
-            else:
-                await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
+        place = self._place_of(request.path)
+        if WELL_KNOWN in request.path and not self._is_resource(place):
+            await self._show_metadata(gate.resource, request, reply)
             return
         await in_task()
+        resource = self._resource_at(gate, request.path)
         try:
-            admission = await gate.admit(request.headers, request.holder)
+            admission = await gate.admit(request.headers, request.holder, resource)
         except Turned as turned:
             await turn_away(reply, turned)
             return
@@ -247,17 +247,37 @@ class HttpEndpoint:
         with gate.stay(admission) as scope:
             await self._serve(request, reply)
         if scope.cancelled_caught and not reply.started:
-            await turn_away(reply, gate.expired())
+            await turn_away(reply, gate.expired(resource))
+
+    def _is_resource(self, place: tuple[str, str]) -> bool:
+        """Whether a place is an endpoint, or one that a view of an endpoint may have, be there one or not."""
+        path, view = place
+        return path in self._bases.values() and (not view or is_name(view))
+
+    def _resource_at(self, gate: Gate, path: str) -> str:
+        """The URL by which clients know what is at a path; "" if they need not know any."""
+        if gate.resource is None:
+            return ""
+        place = self._place_of(path)
+        return gate.resource.url_of(self._path, *(place if self._is_resource(place) else (self._path, "")))
+
+    async def _show_metadata(
+        self, metadata: OwnMetadata | None, request: HttpRequest, reply: HttpReply
+    ) -> None:
+        """Answer a request for a well-known document: the metadata of an endpoint or a view, or 404."""
+        asked = metadata.paths_asked(request.path, self._path) if metadata is not None else ()
+        place = next(filter(self._is_resource, map(self._place_of, asked)), None)
+        if metadata is None or place is None:
+            await refuse_with(reply, 404, "There is no such document")
+        elif request.method in ("GET", "HEAD"):
+            await reply.send(200, METADATA, metadata.document_of(metadata.url_of(self._path, *place)))
+        else:
+            await refuse_with(reply, 405, "Method not allowed", (("Allow", "GET, HEAD"),))
 
     def _show(self, card: ServerCard, request: HttpRequest, reply: HttpReply) -> Handling:
         """Answer with the card, to a page of any origin."""
         refusal = self._policy.refuses(request.headers.get("host", ""), None)
         return card.answer(request, reply) if refusal is None else refuse_with(reply, 403, refusal)
-
-    def _view_in(self, path: str) -> str:
-        """The view that a path below an endpoint names; "" for none."""
-        base, _, name = path.rpartition("/")
-        return name if base in self._bases else ""
 
     def _enter_view(self, request: HttpRequest) -> None:
         """Let a client look through the view that its URL names, if it may: as if at the endpoint itself.
@@ -273,14 +293,21 @@ class HttpEndpoint:
                 request.path, request.principal = path, entered
                 if view:  # which is one of few
                     self._places[asked] = place
+        else:
+            request.path = path
 
     def _place_of(self, path: str) -> tuple[str, str]:
-        """The endpoint that a path leads to, and the view that it names, "" for none."""
-        base, _, view = path.rpartition("/")
+        """The endpoint that a path leads to, and the view that it names, "" for none.
+
+        A slash at the end changes nothing: many servers show their URL with one.
+        """
+        bare = path.removesuffix("/")
+        endpoint = self._bases.get(bare)
+        if endpoint is not None:
+            return endpoint, ""
+        base, _, view = bare.rpartition("/")
         endpoint = self._bases.get(base)
-        if endpoint is None or not view or path in (self._path, self._sse_path):
-            return path, ""
-        return endpoint, view
+        return (endpoint, view) if endpoint is not None and view else (path, "")
 
     def _serve(self, request: HttpRequest, reply: HttpReply) -> Handling:
         origin = request.headers.get("origin")
@@ -389,10 +416,14 @@ class HttpEndpoint:
         """The answer to a client that lacks the scopes for one of them; None when it has what it needs."""
         gate = self._gate
         for message in messages:
-            if gate is not None and isinstance(message, Request):
-                turned = gate.scopes_missing(message.method, request.principal)
-                if turned is not None:
-                    return turn_away(reply, turned, message.id)
+            if gate is None or not isinstance(message, Request):
+                continue
+            method, principal = message.method, request.principal
+            if gate.scopes_missing(method, principal) is not None:  # which is rare
+                view = principal.view.partition(NARROWED)[0]
+                resource = self._resource_at(gate, f"{request.path.rstrip('/')}/{view}")
+                turned = gate.scopes_missing(method, principal, resource)
+                return turn_away(reply, turned, message.id) if turned is not None else None
         return None
 
     def _batching(self, request: HttpRequest) -> HttpSession | None:
@@ -535,6 +566,7 @@ def _fail(message: Request, reply: HttpReply, error: Exception) -> Handling:
 # In front of an endpoint.
 
 METADATA: Final = (*JSON, ("Cache-Control", "max-age=300"), ("Vary", "Origin"))
+WELL_KNOWN: Final = "/.well-known/"  # RFC 8615; OpenID Connect has it behind the path of an issuer
 
 
 async def turn_away(reply: HttpReply, turned: Turned, request_id: Id | None = None) -> None:

@@ -83,7 +83,7 @@ class StreamClients:
                 entered = self.service.enter(admission.principal, view, query)
             except BadNarrowing as mistake:
                 return 400, str(mistake), ()
-            if entered is None or (path != door.path and not view):
+            if entered is None:
                 return door.elsewhere
             principal = entered
             return None
