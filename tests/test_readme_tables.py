@@ -12,7 +12,8 @@ from typing import Any
 import attrs
 import pytest
 
-from mcpmux.config import Limits, Upstream, read_config
+from mcpmux.config import Limits, Upstream
+from mcpmux.hosts.configuration import read_config
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -14,12 +14,13 @@ from mcpmux.cli.console import tell
 from mcpmux.cli.document import LOOKS_LIKE_URL, read_document
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator
 from mcpmux.cli.process import Mistake
-from mcpmux.config import read_config
+from mcpmux.config import Missing
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
 from mcpmux.config.model import NO_UPSTREAM
 from mcpmux.config.report import InvalidValue, closest
 from mcpmux.config.scalars import derive_name, is_name
 from mcpmux.errors import ConfigError
+from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.document import get, parse, put, remove
 from mcpmux.hosts.gathering import STAND_IN
 from mcpmux.hosts.reference import NotTakenOver, has_reference, variables_in
@@ -216,10 +217,12 @@ def change(
 def find_problems(text: str, stand_ins: Mapping[str, str]) -> list[str]:
     """What mcpmux does not accept in the text of a configuration."""
     try:
-        read_config("-", {**stand_ins, **os.environ}, text.encode)
+        config = read_config("-", {**stand_ins, **os.environ}, text.encode)
     except ConfigError as error:
         return [each.removeprefix("standard input").removeprefix(": ") for each in error.problems]
-    return []
+    return [
+        f"{each.name}: {each.target.reason}" for each in config.upstreams if isinstance(each.target, Missing)
+    ]
 
 
 def tell_about(entry: Mapping[str, Any]) -> None:

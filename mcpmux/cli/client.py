@@ -42,6 +42,7 @@ from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
 from mcpmux.mux.extensions import Extension
 from mcpmux.mux.view import selection_of
+from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
@@ -143,7 +144,7 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     if not as_json:
         show_extensions(extensions)
     for warning in (*loaded.notes, *warnings):
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {printable(warning)}", err=True)
     problems = report_cluster(loaded, as_json=as_json)
     check_listeners(loaded)
     if bad := [finding["name"] for finding in findings if "error" in finding]:

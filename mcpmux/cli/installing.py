@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mcpmux.cli.console import tell
-from mcpmux.cli.moving_in import HOST, this_machine
+from mcpmux.cli.moving_in import HOST
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator
 from mcpmux.cli.process import Mistake
 from mcpmux.config.reading import read_document
@@ -23,7 +23,7 @@ from mcpmux.hosts.installing import (
     plan_install,
     plan_uninstall,
 )
-from mcpmux.hosts.place import Machine
+from mcpmux.hosts.place import Machine, this_machine
 from mcpmux.hosts.reference import variables_in
 from mcpmux.printable import printable
 
@@ -101,7 +101,7 @@ def uninstall(host: str, project: Path | None, yes: bool, dry_run: bool) -> None
 
 
 def _machine(project: Path | None) -> Machine:
-    machine = this_machine(project)
+    machine = this_machine(os.environ, project)
     return machine if project is not None else Machine(machine.platform, machine.home, machine.environ)
 
 

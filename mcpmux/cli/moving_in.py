@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from mcpmux.hosts.entry import Found
 from mcpmux.hosts.gathering import Gathered, gather
 from mcpmux.hosts.host import HOSTS
 from mcpmux.hosts.importing import Unread, look_around
-from mcpmux.hosts.place import Machine
+from mcpmux.hosts.place import this_machine
 from mcpmux.hosts.reference import has_reference, variables_in
 from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Moved, Vault
@@ -34,12 +33,6 @@ COLUMNS: Columns = {
     "FILE": lambda row: row["file"],
     "DETAILS": lambda row: "; ".join(row.get("details", ())),
 }
-
-
-def this_machine(project: Path | None) -> Machine:
-    """Where we are. `project` is the current folder by default."""
-    project = Path.cwd() if project is None else project.absolute()
-    return Machine(sys.platform, Path.home(), os.environ, project)
 
 
 @click.command("import")
@@ -83,7 +76,7 @@ def import_command(
     """
     if secrets is not None and file is None:
         raise Mistake("--secrets: needs --write")
-    machine = this_machine(project)
+    machine = this_machine(os.environ, project)
     found, unread = look_around(machine, hosts or HOSTS)
     gathered = gather(found)
     show_items(_rows(found, unread, gathered), as_json, COLUMNS)

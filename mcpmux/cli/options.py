@@ -14,7 +14,7 @@ import attrs
 import click
 
 from mcpmux.cli.process import Mistake
-from mcpmux.config import Config, Http, Secret, WebSocket, read_config
+from mcpmux.config import Config, Http, Secret, WebSocket
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
 from mcpmux.config.layout import URL_STARTS
 from mcpmux.config.listener import parse_http_argument
@@ -22,6 +22,7 @@ from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import HEADER_VALUE
 from mcpmux.errors import ConfigError
+from mcpmux.hosts.configuration import read_config
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
 

@@ -33,8 +33,6 @@ from mcpmux.config.model import Tcp as Tcp
 from mcpmux.config.model import Unix as Unix
 from mcpmux.config.model import Upstream as Upstream
 from mcpmux.config.model import WebSocket as WebSocket
-from mcpmux.config.reading import read_config as read_config
-from mcpmux.config.reading import read_table as read_table
 from mcpmux.config.traffic import Audit as Audit
 from mcpmux.config.traffic import Capture as Capture
 from mcpmux.config.traffic import CaptureRule as CaptureRule

@@ -1,4 +1,4 @@
-"""From the name of a file to a Config, or to a list of everything that is wrong with it.
+"""From a document to a Config, or to a list of everything that is wrong with it.
 
 A file is TOML, or JSON with comments and trailing commas as host apps keep it. The types of the fields say
 what is accepted: a scalar, `X | None`, `tuple[X, ...]`, a mapping, or a class of ours. Nothing is coerced,
@@ -19,7 +19,17 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import attrs
 
 from mcpmux.config.expansion import Secret, expand, read_env_file
-from mcpmux.config.layout import SCHEMA, UPSTREAMS, Entry, find_clashes, lay_out, make_upstream
+from mcpmux.config.layout import (
+    MCPMUX,
+    SCHEMA,
+    UPSTREAMS,
+    Entry,
+    UpstreamSettings,
+    UpstreamTable,
+    find_clashes,
+    lay_out,
+    make_upstream,
+)
 from mcpmux.config.listener import LISTENER_KEYS, parse_listener
 from mcpmux.config.model import (
     NO_UPSTREAM,
@@ -45,6 +55,7 @@ from mcpmux.config.scalars import Filled, Scalar
 from mcpmux.errors import ConfigError
 
 STANDARD_INPUT = "-"
+ENV_FILE = "env_file"
 
 _JSON_SUFFIXES = {".json", ".jsonc"}
 _TOML_POSITION = re.compile(r"(.*?)(?: \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
@@ -53,33 +64,33 @@ _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|[\[{{]\s*,|,(?=\s*[}}\]])", re.DOTALL)
 
 
-def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], bytes]) -> Config:
-    """The configuration in the file `source`, or in what `stdin()` returns for "-".
+def read_table(document: Mapping[str, Any], environ: Mapping[str, str], origin: str) -> Config:
+    """The configuration in a document of ours. `origin` names it in messages. See `read_entries`."""
+    report = Report(origin)
+    return read_entries(lay_out(document, report), document, (), environ, report)
+
+
+def read_entries(
+    entries: Sequence[Entry],
+    raw_settings: object,
+    path: KeyPath,
+    environ: Mapping[str, str],
+    report: Report,
+    notes: Sequence[str] = (),
+) -> Config:
+    """The configuration with these servers, and with the settings that are at `path` in the document.
 
     `environ` has the variables for `${VAR}`. A disabled upstream with mistakes is left out. An upstream that
-    refers to what is not there becomes `Missing`, and stops no other. Raises ConfigError with all other
-    mistakes at once.
+    refers to what is not there becomes `Missing`, and stops no other; so does an entry of a host app that
+    cannot be read. Raises ConfigError with all other mistakes at once, and those that the `report` has.
     """
-    origin, is_json, document = read_document(source, stdin)
-    return read_table(document, environ, origin, is_json=is_json)
-
-
-def read_table(
-    document: Mapping[str, Any], environ: Mapping[str, str], origin: str, *, is_json: bool
-) -> Config:
-    """The configuration in a document that is read already, as `read_config` has it.
-
-    `origin` names the document in messages. Only a document in JSON may be a host app's.
-    """
-    report, unheeded = Report(origin), Report(origin)
-    entries, raw_settings, path = lay_out(document, report, is_json=is_json)
-    is_laid_out = not report.problems
+    unheeded, is_laid_out = Report(""), not report.problems
     if is_laid_out and all(entry.is_disabled for entry in entries):
-        keys = [] if path else [key.lower() for key in document if key != UPSTREAMS]
+        keys = [key.lower() for key in _keys(raw_settings) if key != UPSTREAMS]
         # There will be a mistake about a misspelt key of the upstreams, which says enough.
         if not any(ELSEWHERE.get(key) == UPSTREAMS or closest(key, {UPSTREAMS}) for key in keys):
             report.add((), NO_UPSTREAM)
-    folder, lost = Path(origin).parent, Report("", path)
+    folder, lost = Path(report.origin).parent, Report("", path)
     environ = {**environ, **_revealed(_read_variables(raw_settings, environ, folder, lost))}
     settings = Reader(environ, report).read(Settings, raw_settings, path)
     upstreams: list[Upstream] = []
@@ -99,8 +110,12 @@ def read_table(
         for text in lost.problems:
             report.add((), text)
     report.raise_if_any()
-    notes = tuple(lost.problems)
-    return Config(upstreams=tuple(upstreams), notes=notes, **attrs.asdict(settings, recurse=False))
+    told_of = (*notes, *lost.problems)
+    return Config(upstreams=tuple(upstreams), notes=told_of, **attrs.asdict(settings, recurse=False))
+
+
+def _keys(raw: object) -> list[str]:
+    return list(raw) if isinstance(raw, Mapping) else []
 
 
 def _read_upstream(
@@ -111,13 +126,21 @@ def _read_upstream(
     `lost`: what is wrong with the file that has variables for all upstreams.
     """
     before, missing = len(report.problems), Report("")
-    for text in find_clashes(entry.table, entry.raw) if isinstance(entry.raw, Mapping) else ():
-        report.add((), text)
+    mistakes = missing if entry.is_foreign else report
     variables = _read_variables(entry.raw, environ, folder, missing)
-    table = Reader({**environ, **_revealed(variables)}, report, missing).read(entry.table, entry.raw, ())
+    table = None
+    if entry.is_foreign:
+        Reader(environ, report, Report("")).read(UpstreamSettings, entry.settings, (MCPMUX,))
+    if entry.reason is not None:
+        missing.add((), entry.reason)
+    else:
+        for key, text in find_clashes(entry.raw) if isinstance(entry.raw, Mapping) else ():
+            (report if key in _keys(entry.settings) else mistakes).add((), text)
+        environ = {**environ, **_revealed(variables)}
+        table = Reader(environ, mistakes, missing).read(UpstreamTable, entry.raw, ())
     if len(report.problems) > before:
         return None
-    if missing.problems:
+    if table is None or missing.problems:
         target = Missing("; ".join((*missing.problems, *lost)))
         return Upstream(name=entry.name, target=target, enabled=not entry.is_disabled)
     return make_upstream(table, entry.name, not entry.is_disabled, variables)
@@ -127,15 +150,15 @@ def _read_variables(
     raw: object, environ: Mapping[str, str], folder: Path, report: Report
 ) -> Mapping[str, Secret]:
     """Return the variables in the file that the `env_file` of a table names, relative to `folder`."""
-    for key in ("env_file", "envFile"):
-        if isinstance(raw, Mapping) and key in raw:
-            # The table with its mistakes is read later; here only the file counts.
-            path = Reader(environ, Report("")).read(Filled, raw[key], ())
-            try:
-                return read_env_file(str(folder / path)) if path is not None else {}
-            except NoValue as problem:
-                report.add((key,), str(problem))
-    return {}
+    if not isinstance(raw, Mapping) or ENV_FILE not in raw:
+        return {}
+    # The table with its mistakes is read later; here only the file counts.
+    path = Reader(environ, Report("")).read(Filled, raw[ENV_FILE], ())
+    try:
+        return read_env_file(str(folder / path)) if path is not None else {}
+    except NoValue as problem:
+        report.add((ENV_FILE,), str(problem))
+        return {}
 
 
 def _revealed(variables: Mapping[str, Secret]) -> dict[str, str]:

@@ -16,7 +16,14 @@ from typing import Any, get_args, get_origin
 
 import attrs
 
-from mcpmux.config.layout import MCPMUX, SCHEMA, SERVER_PLACES, UPSTREAMS, HostEntry, UpstreamTable
+from mcpmux.config.layout import (
+    MCPMUX,
+    SCHEMA,
+    SERVER_PLACES,
+    UPSTREAMS,
+    UpstreamSettings,
+    UpstreamTable,
+)
 from mcpmux.config.listener import ADDRESS_PATTERN, LISTENER_KEYS, PATH_PATTERN, UnixListener
 from mcpmux.config.model import Settings
 from mcpmux.config.reading import find_scalar
@@ -40,7 +47,8 @@ def config_schema() -> _Schema:
         "properties": {SCHEMA: {"type": "string"}, UPSTREAMS: upstreams, **settings["properties"]},
         "required": [UPSTREAMS],
     }
-    host_servers = servers | {"additionalProperties": _refer(HostEntry, definitions)}
+    entry = {"type": "object", "properties": {MCPMUX: _refer(UpstreamSettings, definitions)}}
+    host_servers = servers | {"additionalProperties": entry}
     host_properties = {first: _at(inner, host_servers) for first, *inner in SERVER_PLACES}
     host = {
         "description": "The layout of a host app.",
@@ -83,7 +91,6 @@ def _class_schema(cls: type, definitions: _Schema) -> _Schema:
         | ({"default": field.default} if isinstance(field.default, str | int | float) else {})
         for field in fields
     }
-    properties |= dict.fromkeys(sorted(getattr(cls, "ignored_keys", ())), True)
     schema: _Schema = {
         "description": " ".join((cls.__doc__ or "").split()),
         "type": "object",

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from mcpmux.config.expansion import read_env_file
-from mcpmux.config.layout import HOST_APP_KEYS
-from mcpmux.config.report import InvalidValue
-from mcpmux.hosts.host import DOLLAR
+from mcpmux.config.layout import MCPMUX
+from mcpmux.config.report import closest
+from mcpmux.hosts.host import DOLLAR, OTHER
 from mcpmux.hosts.place import Machine, Place
 from mcpmux.hosts.reference import NotTakenOver, Surroundings, escape, reference, translate
 
@@ -25,12 +24,16 @@ Table = dict[str, Any]
 
 @frozen
 class Found:
-    """A server in the file of a host app. `table`: its upstream as our file has it, with secrets in it."""
+    """A server in the file of a host app. `table`: its upstream as our file has it, with secrets in it.
+
+    `settings`: what the `"mcpmux"` object of its entry has, which is in the table, too.
+    """
 
     name: str
     place: Place
     table: Table = field(factory=dict, repr=False)
     enabled: bool = True
+    settings: object = field(factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     reason: str | None = None
 
@@ -42,16 +45,22 @@ def find_servers(place: Place, document: Mapping[str, Any], machine: Machine) ->
         inputs = {str(each.get("id")): each for each in _tables(document.get("inputs"))}
         around = Surroundings(host, machine.home, machine.separator, project, inputs)
         for name, raw in servers.items():
-            here = Place(host, place.path, project)
+            entry = dict(_table(raw))
+            settings = entry.pop(MCPMUX, {})
+            enabled = name not in disabled and _is_on(entry) and _is_on(_table(settings))
+            found = Found(name, Place(host, place.path, project), {}, enabled, settings)
             try:
                 if not isinstance(raw, Mapping):
                     raise NotTakenOver("it is no table")
-                said = _READERS.get(host.name, _read_plain)(raw, around)
-                table, notes = _make_table(said, around)
-                enabled = said.get("enabled") is not False and said.get("disabled") is not True
-                yield Found(name, here, table, enabled and name not in disabled, tuple(notes))
+                table, notes = _make_table(_READERS.get(host.name, _read_plain)(entry, around), around)
+                table |= {key: each for key, each in _table(settings).items() if key != "enabled"}
+                yield evolve(found, table=table, notes=tuple(notes))
             except NotTakenOver as mistake:
-                yield Found(name, here, reason=str(mistake))
+                yield evolve(found, reason=str(mistake))
+
+
+def _is_on(entry: Mapping[str, Any]) -> bool:
+    return entry.get("enabled") is not False and entry.get("disabled") is not True
 
 
 Part = tuple[Mapping[str, Any], Path | None, frozenset[str]]
@@ -98,27 +107,27 @@ def _texts(value: object) -> list[str]:
 
 
 def _read_plain(raw: Mapping[str, Any], around: Surroundings) -> Table:
-    said = _translate({key: each for key, each in raw.items() if key != "envFile"}, around)
-    if isinstance(raw.get("envFile"), str):
-        said["env"] = {**_read_variables(raw["envFile"], around), **_table(said.get("env"))}
+    said = _translate(raw, around)
+    if isinstance(path := said.pop("envFile", None), str):
+        folder = around.project if around.host is OTHER else around.project or around.home
+        said["env_file"] = _inside(folder, path)
     return said
 
 
 def _translate(raw: Mapping[str, Any], around: Surroundings) -> Table:
     """The same without keys that are for the host app itself, and with our references."""
-    kept = {key: each for key, each in raw.items() if key not in HOST_APP_KEYS or key in _NOTED}
-    said: Table = translate(dict(kept), around)
-    return said | {key: raw[key] for key in ("timeout",) if key in raw}
+    kept = raw.keys() - (HOST_APP_KEYS - _READ)
+    return {
+        # What is not read may refer to what nobody knows.
+        key: translate(each, around) if key in _READ or key in _RENAMED else each
+        for key, each in raw.items()
+        if key in kept
+    }
 
 
-def _read_variables(path: str, around: Surroundings) -> Table:
-    """The variables of an `envFile`, in which nothing is expanded."""
-    translated = translate(path, around)
-    where = (around.project or around.home) / translated
-    try:
-        return {name: escape(value.reveal()) for name, value in read_env_file(str(where)).items()}
-    except InvalidValue:
-        raise NotTakenOver("its `envFile` cannot be read, or has lines that are not NAME=value") from None
+def _inside(folder: Path | None, path: str) -> str:
+    """Return the path, in our words, in a folder. One that begins with a variable is complete."""
+    return path if folder is None or path.startswith("${") else str(Path(escape(str(folder))) / path)
 
 
 def _read_codex(raw: Mapping[str, Any], around: Surroundings) -> Table:
@@ -201,8 +210,25 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Surroundings], Table]] = {
 
 # From the words of most host apps to ours.
 
+# Keys in the entry of a server that are for the host app itself.
+# fmt: off
+HOST_APP_KEYS = frozenset({
+    # which tools to use without asking
+    "allowedTools", "alwaysAllow", "autoApprove", "default_tools_approval_mode", "filterMapping", "trust",
+    # how it starts and watches servers
+    "alwaysLoad", "autoStart", "dev", "experimental_environment", "initTimeout", "keep_alive", "required",
+    "sandbox", "sandboxEnabled", "sse_read_timeout", "startupTimeout", "start_on_launch",
+    "supports_parallel_tool_calls", "timeout", "watchPaths",
+    # how it logs in to the server
+    "auth", "authProviderType", "authentication", "headersHelper", "oauth", "oauthScopes", "scopes",
+    "targetAudience", "targetServiceAccount",
+    # what it shows to people
+    "description", "gallery", "icon", "iconUrl", "id", "metadata", "name", "source", "version",
+})
+# fmt: on
 _URLS = ("url", "serverUrl", "httpUrl")
-_COPIED = ("command", "args", "cwd", "headers", "connect_timeout", "timeouts")
+_STARTS = ("command", *_URLS)
+_COPIED = ("command", "args", "cwd", "headers", "env_file", "connect_timeout", "timeouts")
 _INCLUDED = ("includeTools", "enabledTools", "tools")
 _EXCLUDED = ("excludeTools", "disabledTools")
 _LOGIN = ("oauth", "auth", "authProviderType", "authentication")
@@ -214,10 +240,10 @@ _NOTED = {
     "sandbox": "the host app runs it in a sandbox, mcpmux does not",
 }
 """Keys that our configuration has no word for -> what is lost."""
-_READ = {*_URLS, *_COPIED, "env", "type", "transport", "timeout", "enabled", "disabled", "mcpmux"}
+_READ = {*_URLS, *_COPIED, "env", "type", "transport", "timeout", "enabled", "disabled"}
 _READ |= {*_INCLUDED, *_EXCLUDED, *_NOTED}
-_QUIET = {"required", "supports_parallel_tool_calls", "default_tools_approval_mode"}
-_QUIET |= {"experimental_environment"} | HOST_APP_KEYS
+_RENAMED = {"cmd", "uri", "envs", "envFile", "http_headers"}
+"""Keys of single host apps with texts that are read."""
 
 
 def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
@@ -227,11 +253,13 @@ def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
     if (urls and "command" in table) or len(urls) > 1:
         raise NotTakenOver("it has a command and a URL, or two URLs")
     if not urls and "command" not in table:
-        raise NotTakenOver("it has neither a command nor a URL")
+        close = next((key for key in said if key not in _READ and closest(key, _STARTS, 0.8)), None)
+        hint = f"; is `{close}` one of them?" if close is not None else ""
+        raise NotTakenOver(f"it has neither a command nor a URL{hint}")
     table |= _read_tools(said)
     notes = [note for key, note in _NOTED.items() if said.get(key)]
     if urls:
-        if str(urls[0]).partition(":")[0] in ("unix", "pipe"):
+        if around.host is not OTHER and str(urls[0]).partition(":")[0] in ("unix", "pipe"):
             raise NotTakenOver("it speaks HTTP over a socket or a pipe")
         table = {"url": urls[0], **{key: each for key, each in table.items() if key not in ("args", "cwd")}}
         if "sse" in (said.get("type"), said.get("transport")):
@@ -240,22 +268,26 @@ def _make_table(said: Table, around: Surroundings) -> tuple[Table, list[str]]:
         table.pop("headers", None)
         table |= _read_env(said.get("env"), notes)
         table |= _find_folder(table.get("cwd"), around)
-        if _is_mcpmux(table):
-            raise NotTakenOver("it is mcpmux itself")
     unit, timeout = around.host.timeout_seconds, said.get("timeout")
     if unit is not None and isinstance(timeout, int | float) and timeout > 0:
         table.setdefault("timeouts", {"tools/call": round(timeout * unit, 3)})
-    unknown = sorted(said.keys() - _READ - _QUIET)
+    unknown = sorted(said.keys() - _READ)
     notes += [f"keys that mcpmux does not know: {', '.join(unknown)}"] if unknown else []
     return table, list(dict.fromkeys(notes))
 
 
 def _read_tools(said: Table) -> Table:
     """Which tools it is to offer; nothing about that if all of them."""
-    included = [said[key] for key in _INCLUDED if isinstance(said.get(key), list) and said[key] != ["*"]]
-    excluded = [name for key in _EXCLUDED for name in _texts(said.get(key))]
-    selected = {"include_tools": _texts(included[0])} if included else {}
+    included = [_names(said[key]) for key in _INCLUDED if isinstance(said.get(key), list)]
+    included = [names for names in included if names != ["*"]]
+    excluded = [name for key in _EXCLUDED for name in _names(said.get(key))]
+    selected = {"include_tools": included[0]} if included else {}
     return selected | ({"exclude_tools": excluded} if excluded else {})
+
+
+def _names(value: object) -> list[str]:
+    """Names of tools. Gemini CLI also has `name(arguments)`; the arguments are its own business."""
+    return [name.partition("(")[0] for name in _texts(value)]
 
 
 def _read_env(value: object, notes: list[str]) -> Table:
@@ -270,13 +302,13 @@ def _read_env(value: object, notes: list[str]) -> Table:
 
 def _find_folder(cwd: object, around: Surroundings) -> Table:
     """`cwd`, which in a project is the project if nothing else is said."""
-    if around.project is None or (isinstance(cwd, str) and cwd.startswith("${")):
+    if around.project is None:
         return {} if cwd is None else {"cwd": cwd}
-    project = escape(str(around.project))
-    return {"cwd": str(Path(project) / cwd) if isinstance(cwd, str) else project}
+    return {"cwd": _inside(around.project, cwd if isinstance(cwd, str) else "")}
 
 
-def _is_mcpmux(table: Table) -> bool:
-    words = [str(table["command"]), *map(str, table.get("args", ()))]
+def is_mcpmux(table: Table) -> bool:
+    """Whether the server is mcpmux itself."""
+    words = [str(table.get("command")), *map(str, table.get("args", ()))]
     names = [word.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe") for word in words]
     return "mcpmux" in names[:3] and "serve" in names

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 
 from attrs import evolve, frozen
 
-from mcpmux.config import read_config
+from mcpmux.config import Missing
+from mcpmux.config.reading import read_document, read_table
 from mcpmux.config.scalars import derive_name, derive_names
 from mcpmux.errors import ConfigError
-from mcpmux.hosts.entry import Found, Table
+from mcpmux.hosts.entry import Found, Table, is_mcpmux
 from mcpmux.hosts.reference import variables_in
 from mcpmux.hosts.toml_text import format_table
 
@@ -37,20 +38,24 @@ class Gathered:
 
 
 def refuse_invalid(found: Found, environ: Mapping[str, str]) -> Found:
-    """The same, with a reason if our configuration does not accept its table."""
+    """The same, with a reason if our configuration does not accept its table, or should not have it."""
     if found.reason is not None:
         return found
+    if is_mcpmux(found.table):
+        return evolve(found, table={}, reason="it is mcpmux itself")
     stand_ins = dict.fromkeys(variables_in(found.table), STAND_IN)
     try:
         data = format_table(("upstreams", _CHECKED), found.table).encode()
-        read_config("-", {**stand_ins, **environ}, lambda: data)
+        origin, _, document = read_document("-", lambda: data)
+        (upstream,) = read_table(document, {**stand_ins, **environ}, origin).upstreams
     except UnicodeEncodeError:
         return evolve(found, table={}, reason="it has text that is no Unicode")
     except ConfigError as error:
         problems = [each.removeprefix("standard input: ") for each in error.problems]
         shown = "; ".join(each.removeprefix(f"upstreams.{_CHECKED}.") for each in problems)
         return evolve(found, table={}, reason=shown.removeprefix(f"upstreams.{_CHECKED}: "))
-    return found
+    lacks = (upstream.target.reason,) if isinstance(upstream.target, Missing) else ()
+    return evolve(found, notes=(*found.notes, *lacks))
 
 
 def gather(all_found: Iterable[Found]) -> list[Gathered]:

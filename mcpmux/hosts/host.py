@@ -15,6 +15,7 @@ LITERAL: Final = "literal"
 SHELL: Final = "shell"
 EDITOR: Final = "editor"
 DOLLAR: Final = "dollar"
+OWN: Final = "own"
 
 
 @frozen
@@ -103,3 +104,15 @@ _HOSTS = (
 )
 
 HOSTS: Final = {host.name: host for host in _HOSTS}
+
+OTHER: Final = Host("other", "the host app", (), references=OWN)
+"""For a file in the form of most host apps that is not at the place of one: it may be made for mcpmux."""
+
+FORMS: Final = (
+    (("mcpServers",), OTHER),
+    (("servers",), HOSTS["vscode"]),
+    (("mcp", "servers"), HOSTS["vscode"]),  # of its settings.json
+    (("context_servers",), HOSTS["zed"]),
+    (("mcp_servers",), HOSTS["codex"]),
+)
+"""Key path of the servers in a document -> the host app that keeps them there."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from mcpmux.hosts.host import HOSTS, Host
 
@@ -26,6 +28,12 @@ class Machine:
     def separator(self) -> str:
         """Between the parts of a path."""
         return "\\" if self.platform == WINDOWS else "/"
+
+
+def this_machine(environ: Mapping[str, str], project: Path | None = None) -> Machine:
+    """Where we are. `project` is the current folder by default."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # unlike Path.home it never raises
+    return Machine(sys.platform, home, environ, Path.cwd() if project is None else project.absolute())
 
 
 @frozen
@@ -50,6 +58,19 @@ def find_places(machine: Machine, names: Iterable[str] = HOSTS) -> Iterator[Plac
         if machine.project is not None and machine.project != machine.home:
             for inside in host.project_files:
                 yield Place(host, machine.project / inside, machine.project)
+
+
+def recognize(path: Path, machine: Machine) -> Place | None:
+    """Return what the file at `path` is for a host app: its file, or a project's; None for neither."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100  # without `..`, and links stay
+    for place in find_places(evolve(machine, project=None)):
+        if place.path == path:
+            return place
+    for host in HOSTS.values():
+        for inside in host.project_files:
+            if path.as_posix().endswith(f"/{inside}"):
+                return Place(host, path, path.parents[inside.count("/")])
+    return None
 
 
 def find_folders(machine: Machine) -> dict[str, Path]:

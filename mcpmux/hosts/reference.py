@@ -9,6 +9,7 @@
 | `${workspaceFolder}`, `${userHome}` and the like | editor | what they stand for |
 | `${input:ID}` | editor | `${ID}` in capitals, with the default of the input if it has one |
 | `${file:PATH}` | editor, in Windsurf | the same |
+| all of ours, and `${workspaceFolder}`, `${userHome}` and the like | own | the same; what they stand for |
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from attrs import field, frozen
 
 from mcpmux.config.expansion import REFERENCE
 from mcpmux.errors import McpmuxError
-from mcpmux.hosts.host import DOLLAR, LITERAL, SHELL, Host
+from mcpmux.hosts.host import DOLLAR, LITERAL, OWN, SHELL, Host
 
 
 class NotTakenOver(McpmuxError):
@@ -33,6 +34,7 @@ _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _SHELL = re.compile(rf"\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{")
 _DOLLAR = re.compile(rf"\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$(?P<bare>{_NAME})|\$\{{")
 _EDITOR = re.compile(r"\$\{(?P<inner>[^}]*)\}|\$\{")
+_OWN = re.compile(r"\$?\$\{(?P<inner>[^}]*)\}")
 _KIND = re.compile(r"[A-Za-z]{1,32}")
 _LITERAL = re.compile(r"\$\{[^}]*\}?")
 
@@ -63,6 +65,8 @@ def _translate_text(text: str, around: Surroundings, rules: str) -> str:
         return escape(text)
     if rules in (SHELL, DOLLAR):
         return (_SHELL if rules == SHELL else _DOLLAR).sub(_translate_shell, text)
+    if rules == OWN:
+        return _OWN.sub(lambda match: _translate_own(match, around), text)
     return _EDITOR.sub(lambda match: _translate_editor(match["inner"], around), text)
 
 
@@ -84,6 +88,16 @@ def _translate_editor(inner: str | None, around: Surroundings) -> str:
         return _translate_input(rest, around)
     if colon and kind == "file" and around.host.name == "windsurf":
         return f"${{file:{rest}}}"
+    if (place := _find_place(inner, around)) is not None:
+        return place
+    if re.fullmatch(_NAME, inner) and inner.isupper():  # no variable of an editor is written so
+        return reference(inner)
+    what = f"${{{kind}…}}" if _KIND.fullmatch(kind) else "a reference"
+    raise NotTakenOver(f"{what} is only known inside of {around.host.title}")
+
+
+def _find_place(inner: str, around: Surroundings) -> str | None:
+    """Return what an editor's word for a place stands for; None for another word. Raises NotTakenOver."""
     known = {
         "userHome": str(around.home),
         "pathSeparator": around.separator,
@@ -91,14 +105,16 @@ def _translate_editor(inner: str | None, around: Surroundings) -> str:
         "workspaceFolder": None if around.project is None else str(around.project),
         "workspaceFolderBasename": None if around.project is None else around.project.name,
     }
-    if inner in known:
-        if (value := known[inner]) is None:
-            raise NotTakenOver(f"${{{inner}}} is only known in a project")
-        return escape(value)
-    if re.fullmatch(_NAME, inner) and inner.isupper():  # no variable of an editor is written so
-        return reference(inner)
-    what = f"${{{kind}…}}" if _KIND.fullmatch(kind) else "a reference"
-    raise NotTakenOver(f"{what} is only known inside of {around.host.title}")
+    if inner not in known:
+        return None
+    if (value := known[inner]) is None:
+        raise NotTakenOver(f"${{{inner}}} is only known in a project")
+    return escape(value)
+
+
+def _translate_own(match: re.Match[str], around: Surroundings) -> str:
+    place = None if match[0].startswith("$$") else _find_place(match["inner"], around)
+    return match[0] if place is None else place
 
 
 def _translate_input(name: str, around: Surroundings) -> str:

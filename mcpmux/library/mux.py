@@ -23,8 +23,9 @@ import trio
 
 from mcpmux import app
 from mcpmux.app.observers import open_observers
-from mcpmux.config import Admin, Config, read_config, read_table
+from mcpmux.config import Admin, Config
 from mcpmux.errors import ConfigError, LocalProtocolError
+from mcpmux.hosts.configuration import read_config, read_mapping
 from mcpmux.library.client import Client, as_raised
 from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs
@@ -157,7 +158,7 @@ def load(source: Source) -> Config:
             document = decode_any(raw(dict(source)))  # with lists in place of tuples
         except TypeError as error:
             raise ConfigError([f"{GIVEN}: expected what JSON can hold: {error}"]) from None
-        return read_table(document, os.environ, GIVEN, is_json=True)
+        return read_mapping(document, os.environ, GIVEN)
     return read_config(str(Path(source)), os.environ, _no_input)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.config import read_config
 from mcpmux.config.reading import parse_jsonc
+from mcpmux.hosts.configuration import read_config
 from tests.cli.conftest import Invoke
 from tests.cli.homes import home as home
 

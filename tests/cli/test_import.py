@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpmux.config import read_config
+from mcpmux.hosts.configuration import read_config
 from tests.cli.conftest import Invoke
 from tests.cli.homes import home as home
 from tests.cli.running import Running

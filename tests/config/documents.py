@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mcpmux.config import Config, read_config
+from mcpmux.config import Config
 from mcpmux.errors import ConfigError
+from mcpmux.hosts.configuration import read_config
 
 
 def read(document: str | dict[str, Any], environ: Mapping[str, str] | None = None) -> Config:

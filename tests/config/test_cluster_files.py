@@ -16,9 +16,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from mcpmux.app.serving import DRAIN_SECONDS
-from mcpmux.config import Config, Limits, read_config
+from mcpmux.config import Config, Limits
 from mcpmux.config.model import Upstream
 from mcpmux.config.schema import config_schema
+from mcpmux.hosts.configuration import read_config
 from mcpmux.traffic.admin.api import Api
 from tests.real.parts import program
 from tests.real.web_server import find_free_port

@@ -19,8 +19,9 @@ from jsonschema import Draft202012Validator
 from mcpmux.app.mux import STOP_LADDER
 from mcpmux.app.serving import DRAIN_SECONDS
 from mcpmux.cli.serve import serve
-from mcpmux.config import Config, read_config
+from mcpmux.config import Config
 from mcpmux.config.schema import config_schema
+from mcpmux.hosts.configuration import read_config
 from mcpmux.traffic.audit.opening import FLUSH_SECONDS
 from mcpmux.transports.process import KILL_SECONDS
 from tests.config.test_cluster_files import admin_paths, seconds

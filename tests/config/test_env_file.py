@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.config import Secret, Stdio, read_config
+from mcpmux.config import Secret, Stdio
 from mcpmux.config.expansion import read_env_file
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError
+from mcpmux.hosts.configuration import read_config
 
 
 def test_assignments_are_read(tmp_path):

@@ -6,8 +6,9 @@ import traceback
 
 import pytest
 
-from mcpmux.config import Config, Missing, read_config
+from mcpmux.config import Config, Missing
 from mcpmux.errors import ConfigError
+from mcpmux.hosts.configuration import read_config
 from tests.config.documents import read
 
 SECRET = "sk-PLANTED-0123456789"
@@ -39,7 +40,7 @@ FAILING = [
     '[upstreams.docs]\ncommand = "npx"\n[merging]\ncursor_key = "${TOKEN}\\u0000"',
     f'[upstreams.docs]\ncommand = "npx"\n[logging]\nlevel = "{SECRET}"\n[limits]\nmax_sessions = "{SECRET}"',
     f'[upstreams.docs]\ncommand = "npx"\n[listeners]\nhttp = ["{SECRET}", "${{TOKEN}}"]\nstdio = "{SECRET}"',
-    {"mcpServers": {"docs": {"command": "npx", "type": SECRET, "env": {"TOKEN": SECRET}}}},
+    {"mcpServers": {"docs": {"type": SECRET, "env": {"TOKEN": SECRET}}}},
     {"mcpServers": {"docs": {"command": "npx", "url": f"https://{SECRET}@example.com"}}},
     {"mcpServers": {"docs": {"command": "npx", "envFile": f"/nowhere/{SECRET}"}}},
     {"mcpServers": {"docs": {"url": "https://example.com", "headers": [f"Authorization: {SECRET}"]}}},

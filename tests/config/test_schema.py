@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from mcpmux.config import read_config
 from mcpmux.config.reading import parse_jsonc
 from mcpmux.config.schema import config_schema
+from mcpmux.hosts.configuration import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXAMPLES = sorted([*CONFIGS.glob("*.json"), *CONFIGS.glob("*.toml")])
@@ -86,7 +86,8 @@ def test_full_example_has_every_setting(validator):
         {"upstreams": {"docs": NPX}, "listeners": {"tcp": ["a:1"], "websocket": ["a:1"], "unix": ["a.sock"]}},
         {"upstreams": {"docs": {"url": "unix:/run/a b.sock"}, "more": {"url": "wss://example.com/mcp"}}},
         {"upstreams": {"docs": {"url": "${URL}"}}, "$schema": "x"},
-        {"mcpServers": {"My Docs": {**NPX, "autoApprove": []}}, "theme": "dark"},
+        {"mcpServers": {"My Docs": {**NPX, "autoApprove": [], "isActive": True}}, "theme": "dark"},
+        {"context_servers": {"docs": {**NPX, "mcpmux": {"prefix": ""}}}},
         {"servers": {"docs": {"type": "http", "url": "https://example.com"}}, "inputs": []},
         {"mcp": {"servers": {"docs": NPX}}, "mcpmux": {"logging": {"level": "debug"}}},
     ],
@@ -111,11 +112,9 @@ def test_both_layouts_are_accepted(validator, document):
         {"upstreams": {"docs": {"url": "tcp://example.com/path"}}},
         {"upstreams": {"docs": NPX}, "merging": {"page_size": 0}},
         {"mcpServers": {}},
-        {"mcpServers": {"docs": {**NPX, "comand": "npx"}}},
         {"mcpServers": {"docs": {**NPX, "mcpmux": {"prefx": ""}}}},
-        {"mcpServers": {"docs": {**NPX, "type": "pigeon"}}},
         {"servers": {"docs": NPX}, "mcpmux": {"listener": {}}},
-        {"mcp": {"servers": {"docs": {"command": 5}}}},
+        {"mcp": {"servers": {"docs": {**NPX, "mcpmux": {"command": "npx"}}}}},
     ],
 )
 def test_unknown_keys_and_unfit_values_are_rejected(validator, document):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.config import read_config
 from mcpmux.errors import ConfigError
+from mcpmux.hosts.configuration import read_config
 
 TOML = '[upstreams.docs]\ncommand = "npx"\n'
 JSON = '{"mcpServers": {"docs": {"command": "npx"}}}'

@@ -375,7 +375,8 @@ def test_servers_of_a_project_run_in_its_folder(tmp_path: Path) -> None:
     found = find(tmp_path, {}, project)
     assert found["a"].table == {
         "command": f"{project}/a",
-        "env": {"X": "own", "Y": "a $${b}"},
+        "env": {"X": "own"},
+        "env_file": f"{project}/.env",
         "cwd": str(project),
     }
     assert found["b"].table["cwd"] == f"{project}/sub"
@@ -383,9 +384,18 @@ def test_servers_of_a_project_run_in_its_folder(tmp_path: Path) -> None:
     assert all(each.place.project == project for each in found.values())
 
 
-def test_a_file_of_variables_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
+def test_a_file_of_variables_that_is_not_there_is_noted(tmp_path: Path) -> None:
     found = find(tmp_path, {".cursor/mcp.json": '{"mcpServers": {"x": {"command": "a", "envFile": "no"}}}'})
-    assert found["x"].reason == "its `envFile` cannot be read, or has lines that are not NAME=value"
+    assert found["x"].table == {"command": "a", "env_file": f"{tmp_path}/no"}
+    (note,) = found["x"].notes
+    assert note.startswith("env_file: expected a readable file of `NAME=value` lines")
+
+
+def test_keys_that_are_not_read_may_say_anything(tmp_path: Path) -> None:
+    entry = '{"command": "a", "note": "${nowhere}", "mcpmux": {"prefix": "${P:-p}"}}'
+    found = find(tmp_path, {".cursor/mcp.json": f'{{"mcpServers": {{"x": {entry}}}}}'})["x"]
+    assert (found.table, found.reason) == ({"command": "a", "prefix": "${P:-p}"}, None)
+    assert found.notes == ("keys that mcpmux does not know: note",)
 
 
 def test_nothing_of_a_server_is_in_its_repr(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.config import Http, Stdio, read_config
+from mcpmux.config import Http, Stdio
+from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.entry import Found
 from mcpmux.hosts.gathering import Gathered, gather
 from mcpmux.hosts.host import HOSTS, Host

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.config import read_config
+from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.reference import escape
 from mcpmux.hosts.secrecy import Vault, looks_secret, names_secret
 from mcpmux.hosts.toml_text import format_table

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpmux.config import Http, Stdio, read_config
+from mcpmux.config import Http, Stdio
 from mcpmux.errors import ConfigError
+from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.reference import NotTakenOver
 from mcpmux.hosts.server_json import Described, choose, parse_server_json
 from mcpmux.hosts.toml_text import format_table

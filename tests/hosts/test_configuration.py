@@ -1,19 +1,29 @@
+"""Files of host apps that are served as they are: their servers, our settings in them, and mistakes."""
+
 from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mcpmux.config import Http, HttpListener, Secret, Stdio, Unix, WebSocket
-from mcpmux.config.layout import HOST_APP_KEYS
+from mcpmux.config import Http, HttpListener, Missing, Secret, Stdio, Unix, WebSocket
 from mcpmux.config.model import ToolSelection
+from mcpmux.config.reading import read_table
+from mcpmux.config.scalars import derive_name
+from mcpmux.hosts.configuration import read_config
+from mcpmux.hosts.entry import HOST_APP_KEYS
 from tests.config.documents import problems_of, read
+from tests.hosts.machines import find, write_files
+from tests.hosts.test_entry import TABLES, WIND_HOST, files_of
 
 NPX = {"command": "npx"}
 WEB = {"url": "https://example.com"}
 SOCKET = {"url": "wss://example.com/mcp"}
 SERVERS = {"mcpServers": {"docs": NPX}}
 
-NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
-TRANSPORTS = '"stdio", "http", "sse" or "websocket"'
 INPUT = "`${input:…}` is asked for by the host app, which mcpmux cannot do; use `${VARIABLE}`"
 
 
@@ -89,7 +99,9 @@ def test_key_of_a_host_app_is_accepted_and_not_read(key):
         ({"enabledTools": ["a"], "disabledTools": ["b"]}, ToolSelection(("a",), ("b",))),
         ({"excludeTools": ["a"], "disabledTools": ["b"]}, ToolSelection(None, ("a", "b"))),
         ({"tools": ["a"]}, ToolSelection(("a",))),
-        ({"tools": ["*"]}, ToolSelection(("*",))),
+        ({"tools": ["*"]}, ToolSelection()),
+        ({"includeTools": "a"}, ToolSelection()),
+        ({"includeTools": ["a"], "tools": ["b"]}, ToolSelection(("a",))),
         ({"tools": {"a": {"default": "allow"}}}, ToolSelection()),
         ({"includeTools": []}, ToolSelection(())),
         ({"includeTools": ["run(git status)"]}, ToolSelection(("run",))),
@@ -103,19 +115,6 @@ def test_a_table_of_our_own_selects_tools_too():
     selecting = {**NPX, "include_tools": ["a*"], "exclude_tools": ["ab"]}
     assert read({"upstreams": {"docs": selecting}}).upstreams[0].tools == ToolSelection(("a*",), ("ab",))
     assert read({"upstreams": {"docs": NPX}}).upstreams[0].tools.is_all
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ({"includeTools": "a"}, "includeTools: expected a list, got text"),
-        ({"disabledTools": [""]}, "disabledTools: expected names of tools"),
-        ({"includeTools": ["a"], "tools": ["b"]}, "expected one of `includeTools`, `tools`"),
-    ],
-)
-def test_mistakes_about_these_tools_are_told(keys, problem):
-    (told,) = problems_of({"mcpServers": {"docs": {**NPX, **keys}}})
-    assert told.startswith("mcpServers.docs") and told.endswith(problem)
 
 
 def test_server_names_become_upstream_names():
@@ -148,9 +147,9 @@ def test_env_file_is_read_and_env_wins(tmp_path):
 @pytest.mark.parametrize(
     "entry",
     [
-        {"type": "ws", "url": "https://example.com", "disabled": True},
+        {"url": "geheim", "disabled": True},
         {"command": "${UNSET}", "enabled": False},
-        {"type": "ws", "url": "https://example.com", "mcpmux": {"enabled": False}},
+        {"url": "geheim", "mcpmux": {"enabled": False, "prefx": ""}},
     ],
 )
 def test_disabled_server_never_stops_anything(entry):
@@ -159,34 +158,54 @@ def test_disabled_server_never_stops_anything(entry):
 
 
 @pytest.mark.parametrize(
-    ("entry", "problem"),
+    ("entry", "reason"),
     [
-        ({"type": "sse", "command": "npx"}, ': `type` is "sse", which does not go with `command`'),
+        (5, "it is no table"),
+        ({}, "it has neither a command nor a URL"),
+        ({"comand": "npx"}, "it has neither a command nor a URL; is `comand` one of them?"),
+        ({**NPX, "url": "https://example.com"}, "it has a command and a URL, or two URLs"),
         (
-            {"transport": "ws", **WEB},
-            ': `transport` is "ws", which does not go with an https:// URL; expected ws:// or wss://',
+            {"httpUrl": "https://a.example", "url": "https://a.example"},
+            "it has a command and a URL, or two URLs",
         ),
-        ({"type": "http", **SOCKET}, ': `type` is "http", which does not go with a wss:// URL'),
-        ({"type": "ws", "command": "npx"}, ': `type` is "ws", which does not go with `command`'),
-        ({"url": "tcp://a:1", "headers": {}}, ": `headers` does not go with a tcp:// URL"),
-        ({**SOCKET, "mcpmux": {"proxy": ""}}, ": `proxy` does not go with a wss:// URL"),
-        ({"type": "pigeon", "command": "npx"}, f".type: expected {TRANSPORTS}"),
-        ({"type": 5, "command": "npx"}, f".type: expected {TRANSPORTS}"),
-        ({"type": "http", "command": "npx"}, ': `type` is "http", which does not go with `command`'),
-        ({"type": "stdio", **WEB}, ': `type` is "stdio", which does not go with `url`'),
-        ({}, f": {NEITHER}"),
-        ({**NPX, "url": "https://example.com"}, ": expected `command` or `url`, got both"),
-        ({"httpUrl": "https://a.example", "url": "https://a.example"}, ": expected one of `url`, `httpUrl`"),
-        ({"comand": "npx"}, ".comand: unknown key; did you mean `command`?"),
-        ({**NPX, "argz": []}, ".argz: unknown key; did you mean `args`?"),
-        ({**NPX, "mcpmux": {"prefx": ""}}, ".mcpmux.prefx: unknown key; did you mean `prefix`?"),
-        ({**NPX, "cwd": None}, ".cwd: expected text, got null"),
-        ({**NPX, "mcpmux": True}, ".mcpmux: expected a table, got true or false"),
-        ({**NPX, "args": ["${input:token}"]}, f".args[0]: {INPUT}"),
+        ({"url": "tcp://a:1", "headers": {"A": "b"}}, "`headers` does not go with a tcp:// URL"),
+        ({"url": "geheim"}, "url: expected a URL: http://, https://"),
+        ({**NPX, "args": "geheim"}, "args: expected a list, got text"),
+        ({**NPX, "args": ["${input:token}"]}, f"args[0]: {INPUT}"),
+        ({**NPX, "args": ["${R%/}"]}, "args[0]: expected `${VARIABLE}`"),
+        ({**NPX, "env": {"A": "${UNSET_9}"}}, "env.A: the environment variable `UNSET_9` is not set"),
+        ({**NPX, "envFile": "/nowhere/.env"}, "env_file: expected a readable file of `NAME=value` lines"),
+        ({**NPX, "cwd": "${workspaceFolder}"}, "${workspaceFolder} is only known in a project"),
     ],
 )
-def test_mistake_is_told_with_its_key_path(entry, problem):
-    assert problems_of({"mcpServers": {"My Docs": entry}}) == [f'mcpServers."My Docs"{problem}']
+def test_entry_that_cannot_be_read_is_one_missing_server(entry, reason):
+    config = read({"mcpServers": {"docs": NPX, "My Docs": entry}})
+    docs, other = config.upstreams
+    assert (docs.target, other.name, other.enabled) == (Stdio("npx"), "my-docs", True)
+    assert isinstance(other.target, Missing)
+    assert other.target.reason.startswith(reason)
+    assert "geheim" not in other.target.reason
+
+
+def test_keys_that_no_host_app_has_are_a_warning():
+    config = read({"mcpServers": {"docs": {**NPX, "isActive": True, "tags": ["${"]}, "web": WEB}})
+    assert [upstream.target for upstream in config.upstreams] == [Stdio("npx"), Http("https://example.com")]
+    assert config.notes == ("mcpServers.docs: keys that mcpmux does not know: isActive, tags",)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({**NPX, "mcpmux": {"prefx": ""}}, ".mcpmux.prefx: unknown key; did you mean `prefix`?"),
+        ({**NPX, "mcpmux": {"args": []}}, ".mcpmux.args: unknown key; expected one of"),
+        ({**NPX, "mcpmux": True}, ".mcpmux: expected a table, got true or false"),
+        ({"comand": "npx", "mcpmux": {"prefx": ""}}, ".mcpmux.prefx: unknown key; did you mean `prefix`?"),
+        ({**SOCKET, "mcpmux": {"proxy": ""}}, ": `proxy` does not go with a wss:// URL"),
+    ],
+)
+def test_settings_of_our_own_stay_strict(entry, problem):
+    (told,) = problems_of({"mcpServers": {"My Docs": entry}})
+    assert told.startswith(f'mcpServers."My Docs"{problem}')
 
 
 @pytest.mark.parametrize(
@@ -196,8 +215,6 @@ def test_mistake_is_told_with_its_key_path(entry, problem):
         ({**SERVERS, "mcpmux": {"listener": {}}}, "mcpmux.listener: unknown key; did you mean `listeners`?"),
         ({**SERVERS, "mcpmux": []}, "mcpmux: expected a table, got a list"),
         ({"mcpServers": {}}, "expected at least one upstream that is enabled"),
-        ({"servers": {"docs": NPX, "a b": 5}}, 'servers."a b": expected a table, got a number'),
-        ({"mcp": {"servers": {"docs": {}}}}, f"mcp.servers.docs: {NEITHER}"),
     ],
 )
 def test_mistake_around_the_servers_is_told(document, problem):
@@ -206,3 +223,65 @@ def test_mistake_around_the_servers_is_told(document, problem):
 
 def test_servers_that_are_no_table_are_a_mistake():
     assert "mcpServers: expected a table of upstreams, got a list" in problems_of({"mcpServers": []})
+
+
+# One translation, whether a file is served or imported.
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("host", sorted(TABLES.keys() - {"goose"}))
+def test_a_file_is_served_as_it_is_imported(home: Path, host: str) -> None:
+    environ = dict.fromkeys(["TEAM", "A_TOKEN", "FAR_KEY", "CLOUD_KEY", "GEM_KEY", "Z", "E_KEY"], "x")
+    environ |= dict.fromkeys(["E_TOKEN", "FROM_HERE", "THERE"], "x")
+    environ |= {"HOME": str(home), "WIND_HOST": WIND_HOST}
+    place, text = files_of(home, host).popitem()
+    imported = find(home, {place: text.replace('"disabled": true', '"disabled": false')}, **environ)
+    served = {each.name: each for each in read_config(str(home / place), environ, bytes).upstreams}
+    everywhere = {derive_name(each.name): each for each in imported.values() if each.place.project is None}
+    assert served.keys() == everywhere.keys()
+    for name, found in everywhere.items():
+        target = served[name].target
+        assert served[name].enabled is found.enabled
+        if found.reason is not None:
+            assert target == Missing(found.reason)
+        else:
+            (expected,) = read_table({"upstreams": {name: found.table}}, environ, "").upstreams
+            assert (target, served[name].timeouts) == (expected.target, expected.timeouts)
+
+
+@pytest.mark.parametrize(
+    ("place", "said", "arrives"),
+    [
+        (".gemini/settings.json", "$TOKEN ${TOKEN}", "t t"),
+        (".cursor/mcp.json", "${env:TOKEN} ${userHome} $TOKEN", "t @home $TOKEN"),
+        (".config/Claude/claude_desktop_config.json", "${TOKEN} ${R%/}", "${TOKEN} ${R%/}"),
+        (".claude.json", "${TOKEN} ${R%/}", "t ${R%/}"),
+        ("shop/.gemini/settings.json", "$TOKEN", "t"),
+        ("shop/.cursor/mcp.json", "${workspaceFolder}", "@home/shop"),
+        ("mine.json", "${TOKEN} ${env:TOKEN} $${TOKEN} ${userHome} $TOKEN", "t t ${TOKEN} @home $TOKEN"),
+    ],
+)
+def test_the_place_of_a_file_tells_how_it_is_read(home: Path, place: str, said: str, arrives: str) -> None:
+    entry: dict[str, Any] = {"command": "x", "env": {"A": said}}
+    write_files(home, {place: json.dumps({"mcpServers": {"a": entry}})})
+    environ = {"TOKEN": "t", "XDG_CONFIG_HOME": str(home / ".config")}
+    target = read_config(os.path.relpath(home / place), environ, bytes).upstreams[0].target
+    assert isinstance(target, Stdio)
+    assert target.env["A"] == Secret(arrives.replace("@home", str(home)))
+    assert target.cwd == (str(home / "shop") if "shop" in place else None)
+
+
+def test_servers_of_other_projects_are_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    projects = {str(home / name): {"mcpServers": {name: NPX}} for name in ("shop", "else")}
+    write_files(home, {".claude.json": json.dumps({"mcpServers": {"all": NPX}, "projects": projects})})
+    (home / "shop").mkdir()
+    monkeypatch.chdir(home / "shop")
+    all_, shop = read_config(str(home / ".claude.json"), {}, bytes).upstreams
+    assert (all_.name, all_.target) == ("all", Stdio("npx"))
+    assert (shop.name, shop.target) == ("shop", Stdio("npx", cwd=str(home / "shop")))

@@ -1,0 +1,76 @@
+"""From a file to a Config. The servers in a file of a host app are translated first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcpmux.config import Config
+from mcpmux.config.layout import MCPMUX, UPSTREAMS, Entry, items_of
+from mcpmux.config.reading import read_document, read_entries, read_table
+from mcpmux.config.report import Report, closest, format_path
+from mcpmux.config.scalars import derive_names
+
+if TYPE_CHECKING:
+    from mcpmux.hosts.host import Host
+
+
+def read_config(source: str, environ: Mapping[str, str], stdin: Callable[[], bytes]) -> Config:
+    """The configuration in the file `source`, or in what `stdin()` returns for "-".
+
+    `environ` has the variables for `${VAR}`. Raises ConfigError; see `config.reading.read_entries`.
+    """
+    origin, is_json, document = read_document(source, stdin)
+    return read_mapping(document, environ, origin, is_json=is_json)
+
+
+def read_mapping(
+    document: Mapping[str, Any], environ: Mapping[str, str], origin: str, *, is_json: bool = True
+) -> Config:
+    """The configuration in a document that is read already, as `read_config` has it.
+
+    `origin` names the document in messages, and tells whose file it is.
+    """
+    forms = [] if UPSTREAMS in document else list(_find_forms(document, is_json=is_json))
+    if not forms:
+        return read_table(document, environ, origin)
+    # Not at the top: most have a file of their own.
+    from mcpmux.hosts.entry import find_servers
+    from mcpmux.hosts.place import Place, recognize, this_machine
+
+    report, notes, machine = Report(origin), list[str](), this_machine(environ)
+    for key in document:  # all other keys belong to the host app
+        if key != MCPMUX and closest(key.lower(), [MCPMUX], 0.8):
+            report.add((key,), f"unknown key; did you mean `{MCPMUX}`?")
+    known, found = recognize(Path(origin), machine), []
+    for path, host, inside in forms:
+        items_of(inside[path[-1]], path, report)
+        place = known if known is not None and known.host.servers == path else Place(host, Path(origin))
+        found += [
+            ((*path, server.name), server)
+            for server in find_servers(place, inside, machine)
+            if server.place.project in (None, place.project, machine.project)
+        ]
+    names = derive_names([server.name for _, server in found])
+    entries = [
+        Entry(path, name, server.table, not server.enabled, True, server.settings, server.reason)
+        for name, (path, server) in zip(names, found, strict=True)
+    ]
+    for path, server in found:
+        notes += [f"{format_path(path)}: {note}" for note in server.notes if server.enabled]
+    return read_entries(entries, document.get(MCPMUX, {}), (MCPMUX,), environ, report, notes)
+
+
+def _find_forms(
+    document: Mapping[str, Any], *, is_json: bool
+) -> Iterator[tuple[tuple[str, ...], Host, Mapping[str, Any]]]:
+    """Yields the key path of servers, the host app that has them there, and the table around them."""
+    from mcpmux.hosts.host import FORMS
+
+    for path, host in FORMS:
+        inside: Any = document
+        for key in path[:-1]:
+            inside = inside.get(key) if isinstance(inside, Mapping) else None
+        if (host.format == "json") is is_json and isinstance(inside, Mapping) and path[-1] in inside:
+            yield path, host, inside
