@@ -302,7 +302,8 @@ async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fiel
 
     async def exchange(call: Call, notify: Notify) -> Fields:
         result = await mux.router.exchange(call, notify)
-        left_out.update(read_left_out(result))
+        for name, reason in read_left_out(result).items():
+            left_out.setdefault(name, reason)  # what is known of our own upstreams is shorter
         return result
 
     return await list_items(Call(method, {}, {}), exchange)

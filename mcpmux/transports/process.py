@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -50,6 +51,36 @@ OnStderrLine = Callable[[str], None]
 """Takes one line of the child's standard error, without its newline. Never waits."""
 
 
+FIRST_LINES = 3  # of standard error that explain an end: installers begin with the cause
+LAST_LINES = 3  # the same: programs end with it
+SHOWN_CHARACTERS = 300  # of each of these lines
+
+
+class LastWords:
+    """The first and the last lines that a child wrote to its standard error, each bounded in length."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._left_out = 0
+
+    def add(self, line: str) -> None:
+        line = line.strip()
+        if not line:
+            return
+        line = line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…"
+        if len(self._first) < FIRST_LINES:
+            self._first.append(line)
+            return
+        self._left_out += len(self._last) == LAST_LINES
+        self._last.append(line)
+
+    def __str__(self) -> str:
+        """Return them on one line, with the number of those between. Empty if there are none."""
+        between = [f"… {self._left_out} more …"] if self._left_out else []
+        return " | ".join([*self._first, *between, *self._last])
+
+
 class StopLadder(msgspec.Struct, frozen=True):
     """How long a child may take to stop on its own: after the end of its input, then after SIGTERM."""
 
@@ -82,8 +113,10 @@ class ChildProcess(LineStream):
         except TransportClosed as error:
             with trio.move_on_after(EXIT_SECONDS):
                 await self.wait()
+            if self.returncode is None:
+                raise TransportClosed(f"{error}, while the process is still running") from error
             kind = PeerFinished if self.returncode == 0 else TransportClosed
-            raise kind(f"{error}: the process {_epitaph(self.returncode)}") from error
+            raise kind(f"the process {_epitaph(self.returncode)}") from error
 
     async def stop(self, ladder: StopLadder) -> None:
         """Go down the ladder to its end, even when cancelled. Bounded by the sum of the steps.
@@ -123,9 +156,7 @@ class ChildProcess(LineStream):
                 await trio.run_process(end, check=False, capture_stdout=True, capture_stderr=True)
 
 
-def _epitaph(returncode: int | None) -> str:
-    if returncode is None:
-        return "is still running"
+def _epitaph(returncode: int) -> str:
     if returncode < 0:
         return f"was ended by signal {-returncode} ({signal.strsignal(-returncode)})"
     return f"exited with status {returncode}"

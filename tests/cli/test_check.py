@@ -55,6 +55,23 @@ def test_server_without_its_variable_is_down_and_others_are_ready(invoke: Invoke
     assert "mail" in listed.stderr
 
 
+INSTALLER = "import sys; sys.exit('error code E404\\n' + 'a note\\n' * 30 + 'a log is in /tmp/x')"
+
+
+def test_the_first_words_of_a_failed_server_are_shown_with_the_last(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    broken = {"command": sys.executable, "args": ["-c", INSTALLER]}
+    clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}
+    file.write_text(json.dumps({"mcpServers": {"broken": broken, "clock": clock}}))
+    result = invoke("check", str(file))
+    assert "the process exited with status 1; it said: error code E404 | a note" in result.stdout
+    assert "a note | a log is in /tmp/x" in result.stdout
+    told = invoke("ls", str(file), "tools").stderr
+    assert told.startswith("left out: broken: ")
+    assert told.count("broken") == 1
+    assert "the process exited with status 1; it said: error code E404" in told
+
+
 def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}

@@ -10,9 +10,19 @@ from textwrap import dedent
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpmux.errors import ConnectFailed, MessageTooLarge, PeerFinished, TransportClosed
-from mcpmux.transports.process import ChildProcess, StopLadder, open_process
+from mcpmux.transports.process import (
+    FIRST_LINES,
+    LAST_LINES,
+    SHOWN_CHARACTERS,
+    ChildProcess,
+    LastWords,
+    StopLadder,
+    open_process,
+)
 
 PATIENT = StopLadder(close_seconds=5, terminate_seconds=5)
 HASTY = StopLadder(close_seconds=0.05, terminate_seconds=0.05)
@@ -102,8 +112,8 @@ async def test_garbage_on_standard_output_is_handed_over_line_by_line(run):
 @pytest.mark.parametrize(
     ("script", "words", "in_order"),
     [
-        ("pass", "the stream has ended: the process exited with status 0", True),
-        ("raise SystemExit(3)", "the stream has ended: the process exited with status 3", False),
+        ("pass", "^the process exited with status 0$", True),
+        ("raise SystemExit(3)", "^the process exited with status 3$", False),
         ("import os; os.kill(os.getpid(), 9)", r"ended by signal 9 \(Killed\)", False),
     ],
 )
@@ -112,6 +122,19 @@ async def test_the_end_of_a_child_tells_how_it_ended(run, script: str, words: st
         with pytest.raises(TransportClosed, match=words) as end:
             await child.receive()
     assert isinstance(end.value, PeerFinished) is in_order
+
+
+@given(st.lists(st.text(max_size=400) | st.just("")))
+def test_last_words_have_the_first_and_the_last_lines_within_bounds(lines: list[str]):
+    words = LastWords()
+    for line in lines:
+        words.add(line)
+    spoken = [line.strip() for line in lines if line.strip()]
+    for line in [*spoken[:FIRST_LINES], *spoken[-LAST_LINES:]]:
+        assert line[:SHOWN_CHARACTERS] in str(words)
+    assert len(str(words)) <= (FIRST_LINES + LAST_LINES + 1) * (SHOWN_CHARACTERS + 4)
+    between = len(spoken) - FIRST_LINES - LAST_LINES
+    assert (f" | … {between} more … | " in str(words)) == (between > 0)
 
 
 async def test_sending_to_a_child_that_has_gone_is_refused(run):

@@ -9,7 +9,6 @@ Source: "Backwards Compatibility" in "Transports", 2025-11-25; "HTTP with SSE" o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_p
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.orphan_guard import OrphanGuard
-from mcpmux.transports.process import StopLadder, open_process
+from mcpmux.transports.process import LastWords, StopLadder, open_process
 from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller
 
@@ -49,7 +48,6 @@ log = structlog.get_logger()
 
 STREAMS = 32  # connections to a server besides those of exchanges: its event streams, listens, answers
 DETECT_SECONDS = 5.0  # for the first event, where it is not sure that there will be one
-LAST_WORDS = 3  # lines of stderr that explain a death
 
 
 async def answer_server(request: Request, _notify: Notify) -> Fields:
@@ -251,10 +249,10 @@ class ChannelOpener:
 
     @asynccontextmanager
     async def _open_process(self, target: Stdio, hear: Hear, watch: Watch | None) -> AsyncIterator[Channel]:
-        last_words: deque[str] = deque(maxlen=LAST_WORDS)
+        last_words = LastWords()
 
         def on_stderr(line: str) -> None:
-            last_words.append(line)
+            last_words.add(line)
             log.info("upstream says", line=line)
 
         env = {key: secret.reveal() for key, secret in target.env.items()}
@@ -277,8 +275,8 @@ class ChannelOpener:
                 if channel.closed.is_set():
                     raise TransportClosed(str(channel.close_reason))
             except TransportClosed as error:  # what it wrote to stderr before often explains it
-                said = f"; it last said: {' | '.join(last_words)}" if last_words else ""
-                raise TransportClosed(f"{error}{said}") from None
+                said = str(last_words)
+                raise TransportClosed(f"{error}; it said: {said}" if said else str(error)) from None
 
     @asynccontextmanager
     async def _open_http(

@@ -342,4 +342,4 @@ class UpstreamStatus:
 
 def when_again(seconds: float | None) -> str:
     """The end of a sentence: when it is worth to try again."""
-    return f"; tried again in {seconds:.3g} s" if seconds else ""
+    return f"; next try in {seconds:.3g} s" if seconds else ""

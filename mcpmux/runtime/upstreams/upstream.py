@@ -437,7 +437,7 @@ class Upstream(UpstreamStatus):
             self.last_error = reason = self.trouble
             if self._comeback.looping:
                 self.trouble = (
-                    f"crash loop ({self._comeback.deaths} times within {WINDOW_SECONDS:g} s): {reason}"
+                    f"crash loop ({self._comeback.deaths} times within {WINDOW_SECONDS:g} s), {reason}"
                 )
             if wait > SOON_SECONDS or not (held is not None or died_of_probe):
                 self._settled.set()
