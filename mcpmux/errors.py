@@ -49,7 +49,14 @@ class PeerFinished(TransportClosed):
 
 
 class Overdue(McpmuxError):
-    """The deadline of the caller has passed."""
+    """The deadline of the caller has passed.
+
+    `unanswered`: methods of the questions to the client that were open then.
+    """
+
+    def __init__(self, message: str, unanswered: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.unanswered = unanswered
 
 
 class ConfigError(McpmuxError):

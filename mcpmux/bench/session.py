@@ -284,4 +284,6 @@ async def _connect(channel: Channel, upstream: Upstream, revision: str | None) -
             return await connect(channel, CLIENT_INFO, EMPTY_OBJECT, Eras.MODERN_FIRST, revision)
         except RpcError as error:
             raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
-    raise RemoteProtocolError(f"it did not answer initialize within {upstream.connect_timeout:g} s")
+    raise RemoteProtocolError(
+        f"it did not answer initialize within {upstream.connect_timeout:g} s of `connect_timeout`"
+    )

@@ -19,6 +19,7 @@ from mcpmux.config.listener import ServerTls as ServerTls
 from mcpmux.config.listener import TcpListener as TcpListener
 from mcpmux.config.listener import UnixListener as UnixListener
 from mcpmux.config.listener import WebSocketListener as WebSocketListener
+from mcpmux.config.model import TOOL_SECONDS as TOOL_SECONDS
 from mcpmux.config.model import Caching as Caching
 from mcpmux.config.model import Config as Config
 from mcpmux.config.model import Http as Http

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from attrs import Factory, field, frozen
 
@@ -44,6 +44,9 @@ TIMED_METHODS = (
 
 REVISIONS = ("2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """The revisions of MCP, newest first."""
+
+TOOL_SECONDS: Final = 300.0
+"""Time for a tool call, unless `timeouts` says otherwise: host apps wait for tools for minutes."""
 
 Transport: TypeAlias = Annotated[str, Choice(("auto", "streamable", "sse"))]
 PREFIX = Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""', f"(?:{NAME_PATTERN})?")
@@ -152,9 +155,11 @@ class Handling:
     connect_timeout: Seconds = 30.0
     """Time to start or reach the server and to finish the handshake."""
     request_timeout: Seconds = 60.0
-    """Time for any other request to the server. Progress notifications renew it."""
+    """Time for any other request to the server. Progress notifications renew it. A tool call has 5 minutes at
+    least.
+    """
     timeouts: Mapping[Annotated[str, Choice(TIMED_METHODS)], Seconds] = field(factory=dict)
-    """Time for requests of single methods, in place of `request_timeout`."""
+    """Time for requests of single methods, in place of `request_timeout` and of the 5 minutes for tools."""
     max_request_timeout: Seconds = 3600.0
     """Time for one request with all its progress. It is never less than the request's own timeout."""
     health_interval: Annotated[float, Duration(off=True)] = 30.0

@@ -32,7 +32,6 @@ from mcpmux.protocol.codes import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    UPSTREAM_TIMEOUT,
     UPSTREAM_UNAVAILABLE,
 )
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, members_of, raw, text_of, value_of
@@ -312,7 +311,7 @@ class Catalog:
         with trio.move_on_after(seconds):
             return await walk(upstream, call.on_behalf(list_method, {}), anew=anew)
         upstream.failed()
-        raise upstream.error(UPSTREAM_TIMEOUT, f"did not answer {list_method} within {seconds:g} s")
+        raise upstream.late(list_method, seconds)
 
 
 # Combined pages

@@ -228,10 +228,11 @@ async def open_websocket(
         with trio.move_on_after(patience):
             stream = PatientStream(await open_tcp(origin.host, origin.port, tls if origin.secure else None))
             protocol = await _shake_hands(stream, origin.authority, target, headers)
+        late = f"within {patience:g} s of `connect_timeout`"
         if stream is None:
-            raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not within {patience:g} s")
+            raise ConnectFailed(f"cannot connect to {origin.host}:{origin.port}: not {late}")
         if protocol is None:
-            raise ConnectFailed(f"no WebSocket at {where}: no answer within {patience:g} s")
+            raise ConnectFailed(f"no WebSocket at {where}: no answer {late}")
         messages = WebSocketStream(protocol, stream, max_message_bytes)
         async with sending(messages, messages.queue):
             yield messages

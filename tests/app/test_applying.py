@@ -193,7 +193,7 @@ async def test_prefix_and_timeouts_change_without_a_new_session(autojump_clock):
     gate = Gate()
     async with open_world({"docs": docs(), "slow": gated(gate)}) as world:
         client = await legacy_client(world)
-        plan = become(world, upstream("docs", prefix="d"), upstream("slow", request_timeout=3.0))
+        plan = become(world, upstream("docs", prefix="d"), upstream("slow", timeouts={"tools/call": 3.0}))
         assert plan == {"adjusted": ["docs", "slow"]}
         assert "notifications/resources/list_changed" in {told["method"] for told in await client.drain()}
         assert await uris(client) == ["d+file:///a.md", "d+memo:1"]

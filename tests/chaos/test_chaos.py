@@ -17,7 +17,7 @@ import trio
 
 from tests.chaos.clients import LoadClient
 from tests.chaos.load import SHARED, Load
-from tests.chaos.victims import DEADLINES, LONGEST, SHORTEST, Victim, Web, Wrapped, is_alive
+from tests.chaos.victims import ANSWER_SECONDS, LONGEST, SHORTEST, Victim, Web, Wrapped, is_alive
 from tests.chaos.waiting import until
 from tests.chaos.world import Held, World, open_world
 from tests.real.mux import descendants
@@ -129,7 +129,7 @@ async def run_chaos(tmp_path: Path, seconds: float, losses: int, recovery: float
     async with serving(tmp_path) as (world, victims):
         names = list(world.mux.upstreams)
         webs = [victim for victim in victims if isinstance(victim, Web)]
-        load = Load(names, set(CALM), DEADLINES["request_timeout"] + GRACE_SECONDS, SEED)
+        load = Load(names, set(CALM), ANSWER_SECONDS + GRACE_SECONDS, SEED)
         chaos = Chaos(victims, losses)
         async with world.clients() as clients:
             await load.run_for(clients, WARM_SECONDS, LANES)

@@ -33,6 +33,7 @@ VISITORS = 8  # clients at a time
 ASKS = 6  # exchanges of one visit, besides those that open, listen and change
 SESSION_IDLE = 1.0  # seconds until mcpmux forgets who has vanished
 ANSWER_SECONDS = 10.0  # trio remembers deadlines that do not count any more until they have passed
+PATIENCE: Json = {"request_timeout": ANSWER_SECONDS, "timeouts": {"tools/call": ANSWER_SECONDS}}
 HEAR_SECONDS = 20.0
 END_SECONDS = 20.0
 SWEEP_SECONDS = 1.5  # until mcpmux has looked for who has vanished
@@ -123,12 +124,12 @@ async def soaking(tmp_path: Path, *, watched: bool) -> AsyncIterator[Soak]:
     async with trio.open_nursery() as nursery:
         await nursery.start(web.run)
         upstreams = {
-            name: {"command": command[0], "args": command[1:], "request_timeout": ANSWER_SECONDS}
+            name: {"command": command[0], "args": command[1:], **PATIENCE}
             for name in NAMES[:2]
             for command in [Victim(name, name.partition("-")[2], tmp_path).command]
         }
         config: Json = {
-            "upstreams": {**upstreams, web.name: {"url": web.url, "request_timeout": ANSWER_SECONDS}},
+            "upstreams": {**upstreams, web.name: {"url": web.url, **PATIENCE}},
             "limits": {"session_idle": SESSION_IDLE},
         }
         if watched:

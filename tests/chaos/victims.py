@@ -20,7 +20,14 @@ HERE = Path(__file__).parent
 PYTHON = [sys.executable, "-I", "-S"]
 WRAPPER_MODES = ("garbage", "cut", "ids", "twice", "silent", "slow")
 SHORTEST, LONGEST = 0.3, 1.5  # seconds that a fault lasts
-DEADLINES = {"request_timeout": 3.0, "list_timeout": 2.0, "connect_timeout": 5.0, "health_interval": 2.0}
+ANSWER_SECONDS = 3.0
+DEADLINES = {
+    "request_timeout": ANSWER_SECONDS,
+    "timeouts": {"tools/call": ANSWER_SECONDS},
+    "list_timeout": 2.0,
+    "connect_timeout": 5.0,
+    "health_interval": 2.0,
+}
 
 
 class Victim:

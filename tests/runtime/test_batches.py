@@ -317,7 +317,7 @@ async def test_a_servers_batch_is_read_over_http(face: type[Face]):
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
 async def test_a_batch_of_another_servers_revision_is_an_error_that_names_it(revision: str, autojump_clock):
     async with open_world(
-        {"x": Batching(revision), "y": docs()}, settings={"x": {"request_timeout": 2}}
+        {"x": Batching(revision), "y": docs()}, settings={"x": {"timeouts": {"tools/call": 2}}}
     ) as world:
         client = world.client()
         await client.initialize("2025-11-25")

@@ -188,7 +188,7 @@ async def test_a_cancelled_call_is_not_answered_and_its_server_is_told_once(auto
 
 
 async def test_a_call_that_is_not_answered_in_time_ends_then_and_its_server_is_told(autojump_clock, server):
-    async with ready(server, request_timeout=5.0) as (world, client):
+    async with ready(server, timeouts={"tools/call": 5.0}) as (world, client):
         began = trio.current_time()
         with pytest.raises(RpcFailure, match="did not answer tools/call within 5 s"):
             await client.request(*TOOL)
@@ -199,7 +199,7 @@ async def test_a_call_that_is_not_answered_in_time_ends_then_and_its_server_is_t
 
 
 async def test_progress_renews_the_time_of_a_call(autojump_clock, server):
-    async with ready(server, request_timeout=5.0) as (_, client):
+    async with ready(server, timeouts={"tools/call": 5.0}) as (_, client):
         await client.start(*TOOL, progressToken=1)
         await trio.sleep(4)
         token = server.asked("tools/call")[-1]["_meta"]["progressToken"]

@@ -603,7 +603,7 @@ async def test_progress_renews_the_deadline_and_silence_does_not(up, autojump_cl
 
     tool = {"name": "t", "inputSchema": {"type": "object"}}
     server = ScriptedServer(up, tools=[tool], handlers={"tools/call": slow})
-    settings = {"x": {"request_timeout": 20.0}}
+    settings: Json = {"x": {"timeouts": {"tools/call": 20.0}}}
     async with open_world({"x": server, "docs": docs()}, settings=settings) as world:
         client = world.client()
         params = {"name": "x__t", "arguments": {"seconds": 15}}

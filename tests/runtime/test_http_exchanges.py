@@ -346,7 +346,7 @@ async def test_an_error_is_told_in_the_clients_words(server, era, monkeypatch):
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 async def test_a_call_that_is_not_answered_in_time_ends_then_and_its_server_is_told(server, era, monkeypatch):
-    async with asking(server, era, monkeypatch, request_timeout=2.0) as found:
+    async with asking(server, era, monkeypatch, timeouts={"tools/call": 2.0}) as found:
         answer = await found.ask(*TOOL)
         assert "did not answer tools/call within 2 s" in answer.last["error"]["message"]
         await server.heard_of_the_end(1)

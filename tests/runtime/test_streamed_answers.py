@@ -287,7 +287,7 @@ async def test_nobody_waits_for_a_stream_that_stays_open():
 
 async def test_stream_that_says_nothing_is_overdue():
     server = Server(primed, stays=True)
-    async with asking(server, request_timeout=1.0) as client:
+    async with asking(server, timeouts={"tools/call": 1.0}) as client:
         with pytest.raises(RpcError, match=r"within 1 s"):
             await client.call()
         await server.left.wait()

@@ -18,7 +18,7 @@ LEGACY = "2025-11-25"
 ERAS = [LEGACY, MODERN]
 QUESTION = {LEGACY: "ping", MODERN: "server/discover"}
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
-SHORT = {"x": {"request_timeout": 20.0}}
+SHORT: dict[str, Any] = {"x": {"request_timeout": 20.0, "timeouts": {"tools/call": 20.0}}}
 LISTENS = {"toolsListChanged": True, "resourcesListChanged": True}
 
 
@@ -283,7 +283,7 @@ async def test_progress_renews_a_deadline_up_to_the_maximum(up, autojump_clock):
         raise AssertionError
 
     server = ScriptedServer(up, tools=[TOOL], handlers={"tools/call": work})
-    settings = {"x": {"request_timeout": 10.0, "max_request_timeout": 100.0}}
+    settings: dict[str, Any] = {"x": {"timeouts": {"tools/call": 10.0}, "max_request_timeout": 100.0}}
     async with open_world({"x": server, "docs": other()}, settings=settings) as world:
         client = world.client()
         began = trio.current_time()
@@ -292,6 +292,7 @@ async def test_progress_renews_a_deadline_up_to_the_maximum(up, autojump_clock):
             pass
         assert message["error"]["code"] == -31002
         assert "did not finish tools/call within 100 s" in message["error"]["message"]
+        assert "raise `upstreams.x.max_request_timeout`" in message["error"]["message"]
         assert trio.current_time() - began == pytest.approx(100, abs=0.5)
         await trio.testing.wait_all_tasks_blocked()
         assert [m["method"] for m in server.seen].count("notifications/cancelled") == 1

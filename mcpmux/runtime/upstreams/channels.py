@@ -198,7 +198,7 @@ async def _connect(target: Tcp | Unix, patience: float) -> HalfCloseableStream:
         if isinstance(target, Unix):
             return PatientStream(await open_unix(target.path))
         return PatientStream(await open_tcp(target.host, target.port, target.tls))
-    raise ConnectFailed(f"cannot connect to {target.display}: not within {patience:g} s")
+    raise ConnectFailed(f"cannot connect to {target.display}: not within {patience:g} s of `connect_timeout`")
 
 
 @dataclass(eq=False, repr=False)

@@ -37,6 +37,7 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Breaker, Comeback, State
 from mcpmux.mux.fair_queue import FairQueue
+from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
 from mcpmux.protocol.handshake import ServerFacts
@@ -324,12 +325,26 @@ class UpstreamStatus:
         self.last_error = str(error)
         return self.error(code, f"{what}: {error}" + when_again(wish), wish)
 
-    def late(self, method: str, seconds: float, *, exhausted: bool = False) -> RpcError:
+    def late(
+        self, method: str, seconds: float, *, exhausted: bool = False, unanswered: tuple[str, ...] = ()
+    ) -> RpcError:
+        """Return the error of a request that got no answer in time, with the setting that gives it more.
+
+        `exhausted`: in spite of progress. `unanswered`: questions to its client that were open then.
+        """
+        config, setting = self.config, "request_timeout"
+        if method == m.TOOLS_CALL or method in config.timeouts:
+            setting = f'timeouts."{method}"'
+        if method in m.PAGED and seconds == config.list_timeout:
+            setting = "list_timeout"
         what = f"did not answer {method} within {seconds:g} s"
+        if unanswered:
+            questions = ", ".join(unanswered)
+            what = f"got no answer to {questions} from the client within the {seconds:g} s of {method}"
         if exhausted:
-            seconds = max(seconds, self.config.max_request_timeout)
+            seconds, setting = max(seconds, config.max_request_timeout), "max_request_timeout"
             what = f"did not finish {method} within {seconds:g} s, progress or not"
-        return self.error(UPSTREAM_TIMEOUT, what)
+        return self.error(UPSTREAM_TIMEOUT, f"{what}; to allow more, raise `upstreams.{self.name}.{setting}`")
 
     def error(self, code: int, what: str, wish: float | None = None) -> RpcError:
         """An error that names this upstream. `wish`: seconds after which it wants to be asked again."""

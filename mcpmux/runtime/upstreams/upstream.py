@@ -29,7 +29,7 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.config import Missing
+from mcpmux.config import TOOL_SECONDS, Missing
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import (
     LocalProtocolError,
@@ -119,8 +119,6 @@ class Upstream(UpstreamStatus):
         self.subscriber = subscriber
         self._find_client = find_client
         self._on_notification = on_notification
-        # The result of a task comes when the task is done, however long that takes.
-        self._timeouts = {m.TASKS_RESULT: math.inf, **self.config.timeouts}
         self._to_tell: dict[tuple[str, bytes], Fields] = {}  # by clients; equal ones wait as one
         self._told = trio.Event()
         self._eras = eras
@@ -189,7 +187,7 @@ class Upstream(UpstreamStatus):
 
         `deadline`: another one, if it is sooner. Raises RpcError, its own or one that says why there is none.
         """
-        seconds = self._timeouts.get(call.method, self.config.request_timeout)
+        seconds = self.patience(call.method)
         if self.held is not None:
             raise self.error(UPSTREAM_UNAVAILABLE, self.held)
         if self.silent:
@@ -223,8 +221,8 @@ class Upstream(UpstreamStatus):
         except RemoteProtocolError as nonsense:
             self.failed()
             raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense}") from None
-        except Overdue:
-            pass  # what that means depends on what was waited for
+        except Overdue as late:
+            unanswered = late.unanswered  # what it means depends on what was waited for
         finally:
             if acts:
                 self._generations.act(self.name)
@@ -235,11 +233,18 @@ class Upstream(UpstreamStatus):
                 self._idle.set()
         if not entered:
             raise self.limiter.busy()
-        self.failed()
-        raise self.late(call.method, deadline.seconds, exhausted=deadline.exhausted)
+        if not unanswered:
+            self.failed()
+        raise self.late(call.method, deadline.seconds, exhausted=deadline.exhausted, unanswered=unanswered)
 
     def patience(self, method: str) -> float:
-        return self._timeouts.get(method, self.config.request_timeout)
+        """Return how many seconds a request may take without progress."""
+        seconds = self.config.timeouts.get(method)
+        if seconds is not None:
+            return seconds
+        if method == m.TASKS_RESULT:  # it comes when the task is done, however long that takes
+            return math.inf
+        return max(self.config.request_timeout, TOOL_SECONDS if method == m.TOOLS_CALL else 0.0)
 
     def _passes(self, event: Event, call: Call) -> bool:
         """Whether the client of `call` hears what the server says on its way.
@@ -549,7 +554,7 @@ class Upstream(UpstreamStatus):
                 raise RemoteProtocolError(f"it refused to initialize: {error.message}") from None
             self.connect_seconds = trio.current_time() - began
             return connection
-        raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s")
+        raise RemoteProtocolError(f"it did not answer initialize within {seconds:g} s of `connect_timeout`")
 
     def tell_nowait(self, method: str, params: Fields | None = None) -> None:
         """Have a notification of the clients passed on, once, when the server is there and its era has it."""

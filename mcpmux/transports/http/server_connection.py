@@ -368,7 +368,8 @@ class ServerConnection:
                 self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
         elif self._parser.phase is not IDLE:
             if overdue:
-                self.refusal = Refusal(408, "the request did not arrive in time")
+                limit = "body_timeout" if self._parser.phase is BODY else "head_timeout"
+                self.refusal = Refusal(408, f"the request did not arrive within `limits.{limit}`")
                 self._scope.cancel(reason="the request did not arrive in time")
         elif (overdue or self._state.draining) and (self._handshaking or not self._has_come()):
             self._unused = not overdue and not self._handshaking

@@ -255,7 +255,8 @@ async def open_sse_client_stream(
                 raise NoEventStream(f"no `endpoint` event came: {error}") from None
             target = target_of(resolve_endpoint(url, event.data))
         if waiting.cancelled_caught:
-            raise NoEventStream(f"GET brought no event stream with an `endpoint` event within {patience:g} s")
+            late = f"within {patience:g} s of `connect_timeout`"
+            raise NoEventStream(f"GET brought no event stream with an `endpoint` event {late}")
         async with trio.open_nursery() as nursery:
             posted = (*headers, ("Content-Type", "application/json"))
             messages = SseClientStream(pool, target, posted, events, nursery, shown)
