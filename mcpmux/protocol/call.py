@@ -320,22 +320,26 @@ _SAY_NOTHING: Final = frozenset({m.LISTEN, m.DISCOVER, m.PING})
 
 
 class Deadline(Protocol):
-    """A moment in time (`at`), which may move."""
+    """A moment in time (`at`), which moves when the peer shows a sign of life."""
 
     at: float
+
+    def renew(self) -> None: ...
 
 
 class PendingRequest:
     """One request that waits for its answer. `wake` is called whenever there is something to take.
 
-    `cut_off` is called once `deadline` has passed.
+    `cut_off` is called once `deadline` has passed. `parked_at`: the time since when its client is asked
+    something, while it is. `unanswered`: methods of the questions that were open when its time was over.
     """
 
     def __init__(self, call: Call) -> None:
         self.id = 0  # until it is open
         self.call = call
         self.asked: dict[str, Request] = {}
-        self.parked_until: float | None = None
+        self.unanswered: tuple[str, ...] = ()
+        self.parked_at: float | None = None
         self.events: list[Event] = []
         self.answer: Reply | ErrorReply | McpmuxError | None = None
         self.dropped = 0
@@ -369,6 +373,11 @@ class PendingRequest:
         self.notify()
 
     @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.answer is not None or self.overdue
+
+    @property
     def until(self) -> float:
         return math.inf if self.deadline is None else self.deadline.at
 
@@ -385,7 +394,7 @@ class PendingRequest:
         """
         answer = self.answer
         if answer is None:
-            raise Overdue("no answer in time")
+            raise Overdue("no answer in time", self.unanswered)
         if isinstance(answer, Reply):
             if answer.members is not None:
                 return answer.members
@@ -479,8 +488,7 @@ class PendingRequests:
 
     def close(self, pending: PendingRequest) -> bool:
         """Forget a request; True when it was still waiting, so that the peer must be told."""
-        self._tickets.pop(pending.id, None)
-        return pending.answer is None
+        return self._tickets.pop(pending.id, None) is not None and pending.answer is None
 
     def fail_all(self, error: McpmuxError) -> None:
         """The stream is over: everybody who waits gets `error`."""

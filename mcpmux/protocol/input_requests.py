@@ -43,7 +43,10 @@ RESPONSES: Final = "inputResponses"
 ERROR: Final = "dev.mcpmux/error"
 
 WITHDRAWN: Final = "dev.mcpmux/withdrawn"
-"""Inside mcpmux: a server takes back what the parked call `params.requestState` waits for."""
+"""Inside mcpmux: the parked call `params.requestState` waits for its client no more.
+
+With `ERROR` among the params it has ended with that, and cannot go on.
+"""
 
 SHARED_CAPABILITIES: Final = raw(
     {

@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
 from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
-from mcpmux.protocol.codes import INVALID_PARAMS, UPSTREAM_UNAVAILABLE
+from mcpmux.protocol.codes import INVALID_PARAMS, INVALID_REQUEST, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Notification
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 
-PARK_SECONDS: Final = 600.0  # for a person to answer; then the server is told that nobody did
+PARK_SECONDS: Final = 600.0  # for a client to come back to a parked call; then it is given up
+PERSON_SECONDS: Final = PARK_SECONDS - 30.0  # for a person's answer, so that the call can still go on with it
+ROOTS_SECONDS: Final = 10.0  # for the answer of a program
 PARK_LIMIT: Final = 1000  # parked calls of one server; each holds a request of it open
 STATE_BYTES: Final = 24  # of randomness: a state is proof that one was given it
 
@@ -49,6 +52,16 @@ class Question(NamedTuple):
 
 FindClient = Callable[[Question], Awaitable[Client | None]]
 """Who is to be asked; None when that is unclear."""
+
+
+def seconds_to_answer(method: str) -> float:
+    """Return how long a client may take to answer this question of a server."""
+    return ROOTS_SECONDS if method == m.ROOTS_LIST else PERSON_SECONDS
+
+
+def unanswered(method: str) -> RpcError:
+    """Return the error that a server gets in place of the answer to its question."""
+    return RpcError(INVALID_REQUEST, f"the client did not answer {method} in time")
 
 
 async def unheard(_event: Event) -> None:

@@ -11,6 +11,15 @@ A legacy server asks in the middle of a call. The call is then parked: its reque
 returns `input_required` with a random `requestState`, and the repeated call with that state goes on where it
 was. A state is good for one connection, one method and one target, for PARK_SECONDS.
 
+    parked --its client comes back-----------------------------> goes on
+           --the server takes back all that it asked-----------> nothing is asked
+           --a program has not answered for ROOTS_SECONDS------> nothing is asked, once it was all
+           --its answer comes, its deadline passes, the end----> over: the outcome is kept for its client
+    any    --PARK_SECONDS, or its client has gone--------------> given up
+
+A question is a sign of life and renews the deadline, as progress does. When nothing is asked any more, or
+the call is over, `WITHDRAWN` says so: a client that is still asked is asked no more, and its call goes on.
+
 On a shared session a legacy server cannot say whose call it means. It is understood when calls of one client
 only can be meant; otherwise it is refused in words that name the cure. A call that has waited for its client
 for a while asks nothing more. What a server asks in a `resources/subscribe`, which mcpmux sends by itself,
@@ -21,10 +30,10 @@ Source: `basic/patterns/mrtr`, 2026-07-28.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import structlog
@@ -55,10 +64,13 @@ from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.calls import (
     PARK_LIMIT,
     PARK_SECONDS,
+    ROOTS_SECONDS,
     STATE_BYTES,
     FindClient,
     Hear,
     Question,
+    seconds_to_answer,
+    unanswered,
     unknown_state,
 )
 from mcpmux.transports.inline import in_task, woken
@@ -66,13 +78,40 @@ from mcpmux.transports.waiting import Deadline, DeadlineSweeper, limited
 
 log = structlog.get_logger()
 
-EXPIRE_SECONDS: Final = 10.0  # how often parked calls are looked after
+REFUSE_SECONDS: Final = 10.0  # for a server to take the refusal of what it has asked
 ASKS_MORE_SECONDS: Final = 2.0  # for a server to ask several things at once
 
 AMBIGUOUS: Final = (
     "clients share this session and mcpmux cannot tell which one is meant; "
     'set session = "per-client" on the upstream'
 )
+
+
+class ParkedCall:
+    """One call that waits for its client's answers.
+
+    `change` is called when something has happened to it, and when it is time for something.
+    """
+
+    __slots__ = ("_parked_at", "cut_off", "pending")
+
+    def __init__(self, pending: PendingRequest, now: float, change: Callable[[], None]) -> None:
+        self.pending = pending
+        self._parked_at = now
+        self.cut_off = pending.wake = change
+
+    @property
+    def until(self) -> float:
+        """When it is time for something."""
+        until = self._parked_at + PARK_SECONDS
+        return until if self.pending.is_over else min(until, self.pending.until, self.asks_until)
+
+    @property
+    def asks_until(self) -> float:
+        """When the client is not asked any more: soon, when a program can answer everything."""
+        asked = self.pending.asked.values()
+        soon = bool(asked) and all(request.method == m.ROOTS_LIST for request in asked)
+        return self._parked_at + (ROOTS_SECONDS if soon else PARK_SECONDS)
 
 
 class Channel:
@@ -93,7 +132,8 @@ class Channel:
         """`send` carries our answers to what the peer asks; `hear` hears what belongs to no exchange."""
         self.pending_requests = PendingRequests()
         self.may_ask = m.ASKED_DURING  # in which of our requests the server may ask something
-        self.parked: dict[str, PendingRequest] = {}  # by state
+        self.parked: dict[str, ParkedCall] = {}  # by state
+        self._asking: dict[Id, trio.CancelScope] = {}  # what is asked outside of clients' calls
         self.find_client: FindClient | None = None
         self._revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
         self._tell = send
@@ -103,7 +143,6 @@ class Channel:
         self.hearing = True
         self.doubtful = False
         self.session: str | None = None
-        self._expiring = False
         self._refused = 0  # messages of the peer that could not be taken
 
     def __repr__(self) -> str:
@@ -130,12 +169,11 @@ class Channel:
         """
         pending = parked or self.pending_requests.open(self._pending(call))
         try:
-            if parked is None:
-                if deadline is not None:
-                    pending.deadline = deadline
-                    self.deadlines.watch(pending)
-                if not self._send_now(pending):
-                    await self._send(pending, deadline)
+            if deadline is not None:
+                pending.deadline = deadline
+                self.deadlines.watch(pending)
+            if parked is None and not self._send_now(pending):
+                await self._send(pending, deadline)
             while pending.events or (pending.answer is None and (pending.asked or not pending.overdue)):
                 if pending.events:
                     await in_task()
@@ -199,11 +237,7 @@ class Channel:
             log.warning("events dropped for a slow client", method=method, count=count)
             pending.dropped = 0
         self.deadlines.forget(pending)
-        if pending.parked_until is not None:
-            if not self._expiring:
-                self._expiring = True
-                self._nursery.start_soon(self._expire_parked, name="parked calls")
-        elif self.pending_requests.close(pending):
+        if pending.parked_at is None and self.pending_requests.close(pending):
             self._abandon(pending)
 
     # Calls that wait for their client's answers
@@ -212,62 +246,97 @@ class Channel:
         if len(self.parked) >= PARK_LIMIT:
             raise RpcError(INTERNAL_ERROR, f"more than {PARK_LIMIT} calls wait for their clients' answers")
         state = secrets.token_urlsafe(STATE_BYTES)
-        self.parked[state] = pending
-        pending.parked_until = trio.current_time() + PARK_SECONDS
+        if pending.deadline is not None:
+            pending.deadline.renew()
+        pending.parked_at = now = trio.current_time()
+        self.parked[state] = parked = ParkedCall(pending, now, partial(self._look_after, state))
+        self.deadlines.watch(parked)
         return input_required(pending.asked, state, legacy=pending.call.legacy)
 
-    async def resume(self, call: Call, notify: Notify) -> Fields:
+    def _look_after(self, state: str) -> None:
+        """Draw the consequences when something has happened to a parked call, or its time has come."""
+        parked, now = self.parked.get(state), trio.current_time()
+        if parked is None:
+            return
+        pending, asked = parked.pending, parked.pending.asked
+        if pending.answer is None and pending.until <= now:
+            pending.overdue = True
+            pending.unanswered = tuple(request.method for request in asked.values())
+        if pending.is_over or parked.asks_until <= now:
+            self._refuse(list(asked.values()))
+            asked.clear()
+        if pending.is_over and self.pending_requests.close(pending):
+            self._abandon(pending)
+        if parked.until <= now:
+            self.abandon(state)
+        if not asked:
+            self._hear(Notification(WITHDRAWN, raw({STATE: state})))
+
+    async def resume(self, call: Call, notify: Notify, deadline: Deadline | None = None) -> Fields:
         """Go on with a parked call. Raises RpcError for a state that was not given to it, or not any more."""
         await in_task()
-        return await self.exchange(call, notify, parked=await self._resumed(call))
+        with limited(deadline):
+            pending = await self._resumed(call)
+        return await self.exchange(call, notify, deadline, pending)
 
     async def _resumed(self, call: Call) -> PendingRequest:
         state = call.text(STATE) or ""
-        pending = self.parked.get(state)
-        if pending is None or not _is_same(pending.call, call):
+        parked = self.parked.get(state)
+        if parked is None or not _is_same(parked.pending.call, call):
             raise unknown_state()
-        del self.parked[state]
-        pending.parked_until = None
+        pending = self._taken_out(state, parked)
         pending.call = call
         try:
             responses = decode_fields(call.params.get(RESPONSES))
             answers = {key: read_response(responses[key]) for key in pending.asked if key in responses}
         except ValueError:
             answers = {}
-        for key, answer in answers.items():
-            request = pending.asked.pop(key)
-            if isinstance(answer, RpcError):
-                await self._tell(encode_error(request.id, answer))
-            else:
-                await self._reply(request, answer)
+        try:
+            for key, answer in answers.items():
+                request = pending.asked.pop(key)
+                if isinstance(answer, RpcError):
+                    await self._tell(encode_error(request.id, answer))
+                else:
+                    await self._reply(request, answer)
+        except BaseException:
+            self._close(pending)
+            raise
         return pending
+
+    def _taken_out(self, state: str, parked: ParkedCall) -> PendingRequest:
+        del self.parked[state]
+        self.deadlines.forget(parked)
+        parked.pending.parked_at = parked.pending.wake = None
+        return parked.pending
 
     async def reply(self, call: Call) -> None:
         """Answer what a parked call asked, and wait for it no more. Raises like `resume`."""
         self._close(await self._resumed(call))
 
     def abandon(self, state: str) -> bool:
-        """The client of a parked call has gone; False when no call was parked with that state."""
-        pending = self.parked.pop(state, None)
-        if pending is not None and not self.closed.is_set():
-            self._nursery.start_soon(self._give_up, pending)
-        return pending is not None
-
-    async def _expire_parked(self) -> None:
-        while self.parked:
-            await trio.sleep(EXPIRE_SECONDS)
-            parked, now = self.parked, trio.current_time()
-            late = [state for state, t in parked.items() if t.parked_until and t.parked_until < now]
-            for pending in [parked.pop(state) for state in late]:
-                await self._give_up(pending)
-        self._expiring = False
-
-    async def _give_up(self, pending: PendingRequest) -> None:
-        with suppress(TransportError):
-            for request in pending.asked.values():
-                await self._tell(encode_error(request.id, _unanswered()))
-        pending.parked_until = None
+        """Give up a parked call, whose client has gone; False when no call is parked with that state."""
+        parked = self.parked.get(state)
+        if parked is None:
+            return False
+        pending = self._taken_out(state, parked)
+        self._refuse(list(pending.asked.values()))
         self._close(pending)
+        return True
+
+    def leave(self, client: object) -> None:
+        """Give up the parked calls of a client that has gone."""
+        for state in [state for state, parked in self.parked.items() if parked.pending.call.client is client]:
+            self.abandon(state)
+
+    def _refuse(self, asked: list[Request]) -> None:
+        """Tell the server that the client does not answer this any more."""
+        if asked and not self.closed.is_set():
+            self._nursery.start_soon(self._say_unanswered, asked, name="unanswered questions")
+
+    async def _say_unanswered(self, asked: list[Request]) -> None:
+        with trio.move_on_after(REFUSE_SECONDS), suppress(TransportError):
+            for request in asked:
+                await self._tell(encode_error(request.id, unanswered(request.method)))
 
     # Questions of the server
 
@@ -278,7 +347,13 @@ class Channel:
             task_id = related_task(params)
             target = (pending or self._meant_by()) if task_id is None else self._waiting_for(task_id)
             if target is None or target.call.method == m.RESOURCES_SUBSCRIBE:
-                await self._reply(request, await self._ask_directly(request.method, params, target))
+                with trio.CancelScope() as scope:
+                    self._asking[request.id] = scope
+                    try:
+                        answer = await self._ask_directly(request.method, params, target)
+                    finally:
+                        del self._asking[request.id]
+                    await self._reply(request, answer)
                 return
             if not offers(target.call.capabilities, request.method, params):
                 raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {request.method}")
@@ -294,13 +369,12 @@ class Channel:
 
     def withdraw_question(self, request_id: Id | None) -> None:
         """The server does not want to know any more; nothing happens when it never asked that."""
+        if request_id is not None and request_id in self._asking:
+            self._asking[request_id].cancel(reason="the server does not want to know any more")
         key = repr(request_id)
         for pending in self.pending_requests:
-            if pending.asked.get(key) is not None and pending.asked[key].id == request_id:
-                del pending.asked[key]
-        for state, pending in self.parked.items():
-            if not pending.asked:
-                self._hear(Notification(WITHDRAWN, raw({STATE: state})))
+            if pending.asked.pop(key, None) is not None:
+                pending.notify()
 
     async def _ask_directly(self, method: str, params: Fields, cause: PendingRequest | None) -> Fields:
         """Ask what no call of a client has caused, but perhaps one of ours: `cause`. Raises RpcError."""
@@ -315,9 +389,9 @@ class Channel:
                 raise RpcError(INVALID_REQUEST, f"no client is meant by this; {AMBIGUOUS}")
             if not offers(client.capabilities, method, params):
                 raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {method}")
-            with trio.move_on_after(PARK_SECONDS):
+            with trio.move_on_after(seconds_to_answer(method)):
                 return await client.ask(method, params)
-            raise _unanswered()
+            raise unanswered(method)
         finally:
             if cause is not None:
                 cause.push(Event(m.ANSWERED, {}))
@@ -376,15 +450,10 @@ async def _pass_on(event: Event, call: Call, notify: Notify) -> None:
 
 def _has_asked(pending: PendingRequest) -> bool:
     """Whether a server has waited for a client's answer for so long that it asks nothing more before."""
-    began = math.inf if pending.parked_until is None else pending.parked_until - PARK_SECONDS
-    return trio.current_time() - began > ASKS_MORE_SECONDS
+    return pending.parked_at is not None and trio.current_time() - pending.parked_at > ASKS_MORE_SECONDS
 
 
 def _is_same(first: Call, again: Call) -> bool:
     same_target = all(first.text(key) == again.text(key) for key in ("name", "uri", TASK_ID))
     same_somebody = first.principal.key == again.principal.key
     return first.method == again.method and same_target and same_somebody
-
-
-def _unanswered() -> RpcError:
-    return RpcError(INVALID_REQUEST, "the client did not answer")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -36,7 +37,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import PROGRESS_TOKEN, Event
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
-from mcpmux.protocol.input_requests import STATE, WITHDRAWN
+from mcpmux.protocol.input_requests import STATE, WITHDRAWN, read_response
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
@@ -74,16 +75,35 @@ class Told(NamedTuple):
     clients: int
 
 
+@dataclass(eq=False)
+class OpenQuestion:
+    """What a client is asked for a call that waits for it. `scope` ends the asking.
+
+    `error`: the call has ended with it meanwhile, and nothing can go on.
+    """
+
+    scope: trio.CancelScope
+    error: RpcError | None = None
+
+
 class Personal:
-    """Who owns what among the clients, and how they are told."""
+    """Who owns what among the clients, and how they are told. `questions`: by the state of the call."""
 
     def __init__(self) -> None:
+        self.questions: dict[str, OpenQuestion] = {}
         self.tasks: Ownership[Raw | None] = Ownership()
         self._elicitations: Ownership[None] = Ownership()
         self._outboxes: dict[object, ClientOutbox] = {}
         self._unclaimed: dict[Key, Event] = {}
         self._completed: dict[Key, None] = {}
         self._completion = trio.Event()
+
+    def end_question(self, state: str, error: RpcError | None = None) -> None:
+        """Ask a client nothing more for the call with that state; nothing happens when it is not asked."""
+        question = self.questions.get(state)
+        if question is not None:
+            question.error = error
+            question.scope.cancel(reason="what was asked is not wanted any more")
 
     def join(self, client: object, outbox: ClientOutbox) -> None:
         """A client that can be told things. `leave` must follow."""
@@ -173,7 +193,6 @@ class NotificationHub:
         self._space_of = space_of
         self.window = window
         self._on_wanted = on_wanted
-        self.questions: dict[str, trio.CancelScope] = {}  # by the state of the call that waits for the client
         self.personal = Personal()
         self.told: dict[Key, Told] = {}
         """The last change of a subscribed URI, by the session's key, or of a list, by "" and its method."""
@@ -325,8 +344,9 @@ class NotificationHub:
             if (uri := text_of(params.get("uri"))) is not None:
                 self.tell_update(upstream, uri)
         elif method == WITHDRAWN:
-            if (waiting := self.questions.get(text_of(params.get(STATE)) or "")) is not None:
-                waiting.cancel(reason="the server does not want to know any more")
+            found = read_response(raw(params))
+            error = found if isinstance(found, RpcError) else None
+            self.personal.end_question(text_of(params.get(STATE)) or "", error)
         elif method in PERSONAL:
             space = self._space_of(upstream)
             if space is not None and self._may_hear_of_task(upstream, params):

@@ -286,7 +286,11 @@ class Router:
         self._registry.join(client)
 
     def leave(self, client: object) -> None:
-        """A client has gone: what was opened for it alone is closed."""
+        """A client has gone: what was opened for it alone is closed, and nothing waits for its answers."""
+        self._tasks.leave(client)
+        for upstream in self._registry.connected():
+            if upstream.connection is not None:
+                upstream.connection.channel.leave(client)
         self._registry.leave(client)
         self._hub.personal.leave(client)
 

@@ -37,13 +37,13 @@ from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event, Notify
-from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, members_of, raw, text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.access_control import AccessControl, no_task
-from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, unheard
+from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, unheard, unknown_state
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.notification_hub import Personal
 from mcpmux.runtime.upstreams.upstream import Upstream
@@ -75,6 +75,7 @@ class Wait:
     upstream: Upstream
     task_id: str
     call: Call = field(repr=False)
+    watching: trio.CancelScope = field(default_factory=trio.CancelScope, repr=False)  # while it is parked
     told: int = 0  # status messages
     message: str | None = None  # the last of them
 
@@ -256,24 +257,33 @@ class Tasks:
     # Calls that wait for tasks, of clients that know of none. The task is asked about at the pace that its
     # server names. Its status message becomes progress, if the client wants progress; its questions become
     # `input_required`, and the repeated call goes on from there. When the client gives up, so does the task.
+    # While the client is asked the task is watched, too: it may go on, or end, without the answers.
 
     async def _resume(self, call: Call, notify: Notify) -> Fields:
         """Go on after questions. Raises RpcError for a state that was not given to this client and tool."""
         state = call.text(STATE) or ""
         wait = self._parked.get(state)
         if wait is None or not _is_repeated(wait.call, call):
-            raise RpcError(INVALID_PARAMS, "Invalid requestState: unknown or expired; call again without it")
+            raise unknown_state()
         del self._parked[state]
+        wait.watching.cancel(reason="its client is back")
         wait.call = call
-        answers = {RESPONSES: call.params.get(RESPONSES, EMPTY_OBJECT)}
-        return await self._follow(wait, notify, call.with_params(answers))
+        answers = call.params.get(RESPONSES, EMPTY_OBJECT)
+        given = call.with_params({RESPONSES: answers}) if members_of(answers) else None
+        return await self._follow(wait, notify, given)
 
     def abandon(self, state: str) -> bool:
         """The client that was asked has gone; False when the state is not known here."""
         wait = self._parked.pop(state, None)
         if wait is not None:
+            wait.watching.cancel(reason="its client has gone")
             self._nursery.start_soon(self._give_up, wait)
         return wait is not None
+
+    def leave(self, client: object) -> None:
+        """Give up what waits for a client that has gone."""
+        for state in [state for state, wait in self._parked.items() if wait.call.client is client]:
+            self.abandon(state)
 
     async def _follow(self, wait: Wait, notify: Notify, answers: Call | None = None) -> Fields:
         parked_or_done = False
@@ -306,12 +316,21 @@ class Tasks:
             raise RpcError(BUSY, f"Busy: more than {PARK_LIMIT} calls wait for their clients' answers")
         state = secrets.token_urlsafe(STATE_BYTES)
         self._parked[state] = wait
-        self._nursery.start_soon(self._expire, state, name="parked wait for a task")
+        wait.watching = trio.CancelScope()
+        self._nursery.start_soon(self._watch, state, wait, name="parked wait for a task")
         return {"resultType": raw("input_required"), "inputRequests": raw(asked), STATE: raw(state)}
 
-    async def _expire(self, state: str) -> None:
-        await trio.sleep(ANSWER_SECONDS)
-        self.abandon(state)
+    async def _watch(self, state: str, wait: Wait) -> None:
+        """Keep a parked wait for ANSWER_SECONDS; once its task wants nothing to be answered, say so.
+
+        Cancelling `wait.watching` leaves it to whoever has taken it out.
+        """
+        with wait.watching:
+            with trio.move_on_after(ANSWER_SECONDS):
+                await _until_nothing_is_asked(wait)
+                self._personal.end_question(state)
+                await trio.sleep_forever()
+            self.abandon(state)
 
     async def _give_up(self, wait: Wait) -> None:
         with trio.move_on_after(CANCEL_SECONDS):
@@ -348,6 +367,20 @@ def _is_repeated(call: Call, again: Call) -> bool:
         and call.principal.key == again.principal.key
         and call.text("name") == again.text("name")
     )
+
+
+async def _until_nothing_is_asked(wait: Wait) -> None:
+    """Wait until the task has ended, goes on, or cannot be asked about any more."""
+    seconds = tasks.poll_seconds({})
+    while True:
+        await trio.sleep(seconds)
+        try:
+            task = await _ask(wait.upstream, m.TASKS_GET, wait.task_id, wait.call)
+        except RpcError:
+            return  # whose client hears that when it comes back
+        if text_of(task.get("status")) != "input_required":
+            return
+        seconds = tasks.poll_seconds(task)
 
 
 async def _tell_progress(wait: Wait, task: Fields, notify: Notify) -> None:

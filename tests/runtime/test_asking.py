@@ -453,3 +453,131 @@ async def test_a_call_that_waits_for_its_client_is_in_no_other_clients_way(autoj
         answer = ASKED["elicitation/create"][1]
         result = await call_and_answer(client, {"result": answer})
         assert json.loads(result["content"][0]["text"]) == [answer]
+
+
+# What ends a parked call besides its client's answer
+
+
+class Impatient(Curious):
+    """Waits 5 seconds for an answer, then goes on without it, as `ends` says."""
+
+    def __init__(self, method: str, ends: str) -> None:
+        super().__init__(LEGACY, method)
+        self._ends = ends
+
+    async def ask(self, method: str) -> Json:
+        with trio.move_on_after(5 if self._ends != "late" else 700):
+            return await super().ask(method)
+        if self._ends == "error":
+            raise RpcFailure(-32000, "nobody told me")
+        return {"nobody": "told me"}
+
+
+FAILURES = {
+    "error": (-32000, "nobody told me"),
+    "late": (
+        -31002,
+        'within the 8 s of tools/call; to allow more, raise `upstreams.x.timeouts."tools/call"`',
+    ),
+    "lost": (-31001, "was lost while its client was asked something"),
+}
+
+
+@pytest.mark.parametrize("ends", ["result", *FAILURES])
+@pytest.mark.parametrize("method", ["elicitation/create", "roots/list"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_client_that_never_answers_does_not_hold_up_its_call(down, method, ends, autojump_clock):
+    server = Impatient(method, ends)
+    settings = {"x": {"timeouts": {"tools/call": 8.0}}}
+    async with open_world({"x": server, "y": ScriptedServer()}, settings=settings) as world:
+        client = await client_of(world, down)
+        began = trio.current_time()
+        request_id = await client.start("tools/call", {"name": "x__t"})
+        asked = await client.receive()
+        if ends == "lost":
+            await trio.sleep(1)
+            await world.kill("x")
+        if down == LEGACY:
+            taken_back = await client.receive()
+            assert taken_back["method"] == "notifications/cancelled"
+            assert taken_back["params"]["requestId"] == asked["id"]
+        else:
+            await trio.sleep(20)
+            again = {"name": "x__t", "requestState": asked["result"]["requestState"]}
+            request_id = await client.start("tools/call", again)
+        answer = await client.receive()
+        assert answer["id"] == request_id
+        assert trio.current_time() - began < 25
+        if ends == "result":
+            assert json.loads(answer["result"]["content"][0]["text"]) == [{"nobody": "told me"}]
+        elif ends == "lost" and down == MODERN:
+            assert answer["error"]["code"] == -32602  # another connection knows nothing of the state
+        else:
+            code, message = FAILURES[ends]
+            assert answer["error"]["code"] == code
+            assert message in answer["error"]["message"]
+        await trio.sleep(1)
+        if ends != "lost":
+            assert "did not answer" in server.heard[0]["error"]["message"]
+            ended = [m for m in server.seen if m.get("method") == "notifications/cancelled"]
+            assert len(ended) == (1 if ends == "late" else 0)
+        channel = world.mux.upstreams["x"].connection.channel
+        assert (channel.parked, channel.deadlines.watched, len(channel.pending_requests)) == ({}, set(), 0)
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_what_a_program_answers_is_waited_for_for_seconds(up, down, autojump_clock):
+    server = Curious(up, "roots/list")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, down)
+        began = trio.current_time()
+        await client.start("tools/call", {"name": "x__t"})
+        await client.receive()
+        if down == MODERN and up == MODERN:
+            return  # the server keeps nothing, and waits for nobody
+        if down == LEGACY:
+            assert (await client.receive())["method"] == "notifications/cancelled"
+            answer = await client.receive()
+            assert trio.current_time() - began < 12
+            told = answer["error"] if up == MODERN else json.loads(answer["result"]["content"][0]["text"])[0]
+        else:
+            await trio.sleep(12)
+            told = server.heard[0]
+        assert "did not answer roots/list" in json.dumps(told)
+
+
+async def test_a_question_outside_of_calls_that_is_taken_back_is_not_asked(autojump_clock):
+    server = Settling(LEGACY, "roots/list")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = world.client()
+        client.capabilities = CAPABILITIES
+        await client.initialize(LEGACY)
+        asked = await client.receive_method("roots/list")
+        await server.send({"method": "notifications/cancelled", "params": {"requestId": "ask-0"}})
+        assert (await client.receive())["params"]["requestId"] == asked["id"]
+        assert server.heard == []
+
+
+async def test_equal_states_of_a_modern_server_do_not_mix_up_its_clients(autojump_clock):
+    server = Curious(MODERN, "roots/list")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        clients = [await client_of(world, LEGACY) for _ in range(2)]
+        for client in clients:
+            await client.start("tools/call", {"name": "x__t"})
+        for client in clients:
+            asked = await client.receive_method("roots/list")
+            await client.send({"id": asked["id"], "result": ASKED["roots/list"][1]})
+        for client in clients:
+            assert "result" in await client.receive()
+
+
+async def test_a_client_on_a_stream_that_has_gone_is_not_waited_for(autojump_clock):
+    server = Curious(LEGACY, "elicitation/create")
+    async with open_world({"x": server, "y": ScriptedServer()}) as world:
+        client = await client_of(world, MODERN)
+        await client.request("tools/call", {"name": "x__t"})
+        await client.vanish()
+        await trio.sleep(15)
+        assert "did not answer" in server.heard[0]["error"]["message"]
+        assert not world.mux.upstreams["x"].connection.channel.parked

@@ -40,7 +40,12 @@ RESULTS: Json = {
     "resources/read": {"contents": [{"uri": URI, "text": "a"}]} | CACHE,
 }
 TIMEOUT, MAXIMUM, SLOTS = 5.0, 12.0, 3
-LIMITS = {"request_timeout": TIMEOUT, "max_request_timeout": MAXIMUM, "max_in_flight": SLOTS}
+LIMITS: Json = {
+    "request_timeout": TIMEOUT,
+    "timeouts": {"tools/call": TIMEOUT},
+    "max_request_timeout": MAXIMUM,
+    "max_in_flight": SLOTS,
+}
 # Longer than any deadline, and than a parked call is kept.
 END_SECONDS = PARK_SECONDS + 100.0
 EXAMPLES = 100
@@ -65,6 +70,7 @@ STEP = st.builds(
         ["request"] * 6
         + ["progress", "progress", "answer", "answer", "answer", "answer twice", "error", "ask", "ask"]
         + ["resume", "resume", "cancel", "cancel", "cancel", "wait", "wait", "wait long"]
+        + ["take back", "fall silent", "fall silent"]
         + ["lose the server", "leave", "deafen", "listen"]
     ),
     st.integers(0, 7),
@@ -111,6 +117,9 @@ class Server(ScriptedServer):
                 await self.send({"method": "notifications/progress", "params": progress})
             elif step.what == "ask":
                 await self._ask(call)
+            elif step.what == "take back":
+                cancelled = {"requestId": f"q{self._questions}"}
+                await self.send({"method": "notifications/cancelled", "params": cancelled})
             elif step.what == "error":
                 await self._answer_with(request_id, error={"code": -32602, "message": "no"})
             else:
@@ -153,6 +162,7 @@ class Client:
         self._hears = trio.Event()
         self._hears.set()
         self._was_deaf = False  # and may have been closed for that
+        self.is_silent = False  # and answers nothing that it is asked
 
     async def begin(self, nursery: trio.Nursery) -> None:
         if self._revision != MODERN:
@@ -165,7 +175,7 @@ class Client:
                 await self._hears.wait()
                 message = json.loads(await self._client._pipe.receive())
                 self.told.append(message)
-                if "method" in message and "id" in message:
+                if "method" in message and "id" in message and not self.is_silent:
                     await self._client.send({"id": message["id"], "result": {"roots": []}})
         except TransportClosed:
             assert self.gone or self._was_deaf
@@ -184,6 +194,8 @@ class Client:
             self._hears, self._was_deaf = trio.Event(), True
         elif step.what == "listen":
             self.listen()
+        elif step.what == "fall silent":
+            self.is_silent = True
         elif step.what == "request":
             await self._ask(step.method, ASKED[step.method])
         elif step.what == "cancel" and self.waiting:
@@ -286,7 +298,7 @@ async def act(world: World, server: Server, clients: Sequence[Client], step: Ste
         await world.kill("x")
     elif step.what in ("wait", "wait long"):
         await trio.sleep(1.0 if step.what == "wait" else TIMEOUT + 1)
-    elif step.what in ("progress", "answer", "answer twice", "error", "ask"):
+    elif step.what in ("progress", "answer", "answer twice", "error", "ask", "take back"):
         await server.act(step)
     elif here:
         with suppress(TransportClosed):

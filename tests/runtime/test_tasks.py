@@ -395,6 +395,28 @@ async def test_who_knows_no_tasks_is_asked_what_the_task_asks(up, down, autojump
 
 
 @pytest.mark.parametrize(("up", "down"), UNAWARE)
+async def test_a_task_that_goes_on_without_an_answer_answers_its_call(up, down, autojump_clock):
+    server = TaskServer(up)
+    async with open_world(beside(server)) as world:
+        client = await client_of(world, down)
+        await client.start("tools/call", {"name": "x__must"})
+        await trio.sleep(5)
+        server.set("t1", "input_required")
+        asked = await client.receive()
+        await trio.sleep(5)
+        server.set("t1", "completed", RESULT)
+        if down == MODERN:
+            await trio.sleep(5)
+            again = {"name": "x__must", "requestState": asked["result"]["requestState"]}
+            result = await client.request("tools/call", again)
+        else:
+            assert (await client.receive())["params"]["requestId"] == asked["id"]
+            result = (await client.receive())["result"]
+        assert result["content"] == [LINK]
+        assert not world.mux.router._tasks._parked
+
+
+@pytest.mark.parametrize(("up", "down"), UNAWARE)
 @pytest.mark.parametrize("asked", [False, True])
 async def test_a_task_is_cancelled_when_nobody_waits_for_it_any_more(up, down, asked, autojump_clock):
     server = TaskServer(up)

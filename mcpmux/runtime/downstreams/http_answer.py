@@ -92,11 +92,11 @@ class HttpNotify(msgspec.Struct):
     """Tells the client of a request something before its answer: in an event stream, if it takes those."""
 
     _reply: HttpReply
-    _streams: bool
+    streams: bool
 
     async def __call__(self, said: Event | bytes) -> None:
         """Tell it of an event, or send it an encoded message; waits while the client is slow."""
-        if not self._streams:
+        if not self.streams:
             return
         if isinstance(said, Event):
             said = encode_notification(said.method, said.params)

@@ -63,6 +63,7 @@ from mcpmux.transports.waiting import DeadlineSweeper
 
 # For a call's answer, before its client gets an event id to resume from, at the sweep after that.
 PRIMING_SECONDS = 0.05
+FAREWELL_SECONDS: Final = 2.0  # for telling a client that it is not asked any more
 RETRY_MILLISECONDS: Final = 1000  # for a client to come back after its stream has broken off
 
 OWN_STREAM: Final = 0  # its number, of which its ids begin
@@ -192,6 +193,7 @@ class HttpSession:
         """The session is over: its exchanges and streams end, nothing of its interest stays."""
         for call_off in list(self._in_flight.values()):  # one that is answered now leaves
             call_off("the session has ended")
+        self._asked.fail_all(RpcError(INVALID_REQUEST, "the client has gone"))
         self.session.outbox.close()
         self.session.close()
         if self.watch is not None:
@@ -202,13 +204,23 @@ class HttpSession:
         self._asked.take_answer(answer, is_unread=is_unread)
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
-        """Ask the client something in the stream of the call that it is about. Raises RpcError."""
+        """Ask the client something in the stream of the call that it is about. Raises RpcError.
+
+        Cancelled, it tells the client that the answer is not wanted any more.
+        """
+        if isinstance(say, HttpNotify) and not say.streams:
+            raise RpcError(INVALID_REQUEST, f"the client takes no event stream, so it gets no {method}")
         pending = self._asked.open(PendingRequest(Call(method, params, {})))
         try:
             await say(encode_request(pending.id, method, params or None))
             while pending.answer is None:
                 await woken(pending)
             return pending.result()
+        except trio.Cancelled:
+            taken_back = {"requestId": pending.id, "reason": "the answer is not wanted any more"}
+            with trio.move_on_after(FAREWELL_SECONDS, shield=True):
+                await say(encode_notification(m.CANCELLED, taken_back))
+            raise
         finally:
             self._asked.close(pending)
 

@@ -55,9 +55,10 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.protocol.tasks import TASK
+from mcpmux.runtime.calls import seconds_to_answer, unanswered
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.downstreams.http_answer import HttpNotify
-from mcpmux.runtime.notification_hub import EVERYTHING, SUBSCRIPTION_LIMIT, NotificationHub
+from mcpmux.runtime.notification_hub import EVERYTHING, SUBSCRIPTION_LIMIT, NotificationHub, OpenQuestion
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
@@ -347,31 +348,42 @@ class LegacySession:
         return upgrade_call(request.method, request.payload, self._client, self, self.principal)
 
     async def _gather(self, result: Fields, wishes: dict[str, Wish], ask: Ask) -> Fields:
+        """Ask the client for everything, or for as long as the call that wants it waits. Raises RpcError."""
         responses: Fields = {}
         state = text_of(result.get(STATE)) or ""
+        questions, question = self._hub.personal.questions, OpenQuestion(trio.CancelScope())
         done = False
         try:
-            with trio.CancelScope() as scope:
-                self._hub.questions[state] = scope
-                for key, wish in wishes.items():
+            with question.scope:
+                questions[state] = question
+                # First what a program answers: a person may take longer than a server waits for that.
+                for key, wish in sorted(wishes.items(), key=lambda item: seconds_to_answer(item[1].method)):
                     try:
                         responses[key] = raw(await self._ask(wish, ask))
                     except RpcError as error:
                         responses[key] = error_response(error)
-            done = True  # answered, or taken back by the server
+            done = True  # answered, or not wanted any more
         finally:
-            del self._hub.questions[state]
+            if questions.get(state) is question:  # a server of 2026-07-28 may say the same state twice
+                del questions[state]
             if not done:
                 self._router.abandon(state)
+        if question.error is not None:
+            raise question.error
         return responses
 
     async def _ask(self, wish: Wish, ask: Ask) -> Fields:
-        """Ask the client in the words of its revision, if that is what it offers. Raises RpcError."""
+        """Ask the client in the words of its revision, if that is what it offers. Raises RpcError.
+
+        It has a while to answer, which is short where no person has to.
+        """
         if not offers(self.capabilities, wish.method, wish.params):
             raise RpcError(METHOD_NOT_FOUND, f"the client does not offer {wish.method} as it was asked")
         name = secrets.token_urlsafe(ELICITATION_BYTES)
         params = downgrade_question(wish.method, wish.params, self.revision, name)
-        return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
+        with trio.move_on_after(seconds_to_answer(wish.method)):
+            return upgrade_answer(wish.method, wish.params, await ask(wish.method, params), self.revision)
+        raise unanswered(wish.method)
 
     async def _subscribe(self, request: Request) -> Fields:
         call = self._read(request)

@@ -39,7 +39,7 @@ from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired, may_mean_forgotten
 from mcpmux.transports.inline import in_task
-from mcpmux.transports.waiting import Deadline, limited
+from mcpmux.transports.waiting import Deadline
 
 log = structlog.get_logger()
 
@@ -137,7 +137,7 @@ class LegacyConnection(Connection):
         meta = downgrade_meta(call)
         leg = Call(call.method, call.params, meta, call.client, offered, call.legacy, call.principal)
         if STATE in call.params:
-            return _upgraded(call, self._resume(leg, notify, deadline))
+            return _upgraded(call, self.channel.resume(leg, notify, deadline))
         if RESPONSES in call.params:
             leg = after_visits(leg)
         return _upgraded(call, self.channel.exchange(leg, notify, deadline))
@@ -152,11 +152,6 @@ class LegacyConnection(Connection):
         except RpcError as error:
             log.debug("log level refused", level=level, reason=error.message)
         return await self.exchange(call, notify, deadline)
-
-    async def _resume(self, leg: Call, notify: Notify, deadline: Deadline | None) -> Fields:
-        await in_task()
-        with limited(deadline):
-            return await self.channel.resume(leg, notify)
 
     async def tell(self, method: str, params: Fields) -> None:
         await self.channel.notify(method, params)

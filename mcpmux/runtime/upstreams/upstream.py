@@ -47,8 +47,9 @@ from mcpmux.mux.rewrite import Space
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, Call, Event, Notify, upgrade_result
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_UNAVAILABLE
-from mcpmux.protocol.envelope import Notification, raw
+from mcpmux.protocol.envelope import Notification, error_body, members_of, raw
 from mcpmux.protocol.era import upgrade_refusal
+from mcpmux.protocol.input_requests import ERROR, WITHDRAWN
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.calls import FindClient, Hear
@@ -594,6 +595,13 @@ class Upstream(UpstreamStatus):
             self._is_news = False
             self._on_change(self.name, connection.facts.capabilities)
 
+    def _lost_with(self, withdrawn: Notification) -> Notification:
+        """Add to the news that a call is not parked any more that it was lost with its connection."""
+        connection = self.connection
+        reason = self.trouble if connection is None else str(connection.channel.close_reason)
+        error = self.error(UPSTREAM_UNAVAILABLE, f"was lost while its client was asked something: {reason}")
+        return Notification(WITHDRAWN, raw({**members_of(withdrawn.params), ERROR: error_body(error)}))
+
     def _heard(self, notification: Notification) -> None:
         if notification.method == m.HEARING:
             self.announce()
@@ -602,6 +610,8 @@ class Upstream(UpstreamStatus):
             if self._renewing is None and self.connection is not None:
                 self._renew(self.connection, TransportError("its own stream is refused"))
             return
+        if notification.method == WITHDRAWN and (self.connection is None or self.connection.closed.is_set()):
+            notification = self._lost_with(notification)
         if self.memory is not None:
             self.memory.hear(notification)
         if notification.method != m.MISSED:
