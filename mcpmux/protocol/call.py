@@ -348,7 +348,15 @@ class PendingRequest:
         self.wake: Callable[[], None] | None = None
 
     def push(self, event: Event) -> None:
-        """Keep an event for the waiting exchange, within the bound."""
+        """Keep an event for the waiting exchange, within the bound.
+
+        Progress renews the deadline; it goes no further when the client does not want it.
+        """
+        if event.method == m.PROGRESS:
+            if self.deadline is not None:
+                self.deadline.renew()
+            if not self.call.wants_progress:
+                return
         if len(self.events) >= EVENT_LIMIT and not self._make_room(event):
             return
         self.events.append(event)
@@ -506,11 +514,14 @@ class PendingRequests:
         return found[0] if len(found) == 1 else None
 
 
-def encode_call(request_id: int, call: Call) -> bytes:
-    """A call as it is sent, with its id as its progress token if it has one."""
+def encode_call(request_id: int, call: Call, *, asks_progress: bool = False) -> bytes:
+    """Encode a call as it is sent. Its progress token is its id, if it has one.
+
+    `asks_progress`: a tool call gets one in any case, as servers report progress only when they are asked.
+    """
     params: Mapping[str, Any] = call.params
     meta = call.meta
-    if PROGRESS_TOKEN in meta:
+    if PROGRESS_TOKEN in meta or (asks_progress and call.method == m.TOOLS_CALL):
         meta = {**meta, PROGRESS_TOKEN: raw(request_id)}
     if meta:
         params = {**params, META: meta.encoded if isinstance(meta, Meta) else meta}

@@ -42,7 +42,15 @@ import trio
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.printable import excerpt
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest, PendingRequests
+from mcpmux.protocol.call import (
+    PROGRESS_TOKEN,
+    Call,
+    Event,
+    Notify,
+    PendingRequest,
+    PendingRequests,
+    encode_call,
+)
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import (
     BadMessage,
@@ -135,6 +143,7 @@ class Channel:
         self.parked: dict[str, ParkedCall] = {}  # by state
         self._asking: dict[Id, trio.CancelScope] = {}  # what is asked outside of clients' calls
         self.find_client: FindClient | None = None
+        self.asks_progress = False  # of tool calls, also where their client does not want to know it
         self._revision = NEWEST_LEGACY  # of the server that asks, once it is agreed
         self._tell = send
         self._hear = hear
@@ -219,6 +228,9 @@ class Channel:
         self._refused += 1
         if self._refused.bit_count() == 1:
             log.warning(event, **facts, refused_so_far=self._refused)
+
+    def _encoded(self, pending: PendingRequest) -> bytes:
+        return encode_call(pending.id, pending.call, asks_progress=self.asks_progress)
 
     def _send_now(self, pending: PendingRequest) -> bool:
         """Send without waiting; False, and nothing is done, when that cannot be. Raises TransportError."""

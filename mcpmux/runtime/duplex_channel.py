@@ -24,7 +24,6 @@ from mcpmux.protocol.call import (
     Event,
     Notify,
     PendingRequest,
-    encode_call,
 )
 from mcpmux.protocol.codes import BUSY, IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, Busy
 from mcpmux.protocol.envelope import (
@@ -145,13 +144,13 @@ class DuplexChannel(Channel):
     def _send_now(self, pending: PendingRequest) -> bool:
         if self.closed.is_set():
             raise self._close_reason
-        return self._offer(encode_call(pending.id, pending.call))
+        return self._offer(self._encoded(pending))
 
     async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
         await in_task()
         with limited(deadline):
             try:
-                await self._messages.send(encode_call(pending.id, pending.call))
+                await self._messages.send(self._encoded(pending))
             except TransportClosed as error:  # the channel is closed before anybody repeats on it
                 with trio.move_on_after(LAST_WORDS_SECONDS):
                     await self.closed.wait()

@@ -7,11 +7,21 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import EVENT_LIMIT, LOG_LEVEL, VERSION, Call, Event, PendingRequest, PendingRequests
+from mcpmux.protocol.call import (
+    EVENT_LIMIT,
+    LOG_LEVEL,
+    PROGRESS_TOKEN,
+    VERSION,
+    Call,
+    Event,
+    PendingRequest,
+    PendingRequests,
+    encode_call,
+)
 from mcpmux.protocol.envelope import ErrorReply, Reply, Request, raw
 from mcpmux.protocol.raw_json import Raw
 
-CALL = Call("tools/call", {}, {})
+CALL = Call("tools/call", {}, {PROGRESS_TOKEN: raw("mine")})
 
 
 def progress(step: int) -> Event:
@@ -137,6 +147,39 @@ def test_a_closed_ticket_swallows_its_late_answer_and_progress():
     assert pending_requests.take_answer(answer(pending.id)) is False
     assert pending_requests.take_event(pending.id, progress(1)) is False
     assert pending_requests.close(pending) is False  # the peer is told once
+
+
+class Renewals:
+    """A deadline that counts how often it is renewed."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.count = 0
+
+    def renew(self) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_progress_renews_the_deadline_and_goes_on_where_it_is_wanted(wanted):
+    pending = PendingRequest(CALL if wanted else CALL.with_meta({}))
+    pending.deadline = renewals = Renewals()
+    woken = []
+    pending.wake = lambda: woken.append(True)
+    for event in (progress(1), Event(m.LOG_MESSAGE, {})):
+        pending.push(event)
+    assert renewals.count == 1
+    assert len(pending.events) == len(woken) == (2 if wanted else 1)
+
+
+@pytest.mark.parametrize("method", [m.TOOLS_CALL, m.RESOURCES_READ])
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("asks_progress", [True, False])
+def test_a_tool_call_asks_for_progress_in_any_case(method, wanted, asks_progress):
+    call = Call(method, {}, {PROGRESS_TOKEN: raw("mine")} if wanted else {})
+    sent = encode_call(7, call, asks_progress=asks_progress)
+    has_token = wanted or (asks_progress and method == m.TOOLS_CALL)
+    assert (b'"progressToken":7' in sent) == has_token
 
 
 def test_an_answer_that_came_survives_the_end_of_the_stream():

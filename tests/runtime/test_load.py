@@ -159,7 +159,7 @@ async def test_what_is_this_replicas_alone_keeps_its_whole_limit(target):
 
 
 async def test_who_waits_longer_than_the_deadline_hears_busy(autojump_clock):
-    async with one_upstream(SlowServer(), max_in_flight=1, timeouts={"tools/call": 2.5}) as world:
+    async with one_upstream(SlowServer(), max_in_flight=1, request_timeout=2.5) as world:
         asker = Asker(world.client())
         await asker.flood(4)
         assert asker.done == 2

@@ -28,7 +28,7 @@ import trio
 from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Comeback
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event, Notify, PendingRequest, encode_call
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -147,7 +147,7 @@ class HttpChannel(Channel):
             return None
         channel = await self._open_older()
         if channel is not None:
-            channel.find_client = self.find_client
+            channel.find_client, channel.asks_progress = self.find_client, self.asks_progress
         return channel
 
     def head_of(self, call: Call) -> tuple[str, Headers]:
@@ -204,7 +204,8 @@ class HttpChannel(Channel):
             pending.context = copy_context()  # which says for what exchange it is
         # The answer to `initialize` says more than its body.
         if peer.close_reason is None and pending.call.method != m.INITIALIZE:
-            pending.sent = peer.post(pending.call, pending.id, partial(self._take, pending))
+            hear = partial(self._take, pending)
+            pending.sent = peer.post(pending.call, pending.id, hear, asks_progress=self.asks_progress)
         if pending.sent is None:
             self._carry(pending)
         return True
@@ -293,7 +294,7 @@ class HttpChannel(Channel):
         """Over as many connections as the stream of the answer takes: a legacy server lets it be resumed."""
         peer, sent, pending.sent = self.peer, pending.sent, None
         try:
-            response = await peer.ask(pending.call, encode_call(pending.id, pending.call), sent)
+            response = await peer.ask(pending.call, self._encoded(pending), sent)
         except BaseException as error:
             pending.unsent = was_unsent(error)
             raise
@@ -428,7 +429,9 @@ class HttpChannel(Channel):
         elif method in m.UNASKED or (method == m.PROGRESS and related_task(params) is not None):
             self._hear(message)  # progress of a task goes on when the call that made it has been answered
         elif pending is None:
-            if method not in _OF_REQUESTS:
+            if method == m.PROGRESS:  # which some servers send on their own stream
+                self.pending_requests.take_event(id_of(params.get(PROGRESS_TOKEN)), Event(method, params))
+            elif method not in _OF_REQUESTS:
                 self._hear(message)
         elif pending.call.method == m.LISTEN and method != m.ACKNOWLEDGED:
             self._hear(message)

@@ -353,11 +353,13 @@ class HttpPeer:
         common, more = self._headers(call)
         return self._target, common + more
 
-    def post(self, call: Call, request_id: int, hear: Callable[[], None]) -> HttpResponse | None:
+    def post(
+        self, call: Call, request_id: int, hear: Callable[[], None], *, asks_progress: bool
+    ) -> HttpResponse | None:
         """POST a call without waiting; None, and nothing is done, when that cannot be, as with a token."""
         if self._credential is not None or self._pool.poller is None:
             return None
-        body = encode_call(request_id, call)
+        body = encode_call(request_id, call, asks_progress=asks_progress)
         headers, more = self._headers(call)
         idempotent = call.method in m.IDEMPOTENT
         if self._watch is not None:

@@ -540,7 +540,7 @@ class Upstream(UpstreamStatus):
         began = trio.current_time()
         seconds = self.config.connect_timeout
         eras = self._eras
-        channel.find_client = self._find_client
+        channel.find_client, channel.asks_progress = self._find_client, True
         with trio.move_on_after(seconds):
             try:
                 connection = await connect(
