@@ -86,7 +86,7 @@ class HandedCalls:
         self._members.heed()
         self._answering += 1
         try:
-            await respond(Request(ID, handed.method), reply, self._work(handed.call(), reply))
+            await respond(Request(ID, handed.method), reply, self._work(handed.call(), reply), streams=True)
         finally:
             self._answering -= 1
             self._change.unpark_all()

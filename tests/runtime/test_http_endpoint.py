@@ -111,9 +111,14 @@ class HttpClient:
         return answer
 
     async def initialize(
-        self, revision: str = LEGACY, path: str = "/mcp", headers: Json | None = None
+        self,
+        revision: str = LEGACY,
+        path: str = "/mcp",
+        headers: Json | None = None,
+        capabilities: Json | None = None,
     ) -> Json:
-        params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+        offered = capabilities or {}
+        params = {"protocolVersion": revision, "capabilities": offered, "clientInfo": IMPLEMENTATION}
         answer = await self.send(request("initialize", params), headers, path=path)
         SchemaOracle(revision).check_from_server(answer.last, "initialize")
         return {"Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": revision}

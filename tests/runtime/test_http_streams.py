@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
 from mcpmux.runtime.downstreams import http_session
-from tests.runtime.scripted import Json, ScriptedServer
+from mcpmux.transports.http import server_connection
+from mcpmux.transports.sse import KEEP_ALIVE
+from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedServer
 from tests.runtime.subscribable import Subscribable
+from tests.runtime.test_asking import Impatient
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import LEGACY, open_endpoint, request
+from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
 
 UPDATED = "notifications/resources/updated"
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
@@ -167,6 +171,69 @@ async def test_a_quiet_call_of_an_older_client_is_answered_without_events(monkey
             nursery.start_soon(quiet.answer_when_asked)
             answer = await client.send(call(), session)
         assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+@pytest.mark.parametrize("revision", ["2025-06-18", LEGACY, MODERN])
+async def test_an_answer_that_is_long_in_coming_becomes_a_stream(revision, method, monkeypatch):
+    for module in (server_connection, http_session):
+        monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.1)
+    quiet = Quiet()
+    server = ScriptedServer(tools=[TOOL], prompts=[{"name": "t"}], handlers={method: quiet})
+    async with open_endpoint({"x": server, "docs": docs()}) as client:
+        params: Json = {"name": "x__t"}
+        headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, "Mcp-Name": "x__t"}
+        if revision == MODERN:
+            params["_meta"] = {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}
+        else:
+            headers = await client.initialize(revision)
+        async with client.stream("POST", request(method, params), headers) as stream:
+            received = b""
+            while received.count(KEEP_ALIVE) < 2:
+                received += await stream.response.receive_some()
+            assert stream.response.headers["content-type"] == "text/event-stream"
+            await quiet.answer_when_asked()
+            while (message := (await stream.next())[1]) is None:
+                pass
+            assert message["result"]["content"] == []
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", LEGACY])
+async def test_a_client_without_streams_gets_json_however_late(revision, monkeypatch):
+    monkeypatch.setattr(server_connection, "KEEP_ALIVE_SECONDS", 0.0)
+    quiet = Quiet()
+    async with open_endpoint(servers(quiet)) as client:
+        session = await client.initialize(revision)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(quiet.answer_when_asked)
+            answer = await client.send(call(), session | {"Accept": "application/json"})
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.last["result"]["content"] == []
+
+
+async def test_a_question_that_its_call_outlives_is_taken_back_in_its_stream():
+    server = Impatient("roots/list", "result")
+    async with open_endpoint({"x": server}) as client:
+        session = await client.initialize(capabilities={"roots": {}})
+        async with client.stream("POST", request("tools/call", {"name": "x__t"}), session) as stream:
+            messages = []
+            while not messages or "result" not in messages[-1]:
+                message = (await stream.next())[1]
+                messages += [message] if message is not None else []
+        asked, taken_back, answer = messages
+        assert asked["method"] == "roots/list"
+        assert taken_back["method"] == "notifications/cancelled"
+        assert taken_back["params"]["requestId"] == asked["id"]
+        assert "told me" in answer["result"]["content"][0]["text"]
+
+
+async def test_a_client_without_streams_is_not_waited_for():
+    server = Impatient("roots/list", "late")
+    async with open_endpoint({"x": server}) as client:
+        session = await client.initialize(capabilities={"roots": {}})
+        call = request("tools/call", {"name": "x__t"})
+        answer = await client.send(call, session | {"Accept": "application/json"})
+        assert "takes no event stream" in answer.last["result"]["content"][0]["text"]
 
 
 async def test_a_cancelled_call_reaches_the_upstream_and_is_not_answered():

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from mcpmux.errors import RpcError
+from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Event, encode_notice
 from mcpmux.protocol.codes import (
     BUSY,
@@ -133,12 +134,14 @@ class Tagged:
 
 
 async def respond(
-    request: Request, reply: HttpReply, work: Awaitable[Fields], *, legacy: bool = False
+    request: Request, reply: HttpReply, work: Awaitable[Fields], *, streams: bool, legacy: bool = False
 ) -> None:
     """Do the work and send its answer; what it says before goes by an HttpNotify.
 
-    A legacy client hears of errors with status 200: it takes a 404 for the end of its session.
+    A legacy client gets errors with status 200: it takes a 404 for the end of its session. `streams`: the
+    client takes event streams, so an answer that is long in coming becomes one, with comments until then.
     """
+    reply.is_kept_alive = streams and request.method != m.LISTEN  # which sends comments itself
     parts: list[Part] | None = None
     try:
         result = await work

@@ -454,7 +454,7 @@ class HttpEndpoint:
             work = answer(message.id, call, HttpNotify(reply, streams))
         except Exception as error:  # the wall around one request
             return _fail(message, reply, error)
-        return respond(message, reply, work)
+        return respond(message, reply, work, streams=streams)
 
     def _take_legacy(
         self, message: Request, request: HttpRequest, reply: HttpReply, version: str | None, *, streams: bool

@@ -13,7 +13,6 @@ Source: "Transports", 2025-03-26 to 2025-11-25; "Sending Messages to the Server"
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from functools import lru_cache, partial
@@ -243,20 +242,21 @@ class HttpSession:
         self._admit(request, reply.call_off)
         notify = HttpNotify(reply, streams)
         work = self.session.answer(request, notify, partial(self._ask, notify))
-        return self._respond(request, reply, work)
+        return self._respond(request, reply, work, streams=streams)
 
     def _answer_call(self, request: Request, reply: HttpReply) -> Awaitable[None]:
         """Answer a tool call, which goes on without its client: that cannot know what it has done so far."""
-        patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else math.inf
+        patience = PRIMING_SECONDS if self.session.revision >= V_2025_11_25 else KEEP_ALIVE_SECONDS
         call = ResumableCall(request, self._nursery, trio.current_time() + patience)
         self._admit(request, call.cancel)
-        if patience < math.inf:
-            self._deadlines.watch(call)
+        self._deadlines.watch(call)
         return self._start_and_follow(call, reply)
 
-    async def _respond(self, request: Request, reply: HttpReply, work: Awaitable[Fields]) -> None:
+    async def _respond(
+        self, request: Request, reply: HttpReply, work: Awaitable[Fields], *, streams: bool
+    ) -> None:
         try:
-            await respond(request, reply, work, legacy=True)
+            await respond(request, reply, work, streams=streams, legacy=True)
         finally:
             del self._in_flight[request.id]
 
@@ -289,6 +289,7 @@ class HttpSession:
         otherwise it is a JSON body. Members end with their connection: a batch cannot be resumed.
         """
         await in_task()
+        reply.is_kept_alive = streams
         answers: list[bytes] = []
         say = partial(_say_in_turn, trio.Lock(), HttpNotify(reply, streams))
 
@@ -374,6 +375,7 @@ class HttpSession:
             if self.session.revision >= V_2025_11_25 and can_resume:
                 opening = encode_event(b"", event_id=first, retry=RETRY_MILLISECONDS)
             await reply.open(200, STREAM_HEADERS, opening)
+            reply.is_kept_alive = True
             await self._send_after(call, first, reply)
         finally:
             self._readers -= 1

@@ -14,6 +14,7 @@ A response is either complete in a single `send`, or streamed by `open`, `write`
     OPEN -- write -->  OPEN
     OPEN -- write_nowait --> OPEN   `flush` comes next when it says that not all of it went
     OPEN -- finish --> FINISHED   the server finishes what a returning handler left open
+    NEW, OPEN -- nothing is sent for KEEP_ALIVE_SECONDS --> OPEN   with a comment, after `keep_alive`
     NEW  -- pass_on --> PASSED    another process answers, the server hands the connection over
 
 Anything else is a LocalProtocolError. Sending never fails because of the peer: a peer that is gone
@@ -26,7 +27,7 @@ import math
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -56,6 +57,7 @@ from mcpmux.transports.http.message import (
     has_no_body,
 )
 from mcpmux.transports.inline import AT_ONCE, Inline, in_task
+from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS
 from mcpmux.transports.tls import ByteStream, CurrentContext, NotTls, accept_tls, holder_of, linger
 from mcpmux.transports.waiting import ReadinessPoller
 from mcpmux.transports.wall import walled
@@ -90,13 +92,19 @@ class HttpReply:
     `tap`, if there is one, sees all of a body, or each part of a stream as it is sent.
     """
 
-    __slots__ = ("_chunked", "_connection", "_state", "passed_to", "request", "stage", "tap")
+    __slots__ = (
+        *("_chunked", "_connection", "_quiet_since", "_state", "context", "is_kept_alive", "passed_to"),
+        *("request", "stage", "tap"),
+    )
 
     def __init__(self, request: HttpRequest, connection: ServerConnection, state: ServerState) -> None:
         self.request = request
         self._connection = connection
         self._state = state
         self.stage = NEW
+        self.is_kept_alive = False  # so that nothing in between takes the connection for dead
+        self._quiet_since = state.now
+        self.context: Context | None = None  # in which the handler works
         self._chunked = False
         self.passed_to: int | None = None
         self.tap: ReplyTap | None = None
@@ -142,9 +150,13 @@ class HttpReply:
 
     async def open(self, status: int, fields: Fields, data: bytes = b"") -> None:
         """Start a streamed response; the head and the first `data` travel together."""
+        await self._connection.send(self._begin(status, fields, data))
+
+    def _begin(self, status: int, fields: Fields, data: bytes) -> bytes:
         if self.request.method == "HEAD":
             raise LocalProtocolError("a response to HEAD cannot be streamed")
         self._advance(NEW, OPEN)
+        self._quiet_since = self._state.now
         if self.tap is not None:
             self.tap.see_stream(status, data)
         self._chunked = not self.request.http_1_0
@@ -153,11 +165,26 @@ class HttpReply:
         head = self._encode_head(status, fields)
         if self._chunked:
             head += b"Transfer-Encoding: chunked\r\n"
-        await self._connection.send(head + b"\r\n" + self._encode_part(data))
+        return head + b"\r\n" + self._encode_part(data)
+
+    def is_quiet_since(self, time: float) -> bool:
+        """Return whether nothing was sent since then, though the connection is to be kept alive."""
+        return self.is_kept_alive and self._quiet_since <= time
+
+    def say_alive(self) -> None:
+        """Send a comment, as the beginning of an event stream if nothing was sent before.
+
+        To be called by another task while the handler sends nothing.
+        """
+        if self.stage is NEW and self.context is not None:  # a tap keeps in which exchange a stream begins
+            self._connection.send_nowait(self.context.run(self._begin, 200, STREAM_HEADERS, KEEP_ALIVE))
+        elif self.stage is OPEN:
+            self.write_nowait(KEEP_ALIVE)
 
     async def write(self, data: bytes) -> None:
         """Send more of a streamed response."""
         self._advance(OPEN, OPEN)
+        self._quiet_since = self._state.now
         if self.tap is not None:
             self.tap.see_more(data)
         if data:
@@ -171,6 +198,7 @@ class HttpReply:
         """
         if self.stage is not OPEN:
             self._advance(OPEN, OPEN)
+        self._quiet_since = self._state.now
         if self.tap is not None:
             self.tap.see_more(data)
         if not data:
@@ -366,6 +394,8 @@ class ServerConnection:
             # Whoever sleeps is told of the end; to look for it would take what comes before it over TLS.
             if overdue or (self._task is None and self.byte_stream.is_finished()):
                 self._scope.cancel(reason="the client reads nothing" if overdue else "the client left")
+            elif self._reply.is_quiet_since(self._state.now - KEEP_ALIVE_SECONDS) and self._rest is None:
+                self._reply.say_alive()
         elif self._parser.phase is not IDLE:
             if overdue:
                 limit = "body_timeout" if self._parser.phase is BODY else "head_timeout"
@@ -398,7 +428,7 @@ class ServerConnection:
         """Give the handler a request; whether it sleeps, or is done with it, so that it needs no task."""
         self.deadline = math.inf
         self._reply = reply = HttpReply(request, self, self._state)
-        context = self._context.copy()
+        reply.context = context = self._context.copy()
         try:
             work = context.run(self._state.handler, request, reply)
         except Exception as crash:
