@@ -452,16 +452,23 @@ class PendingRequests:
         self._tickets[self._next] = pending
         return pending
 
-    def take_answer(self, answer: Reply | ErrorReply, *, is_unread: bool = False) -> bool:
-        """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked).
-
-        `is_unread`: one side could not read what the other had sent. Without an id it is about the only call
-        in flight then.
-        """
-        pending = self._only() if is_unread and answer.id is None else self._find(answer.id)
+    def take_answer(self, answer: Reply | ErrorReply) -> bool:
+        """Hand an answer to whoever waits; False when nobody does (cancelled, or never asked)."""
+        pending = self._find(answer.id)
         if pending is None:
             return False
         pending.settle(answer)
+        return True
+
+    def fail_unread(self, request_id: Id | None, error: McpmuxError) -> bool:
+        """Fail the request that was not read, or whose answer was not; without an id the only one in flight.
+
+        False when there is none.
+        """
+        pending = self._only() if request_id is None else self._find(request_id)
+        if pending is None:
+            return False
+        pending.settle(error)
         return True
 
     def was_used(self, token: Id | None) -> bool:

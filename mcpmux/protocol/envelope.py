@@ -163,10 +163,11 @@ class BadMessage(RpcError):
         """Whether it is to be taken for an answer of a peer that mostly sends those: a server."""
         return self.is_answer or (self.is_answer is None and self.id is not None)
 
-    def as_answer(self) -> ErrorReply:
-        """Return the failure of the request that it should have answered."""
+    @property
+    def as_answer(self) -> str:
+        """What the request hears that it should have answered."""
         reason = self.message.partition(": ")[2]  # without what it would be called in a request
-        return ErrorReply(self.id, INTERNAL_ERROR, f"the answer cannot be read: {reason or self.message}")
+        return f"the answer cannot be read: {reason or self.message}"
 
 
 def decode_message(data: bytes) -> Message:

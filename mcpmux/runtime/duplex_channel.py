@@ -15,7 +15,13 @@ from typing import Any, Final
 import structlog
 import trio
 
-from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed, TransportError
+from mcpmux.errors import (
+    MessageTooLarge,
+    RemoteProtocolError,
+    RpcError,
+    TransportClosed,
+    TransportError,
+)
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     META,
@@ -243,10 +249,11 @@ class DuplexChannel(Channel):
     def _object_to(self, bad: BadMessage, batch: BatchAnswer | None = None) -> None:
         """A message could not be taken. What it answers has failed; of all others only clients are told."""
         self._log_refused(bad)
-        if bad.is_answer or (bad.may_answer and not self._objects):
-            self.pending_requests.take_answer(bad.as_answer(), is_unread=True)
-        elif not self._objects:
-            return
+        if not self._objects:
+            if bad.may_answer:
+                self.pending_requests.fail_unread(bad.id, RemoteProtocolError(bad.as_answer))
+        elif bad.is_answer:
+            self.pending_requests.fail_unread(bad.id, RpcError(INTERNAL_ERROR, bad.as_answer))
         elif batch is not None:
             batch.expect()
             batch.settle(encode_error(bad.id, bad))  # never the last: the batch is still being read
@@ -260,9 +267,10 @@ class DuplexChannel(Channel):
 
     def _take(self, message: Request | Notification | Reply | ErrorReply) -> None:
         if isinstance(message, _ANSWERS):
-            # The peer could not read what this side sent.
-            is_unread = isinstance(message, ErrorReply) and message.code == PARSE_ERROR
-            if not self.pending_requests.take_answer(message, is_unread=is_unread):
+            taken = self.pending_requests.take_answer(message)
+            if isinstance(message, ErrorReply) and message.id is None and message.code == PARSE_ERROR:
+                taken = self.pending_requests.fail_unread(None, message.as_error())
+            if not taken:
                 self._log_unmatched(message)
         elif isinstance(message, Request):
             self._take_request(message)

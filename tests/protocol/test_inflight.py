@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from mcpmux.errors import TransportClosed
+from mcpmux.errors import RemoteProtocolError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     EVENT_LIMIT,
@@ -121,16 +121,16 @@ def test_an_id_that_comes_back_as_text_is_the_same_id():
 
 
 def test_an_unread_answer_without_an_id_is_for_the_only_call_in_flight():
-    unread = ErrorReply(None, -32603, "the answer cannot be read")
+    unread = RemoteProtocolError("the answer cannot be read")
     pending_requests = PendingRequests()
-    assert not pending_requests.take_answer(unread, is_unread=True)
+    assert not pending_requests.fail_unread(None, unread)
     pending_requests.open(PendingRequest(Call("subscriptions/listen", {}, {})))  # which stays open
     first, second = (pending_requests.open(PendingRequest(CALL)) for _ in range(2))
-    assert not pending_requests.take_answer(unread, is_unread=True)
-    assert pending_requests.take_answer(answer(second.id))
-    assert not pending_requests.take_answer(unread)  # an answer to a notification, say
-    assert pending_requests.take_answer(unread, is_unread=True)
-    assert first.answer is unread
+    assert not pending_requests.fail_unread(None, unread)
+    assert pending_requests.fail_unread(str(second.id), unread)
+    assert first.answer is None
+    assert pending_requests.fail_unread(None, unread)
+    assert first.answer is second.answer is unread
 
 
 def test_a_late_answer_is_told_from_one_that_matches_nothing():

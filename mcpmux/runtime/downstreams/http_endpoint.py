@@ -402,7 +402,7 @@ class HttpEndpoint:
             message = decode_request(request.body) or decode_message(request.body)
         except BadMessage as bad:
             if bad.is_answer and (asking := self._find_session(request)) is not None:
-                asking.take_answer(bad.as_answer(), is_unread=True)
+                asking.fail_question(bad)
             return reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
         if self._gate is not None and (refusal := self._refuses([message], request, reply)) is not None:
             return refusal

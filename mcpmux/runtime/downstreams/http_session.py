@@ -24,7 +24,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.replay import EPOCH, Ahead, Gone, Kept, ReplayBounds, ReplayBuffer, Said
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, PendingRequest, PendingRequests, encode_notice
-from mcpmux.protocol.codes import IN_FLIGHT, INVALID_REQUEST, Busy
+from mcpmux.protocol.codes import IN_FLIGHT, INTERNAL_ERROR, INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import (
     BadMessage,
     ErrorReply,
@@ -198,9 +198,13 @@ class HttpSession:
         if self.watch is not None:
             self.watch.tap.gone(self.watch.leg)
 
-    def take_answer(self, answer: Reply | ErrorReply, *, is_unread: bool = False) -> None:
-        """The client's answer to something that it was asked; `is_unread` as in `PendingRequests`."""
-        self._asked.take_answer(answer, is_unread=is_unread)
+    def take_answer(self, answer: Reply | ErrorReply) -> None:
+        """The client's answer to something that it was asked."""
+        self._asked.take_answer(answer)
+
+    def fail_question(self, answer: BadMessage) -> None:
+        """End a question of which the client's answer cannot be read."""
+        self._asked.fail_unread(answer.id, RpcError(INTERNAL_ERROR, answer.as_answer))
 
     async def _ask(self, say: Say, method: str, params: Fields) -> Fields:
         """Ask the client something in the stream of the call that it is about. Raises RpcError.
@@ -312,7 +316,7 @@ class HttpSession:
                     else:
                         exchange.start(work(member), copy_context(), at_once=False)
                 elif isinstance(member, BadMessage) and member.is_answer:
-                    self.take_answer(member.as_answer(), is_unread=True)
+                    self.fail_question(member)
                 elif isinstance(member, BadMessage):
                     answers.append(encode_error(member.id, member))
                 elif isinstance(member, Notification):

@@ -25,10 +25,17 @@ from typing import Final
 import structlog
 import trio
 
-from mcpmux.errors import LocalProtocolError, McpmuxError, RpcError, TransportClosed, TransportError
+from mcpmux.errors import (
+    LocalProtocolError,
+    McpmuxError,
+    RemoteProtocolError,
+    RpcError,
+    TransportClosed,
+    TransportError,
+)
 from mcpmux.mux.breaker import Comeback
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest
+from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event, Notify, PendingRequest, own_id
 from mcpmux.protocol.codes import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -387,7 +394,10 @@ class HttpChannel(Channel):
     async def _take_up_to(
         self, messages: Iterable[Message | BadMessage], pending: PendingHttpRequest | None
     ) -> Reply | ErrorReply | None:
-        """The answer among messages on the stream of one request; the server's own stream (None) has none."""
+        """The answer among messages on the stream of one request; the server's own stream (None) has none.
+
+        Raises RemoteProtocolError when it cannot be read.
+        """
         for message in messages:
             if isinstance(message, Notification):
                 self._take_notification(message, pending)
@@ -395,9 +405,9 @@ class HttpChannel(Channel):
                 await self._take_question(message, pending)
             elif isinstance(message, BadMessage):
                 self._log_refused(message)
-                failed = message.as_answer()
-                if pending is not None and message.may_answer and as_answer(failed, pending) is not None:
-                    return failed
+                is_meant = pending is not None and (message.id is None or own_id(message.id) == pending.id)
+                if is_meant and message.may_answer:
+                    raise RemoteProtocolError(message.as_answer)
             elif pending is not None and as_answer(message, pending) is not None:
                 return message
             else:

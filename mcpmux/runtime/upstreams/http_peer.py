@@ -240,7 +240,7 @@ def nonsense(
         )
     kind = response.headers.get("content-type", "no content type")[:QUOTED_LENGTH]
     if isinstance(message, BadMessage) and message.is_answer and message.code == PARSE_ERROR:
-        return RemoteProtocolError(f"{message.as_answer().message}; it begins {excerpt(body)!r}")
+        return RemoteProtocolError(f"{message.as_answer}; it begins {excerpt(body)!r}")
     return RemoteProtocolError(
         f"its answer ({kind}) is no JSON-RPC response to the request: {_CHECK_URL}; "
         f"it begins {excerpt(body)!r}"
