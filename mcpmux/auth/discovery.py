@@ -38,7 +38,7 @@ from mcpmux.errors import ConfigError, ConnectFailed, RemoteProtocolError, Trans
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.http.message import Fields
-from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
+from mcpmux.transports.http.route import HttpOrigin, as_http, choose_proxy, is_loopback
 
 if TYPE_CHECKING:
     from mcpmux.transports.web_client import Find, WebAnswer, WebClient
@@ -140,11 +140,6 @@ class OAuthHttp:
         origin = self.origin_of(url)
         tls = self._tls if origin == self.own else ClientTls(ca=self.config.ca)
         return await _ask(url, tls, self._proxy, self.find_addresses, fields, body)
-
-
-def as_http(url: str) -> str:
-    """A WebSocket URL as the one of the HTTP server that it is at."""
-    return f"http{url[2:]}" if url.startswith(("ws:", "wss:")) else url
 
 
 async def _resolve(host: str, port: int) -> list[Address]:

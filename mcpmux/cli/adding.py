@@ -12,7 +12,7 @@ import click
 
 from mcpmux.cli.console import tell
 from mcpmux.cli.document import LOOKS_LIKE_URL, read_document
-from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator
+from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, pairs_of
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Missing
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
@@ -50,7 +50,13 @@ file_option: Decorator = click.option(
     help="Take it from a server.json of the MCP registry, or a server card.",
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Variable for the command.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header for the URL.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Header for the URL, also as 'NAME: VALUE'.",
+)
 def add(
     name: str | None,
     target: tuple[str, ...],
@@ -72,7 +78,7 @@ def add(
     \b
     Examples:
       mcpmux add time -- uvx mcp-server-time
-      mcpmux add docs https://docs.example.com/mcp --header 'Authorization=Bearer ${DOCS_TOKEN}'
+      mcpmux add docs https://docs.example.com/mcp --header 'Authorization: Bearer ${DOCS_TOKEN}'
       mcpmux add files --file my-mux.toml --env MODE=ro -- npx -y files-server .
       mcpmux add --registry server.json
     """
@@ -85,7 +91,7 @@ def add(
         entry = make_entry(target)
     assert name is not None
     check_name(name)
-    entry = with_values(entry, pairs_of("--env", env), pairs_of("--header", headers))
+    entry = with_values(entry, pairs_of("--env", env), pairs_of("--header", headers, is_header=True))
     before = read_text(file)
     document, format_ = read_file(file, before)
     place = find_place(document, format_)
@@ -162,17 +168,6 @@ def with_values(
         raise Mistake("--header: a command has no headers; they are for a URL")
     given = {"env": env, "headers": headers}
     return {**entry, **{key: {**entry.get(key, {}), **each} for key, each in given.items() if each}}
-
-
-def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """NAME=VALUE as a table. Raises Mistake."""
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name or name in pairs:
-            raise Mistake(f"{option}: expected NAME=VALUE, and each name once")
-        pairs[name] = value
-    return pairs
 
 
 def read_file(file: Path, text: str | None) -> tuple[Mapping[str, Any], str]:

@@ -21,7 +21,16 @@ from mcpmux.bench.plan import CLIENTS, COUNT, IN_FLIGHT, SECONDS, Plan, is_remot
 from mcpmux.bench.workload import CapturedLoad, Flow, load_of, parse_flow
 from mcpmux.cli.bench_run import Bench, check_writable, read_old, report
 from mcpmux.cli.console import tell
-from mcpmux.cli.options import PATH, Parsed, load_config, quiet_option, upstream_option
+from mcpmux.cli.options import (
+    PATH,
+    Credentials,
+    Parsed,
+    credentials_options,
+    load_config,
+    load_targets,
+    quiet_option,
+    upstream_option,
+)
 from mcpmux.cli.process import Mistake, may_open, run
 from mcpmux.cli.traffic_replay import list_reasons, read_capture
 from mcpmux.config import Limits, Upstream
@@ -38,10 +47,10 @@ FILES_EACH = 3  # of a session: a connection and what is opened with it, or the 
 
 
 def find_targets(
-    targets: Sequence[str], only: Sequence[str], added: Sequence[str]
+    targets: Sequence[str], only: Sequence[str], added: Sequence[str], credentials: Credentials
 ) -> tuple[list[Upstream], Limits]:
     """The servers to measure, each with a unique name. Raises ConfigError, Mistake."""
-    configs = [load_config(target) for target in targets]
+    configs = load_targets(targets, credentials)
     if added or not targets:
         configs.append(load_config(None, added))
     found = [upstream for config in configs for upstream in config.upstreams if upstream.enabled]
@@ -111,6 +120,7 @@ EXPONENT = click.FloatRange(0, ZIPF_LIMIT)
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @upstream_option
+@credentials_options
 @option("--only", multiple=True, metavar="NAME", help="Measure only this upstream of a configuration.")
 @option("--do", "operations", multiple=True, type=FLOW, help="An operation to ask for; see above.")
 @option("--scenario", metavar="FILE", help="Read options and flows of several steps from TOML.")
@@ -152,6 +162,7 @@ def bench(
     upstreams: tuple[str, ...],
     only: tuple[str, ...],
     allow_remote: bool,
+    credentials: Credentials,
     **options: Any,
 ) -> None:
     """Put load on servers and measure how they answer.
@@ -205,7 +216,7 @@ def bench(
         check_parts(options["assertions"], plan.operation_names())
     except InvalidValue as mistake:
         raise Mistake(str(mistake)) from None
-    found, limits = find_targets(targets, only, upstreams)
+    found, limits = find_targets(targets, only, upstreams, credentials)
     check_targets(found, plan, allow_remote=allow_remote)
     check_files(found, plan)
     old = read_old(options["compare"])

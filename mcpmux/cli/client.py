@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import urlsplit
 
 import attrs
 import click
@@ -24,19 +25,20 @@ from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
 from mcpmux.cli.console import Columns
 from mcpmux.cli.extensions import extensions_of, find_extensions, show_extensions
 from mcpmux.cli.options import (
+    Credentials,
     choose_config,
+    credentials_options,
     json_option,
     load_config,
     load_target,
     quiet_option,
-    token_option,
     upstream_json_option,
     upstream_option,
 )
 from mcpmux.cli.process import run
-from mcpmux.config import Config, Secret
+from mcpmux.config import Config, Http, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.config.model import transport_of
+from mcpmux.config.model import Target, transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
@@ -265,8 +267,19 @@ async def open_visit(config: Config, *, has_access: bool = False) -> AsyncIterat
             await upstream.settled()
         troubles = absent(mux)
         if len(troubles) == len(mux.upstreams):
-            raise TransportError("; ".join(f"{name}: {reason}" for name, reason in troubles.items()))
+            hints = [hint for each in config.upstreams if (hint := _hint_at(each.target))]
+            raise TransportError(
+                "; ".join([*(f"{name}: {reason}" for name, reason in troubles.items()), *hints])
+            )
         yield mux
+
+
+def _hint_at(target: Target) -> str:
+    """Return what to try when there is no server at a target; "" if nothing is likelier."""
+    parts = urlsplit(target.url) if isinstance(target, Http | WebSocket) else None
+    if parts is None or parts.path not in ("", "/"):
+        return ""
+    return f"most servers have a path in their URL, such as {parts.scheme}://{parts.netloc.rpartition('@')[2]}/mcp"
 
 
 async def ask(config: Config, call: Call, activity: str, hint: str) -> Fields:
@@ -322,10 +335,10 @@ target_argument = click.argument("target", shell_complete=complete_file)
 @click.command()
 @target_argument
 @click.argument("kinds", nargs=-1, metavar="[KINDS]...", type=click.Choice(list(KINDS)))
-@token_option
+@credentials_options
 @json_option(help="Print the unchanged items, one JSON object per line.")
 @quiet_option
-def ls(target: str, kinds: tuple[str, ...], token: Secret | None, as_json: bool) -> None:
+def ls(target: str, kinds: tuple[str, ...], credentials: Credentials, as_json: bool) -> None:
     """List the resources, templates, tools and prompts of servers.
 
     Without KINDS all four are listed. TARGET is the URL of an MCP server, the command line that starts one in
@@ -338,7 +351,7 @@ def ls(target: str, kinds: tuple[str, ...], token: Secret | None, as_json: bool)
       mcpmux ls "uvx mcp-server-time" --json | jq .name
     """
     kinds = kinds or tuple(KINDS)
-    lists, left_out = run(fetch_lists, load_target(target, token), kinds)
+    lists, left_out = run(fetch_lists, load_target(target, credentials), kinds)
     for kind, items in lists.items():
         if not items:
             continue
@@ -427,10 +440,10 @@ def render_block(block: dict[str, Any]) -> str:
 @target_argument
 @click.argument("uri", shell_complete=complete_uri)
 @click.option("-o", "--output", type=click.File("wb", lazy=True), help="Write the contents to this file.")
-@token_option
+@credentials_options
 @json_option(help="Print the whole result as JSON.")
 @quiet_option
-def read(target: str, uri: str, output: BinaryIO | None, token: Secret | None, as_json: bool) -> None:
+def read(target: str, uri: str, output: BinaryIO | None, credentials: Credentials, as_json: bool) -> None:
     """Read a resource.
 
     Text and bytes go to a pipe or a file unchanged, several contents one after the other. On a terminal
@@ -444,7 +457,7 @@ def read(target: str, uri: str, output: BinaryIO | None, token: Secret | None, a
     """
     request = Call(m.RESOURCES_READ, {"uri": raw(uri)}, {})
     hint = f"`mcpmux ls {shlex.quote(target)} resources templates` shows what there is"
-    result = run(ask, load_target(target, token), request, f"reading {uri}", hint)
+    result = run(ask, load_target(target, credentials), request, f"reading {uri}", hint)
     if as_json:
         console.show_json(raw(result))
         return
@@ -498,11 +511,11 @@ def parse_arguments(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
 @click.argument("tool", shell_complete=complete_tool)
 @click.argument("pairs", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
 @click.option("--args", "whole", metavar="JSON", help="Give all arguments as one JSON object.")
-@token_option
+@credentials_options
 @json_option(help="Print the whole result as JSON, with structured content.")
 @quiet_option
 def call(
-    target: str, tool: str, pairs: tuple[str, ...], whole: str | None, token: Secret | None, as_json: bool
+    target: str, tool: str, pairs: tuple[str, ...], whole: str | None, credentials: Credentials, as_json: bool
 ) -> None:
     """Call a tool and print its result.
 
@@ -518,7 +531,7 @@ def call(
     params = {"name": raw(tool), "arguments": raw(parse_arguments(pairs, whole))}
     request = Call(m.TOOLS_CALL, params, {PROGRESS_TOKEN: raw("progress")})
     hint = f"`mcpmux ls {shlex.quote(target)} tools` shows what there is"
-    result = run(ask, load_target(target, token), request, f"calling {tool}", hint)
+    result = run(ask, load_target(target, credentials), request, f"calling {tool}", hint)
     if as_json:
         console.show_json(raw(result))
     else:

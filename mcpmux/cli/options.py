@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import click
@@ -17,14 +18,15 @@ from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Http, Secret, WebSocket
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
 from mcpmux.config.layout import URL_STARTS
-from mcpmux.config.listener import parse_http_argument
+from mcpmux.config.listener import ADDRESS_PATTERN, HttpListener, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.config.report import InvalidValue
-from mcpmux.config.scalars import HEADER_VALUE
+from mcpmux.config.scalars import HEADER_NAME, HEADER_VALUE
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.configuration import read_config
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.transports.http.route import HttpOrigin, as_http, is_loopback
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -85,12 +87,102 @@ def log_level_option(default: str) -> Decorator:
     )
 
 
-token_option: Decorator = click.option(
-    "--token",
-    type=Parsed("TEXT", lambda text: HEADER_VALUE.read(f"Bearer {text}")),
-    envvar="MCPMUX_TOKEN",
-    help="Bearer token for a TARGET that is a URL. Default: MCPMUX_TOKEN.",
-)
+def pairs_of(option: str, texts: Iterable[str], *, is_header: bool = False) -> dict[str, str]:
+    """Read NAME=VALUE as a table; of headers also `Name: value`, as curl has it. Raises Mistake."""
+    pairs: dict[str, str] = {}
+    # The first sign counts: it may be in a value, and in no name of a header.
+    pattern = r"([^:=]+)(?:=|:[ \t]*)(.*)" if is_header else r"([^=]+)=(.*)"
+    for text in texts:
+        found = re.fullmatch(pattern, text, re.DOTALL)
+        if found is None or found[1] in pairs:
+            either = "NAME=VALUE or 'NAME: VALUE'" if is_header else "NAME=VALUE"
+            raise Mistake(f"{option}: expected {either}, and each name once")
+        pairs[found[1]] = found[2]
+    return pairs
+
+
+# What a server at a URL is shown.
+
+TOKEN_VARIABLE = "MCPMUX_TOKEN"
+ADDRESS_VARIABLE = "MCPMUX_TOKEN_FOR"
+
+
+class Credentials(NamedTuple):
+    """The header fields of the options, and the token of the environment, which is for one address alone."""
+
+    given: Mapping[str, Secret]
+    ambient: Secret | None = None
+    address: str | None = None
+
+    @classmethod
+    def of(cls, token: Secret | None, headers: Sequence[str]) -> Credentials:
+        """Read the options and the environment. Raises Mistake."""
+        try:
+            pairs = pairs_of("--header", headers, is_header=True).items()
+            given = {str(HEADER_NAME.read(name)): _secret(value) for name, value in pairs}
+        except InvalidValue as mistake:
+            raise Mistake(f"--header: {mistake}") from None
+        if token is not None:
+            if "authorization" in map(str.lower, given):
+                raise Mistake("--token is an Authorization header; leave out one of --token and --header")
+            given["Authorization"] = token
+        text = os.environ.get(TOKEN_VARIABLE)
+        try:
+            ambient = _secret(f"Bearer {text}") if text else None
+        except InvalidValue as mistake:
+            raise Mistake(f"{TOKEN_VARIABLE}: {mistake}") from None
+        return cls(given, ambient, os.environ.get(ADDRESS_VARIABLE) or None)
+
+    def headers_for(self, origin: HttpOrigin) -> Mapping[str, Secret]:
+        """The header fields for a server. Raises ConfigError. Tells when it does not get the token."""
+        if self.ambient is None or "authorization" in map(str.lower, self.given):
+            return self.given
+        if self.address is None and not is_loopback(origin.host):
+            from mcpmux.cli.console import tell  # not at the top: it brings along all of rich
+
+            tell(f"{TOKEN_VARIABLE} is not sent to {origin.url}; {ADDRESS_VARIABLE}={origin.url} allows that")
+            return self.given
+        if self.address is not None and _address_of(self.address) != origin:
+            return self.given
+        return {**self.given, "Authorization": self.ambient}
+
+
+def _secret(text: str) -> Secret:
+    """Raises InvalidValue."""
+    value: Secret = HEADER_VALUE.read(text)
+    return value
+
+
+def _address_of(text: str) -> HttpOrigin:
+    try:
+        return HttpOrigin.from_url(as_http(as_url(text)))
+    except ValueError:
+        raise ConfigError([f"{ADDRESS_VARIABLE}: expected a URL such as https://mux.example.com"]) from None
+
+
+def credentials_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--token` and `--header` to a command, which gets both as `credentials`."""
+
+    @click.option(
+        "--token",
+        type=Parsed("TEXT", lambda text: HEADER_VALUE.read(f"Bearer {text}")),
+        help="Bearer token for a TARGET that is a URL. Default: MCPMUX_TOKEN, for the address in "
+        "MCPMUX_TOKEN_FOR, which is this machine if it is not set.",
+    )
+    @click.option(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Header for a TARGET that is a URL, also as 'NAME: VALUE'. May be repeated.",
+    )
+    @wraps(command)
+    def run(*args: Any, token: Secret | None, headers: tuple[str, ...], **options: Any) -> Any:
+        return command(*args, credentials=Credentials.of(token, headers), **options)
+
+    return run
+
+
 quiet_option: Decorator = log_level_option("error")
 """For a command whose output says everything."""
 
@@ -105,14 +197,16 @@ def choose_config(config: str | None, upstreams: Sequence[str] = ()) -> str | No
     return config
 
 
-EXPECTED = "a configuration file, a URL with http://, https:// or the like, or a command line in quotes"
+EXPECTED = (
+    "a configuration file, a URL with http://, https:// or the like, HOST:PORT, or a command line in quotes"
+)
 
 
 def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyone: bool = False) -> Config:
     """The configuration of `target` and the options. Its redaction applies to the log. Raises ConfigError."""
     added = parse_upstream_arguments(upstreams)
     if target is not None:
-        config = _read_target(target)
+        config = _read_target(as_url(target))
         redact_logs(Redactor(config.redaction))
         config = attrs.evolve(config, upstreams=(*config.upstreams, *added))
     elif added:
@@ -123,16 +217,53 @@ def load_config(target: str | None, upstreams: Sequence[str] = (), *, allow_anyo
     return attrs.evolve(config, auth=auth)
 
 
-def load_target(target: str, token: Secret | None) -> Config:
-    """The configuration of `target` alone. A server at a URL is shown the token. Raises ConfigError."""
-    config = load_config(target)
-    if token is None or not target.startswith(URL_STARTS):
-        return config
+def load_target(target: str, credentials: Credentials) -> Config:
+    """The configuration of `target` alone. A server at a URL is shown the credentials. Raises ConfigError."""
+    (config,) = load_targets((target,), credentials)
+    return config
+
+
+def load_targets(targets: Sequence[str], credentials: Credentials) -> list[Config]:
+    """The configuration of each target. Raises ConfigError.
+
+    The credentials are shown to servers at URLs, which have to be one host if they are on the command line. A
+    configuration file says itself what its servers are shown.
+    """
+    configs = [load_config(target) for target in targets]
+    origins = [_origin_of(target, config) for target, config in zip(targets, configs, strict=True)]
+    hosts = dict.fromkeys(origin.url for origin in origins if origin is not None)
+    if credentials.given and len(hosts) != 1:
+        place = (
+            f"one host, and these are {len(hosts)}: {', '.join(hosts)}" if hosts else "a TARGET that is a URL"
+        )
+        raise ConfigError([f"--token and --header are for {place}"])
+    return [
+        config if origin is None else _shown(config, credentials.headers_for(origin))
+        for origin, config in zip(origins, configs, strict=True)
+    ]
+
+
+def _origin_of(target: str, config: Config) -> HttpOrigin | None:
+    """The origin of a server at a URL; None for all that has no header fields, or has its own."""
+    if not as_url(target).startswith(URL_STARTS):
+        return None
+    place = config.upstreams[0].target
+    return HttpOrigin.from_url(as_http(place.url)) if isinstance(place, Http | WebSocket) else None
+
+
+def _shown(config: Config, headers: Mapping[str, Secret]) -> Config:
     (upstream,) = config.upstreams
-    if not isinstance(upstream.target, Http | WebSocket):
-        return config
-    server = attrs.evolve(upstream.target, headers={"Authorization": token})
+    assert isinstance(upstream.target, Http | WebSocket)
+    server = attrs.evolve(upstream.target, headers={**upstream.target.headers, **headers})
     return attrs.evolve(config, upstreams=(attrs.evolve(upstream, target=server),))
+
+
+def as_url(target: str) -> str:
+    """Return HOST:PORT[/PATH] as a URL, without a path that of the mcpmux there; all else as it is."""
+    found = re.fullmatch(rf"{ADDRESS_PATTERN}(/\S*)?", target)
+    if found is None or _exists(target):
+        return target
+    return f"http://{target}" if found[4] else f"http://{target}{HttpListener(port=0).path}"
 
 
 def _read_target(target: str) -> Config:

@@ -38,6 +38,9 @@ STDERR_LINE_BYTES = 16 * 1024  # longer lines are data, not words for people
 KILL_SECONDS = 2.0  # SIGKILL works at once, unless the kernel itself hangs; then the child stays behind
 EXIT_SECONDS = 1.0  # between the end of a child and the end of its streams, whichever comes first
 
+OWN_SECRETS = frozenset({"MCPMUX_TOKEN", "MCPMUX_ADMIN_TOKEN", "MCPMUX_AUDIT_KEY"})
+"""Variables that are for mcpmux alone. A child has them only if its own `env` says so."""
+
 _APART: dict[str, Any] = {}
 """Options with which Ctrl-C in our terminal is not for the child."""
 if sys.platform == "win32":
@@ -214,9 +217,9 @@ async def open_process(
 ) -> AsyncIterator[ChildProcess]:
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
 
-    `command` is a path or is looked up in PATH; `env` is added to our own environment. A child that exits
-    early only ends its pipe. With a `guard` it is ended, too, when we are killed. Raises ConnectFailed when
-    it cannot be started.
+    `command` is a path or is looked up in PATH; `env` is added to our own environment, without OWN_SECRETS. A
+    child that exits early only ends its pipe. With a `guard` it is ended, too, when we are killed. Raises
+    ConnectFailed when it cannot be started.
     """
     try:
         process = await trio.lowlevel.open_process(
@@ -224,7 +227,7 @@ async def open_process(
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env={**os.environ, **env},
+            env={**{name: text for name, text in os.environ.items() if name not in OWN_SECRETS}, **env},
             cwd=cwd,
             **_APART,
         )

@@ -42,7 +42,9 @@ def test_a_new_token_opens_the_mux_that_has_its_hash(tmp_path: Path) -> None:
         assert mux.stop() == 0
 
 
-def test_a_client_of_the_command_line_shows_its_token(tmp_path: Path, invoke: Invoke) -> None:
+def test_a_client_of_the_command_line_shows_its_token(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, token, table = run("new-token", "ann")
     config = tmp_path / "mcpmux.toml"
     program, *args = shlex.split(demo_command("clock"))
@@ -55,8 +57,20 @@ def test_a_client_of_the_command_line_shows_its_token(tmp_path: Path, invoke: In
         assert "weekday" in invoke("call", url, "clock__now", "--token", token.strip()).stdout
         assert "clock__now" in invoke("ls", url, "tools", "--token", token.strip()).stdout
         assert "T" in invoke("read", url, "clock+clock:///utc", "--token", token.strip()).stdout
+        for header in (f"Authorization: Bearer {token.strip()}", f"authorization=Bearer {token.strip()}"):
+            assert "clock__now" in invoke("ls", url, "tools", "--header", header).stdout
         refused = invoke("ls", url, "tools", "--token", token.strip() + "x")
         assert (refused.exit_code, "token is not known" in refused.stderr) == (1, True), refused.stderr
+        load = ["bench", url, "--do", "list tools", "--count", "5", "--warm-up", "0"]
+        for given, code in ((["--token", token.strip()], 0), ([], 1)):
+            ended = invoke(*load, *given)
+            assert (ended.exit_code, "bearer token" in ended.stderr) == (code, code == 1), ended.stderr
+        monkeypatch.setenv("MCPMUX_TOKEN", token.strip())
+        for name in (url, url.split("/")[2]):  # HOST:PORT is the mcpmux there
+            assert "clock__now" in invoke("ls", name, "tools").stdout
+        assert invoke(*load).exit_code == 0
+        monkeypatch.setenv("MCPMUX_TOKEN_FOR", "http://127.0.0.1:1")
+        assert invoke("ls", url, "tools").exit_code == invoke(*load).exit_code == 1
         assert mux.stop() == 0
 
 

@@ -56,6 +56,10 @@ MISTAKES = {
     "no target": ([], "no target given"),
     "another machine": (["http://example.com/mcp"], "example.com/mcp is not on this machine"),
     "a name": (["ws://elsewhere:1"], "--allow-remote says that you may"),
+    "token for two hosts": (
+        [URL, "http://127.0.0.1:2", "--token", "x"],
+        "--token and --header are for one host, and these are 2: http://127.0.0.1:1, http://127.0.0.1:2",
+    ),
     "operation": ([URL, "--do", "fetch x"], "`fetch x` is no operation; expected one of: read [GLOB]"),
     "mistyped operation": ([URL, "--do", "3 tol echo {}"], "did you mean `tool echo {}`?"),
     "mistyped list": ([URL, "--do", "list prompt"], "did you mean `list prompts`?"),

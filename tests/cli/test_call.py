@@ -35,3 +35,10 @@ def test_unknown_tool_is_a_failure_that_says_where_to_look(invoke: Invoke, demo_
     result = invoke("call", demo_url, "nix")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"Error: Unknown tool: nix; `mcpmux ls {demo_url} tools` shows what there is\n"
+
+
+def test_a_url_without_a_path_that_leads_nowhere_is_told_the_likely_one(
+    invoke: Invoke, demo_url: str
+) -> None:
+    refused = invoke("call", demo_url.removesuffix("/mcp"), "clock__now")
+    assert (refused.exit_code, f"such as {demo_url}" in refused.stderr) == (1, True), refused.stderr

@@ -17,6 +17,7 @@ from mcpmux.errors import ConnectFailed, MessageTooLarge, PeerFinished, Transpor
 from mcpmux.transports.process import (
     FIRST_LINES,
     LAST_LINES,
+    OWN_SECRETS,
     SHOWN_CHARACTERS,
     ChildProcess,
     LastWords,
@@ -254,9 +255,12 @@ async def test_a_megabyte_on_standard_error_is_drained_and_bounded_by_line(run):
 async def test_the_child_has_our_environment_with_overrides_and_its_own_session(run, tmp_path, monkeypatch):
     monkeypatch.setenv("INHERITED", "yes")
     monkeypatch.setenv("CHANGED", "before")
+    for secret in OWN_SECRETS:
+        monkeypatch.setenv(secret, "ours")
     script = """
         import os
         print(os.environ["INHERITED"], os.environ["CHANGED"], os.getcwd(), os.getsid(0) == os.getpid())
+        assert not {"MCPMUX_TOKEN", "MCPMUX_ADMIN_TOKEN", "MCPMUX_AUDIT_KEY"} & os.environ.keys()
     """
     async with run(script, env={"CHANGED": "after"}, cwd=tmp_path) as child:
         assert await child.receive() == f"yes after {tmp_path} True".encode()

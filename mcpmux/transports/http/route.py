@@ -74,6 +74,11 @@ class PoolLimits(msgspec.Struct, frozen=True):
     idle_seconds: float = 30  # most servers close theirs sooner, which is noticed
 
 
+def as_http(url: str) -> str:
+    """A WebSocket URL as the one of the HTTP server that it is at."""
+    return f"http{url[2:]}" if url.startswith(("ws:", "wss:")) else url
+
+
 def target_of(url: str) -> str:
     """Path and query of a URL, as a request line has them."""
     parts = urlsplit(url)
