@@ -36,9 +36,9 @@ from mcpmux.cli.options import (
     upstream_option,
 )
 from mcpmux.cli.process import run
-from mcpmux.config import Config, Http, WebSocket
+from mcpmux.config import Config, Http, Secret, Stdio, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.config.model import Target, transport_of
+from mcpmux.config.model import SAFE_VARIABLES, Target, transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
@@ -128,8 +128,10 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     quotes. The default is mcpmux.toml. The exit code is 0 if all enabled upstreams are ready and answer their
     lists. It is 2 if mcpmux would not start with CONFIG, because it has mistakes or lets strangers in.
 
-    A second table has the extensions that the servers declare, and what is experimental or unknown, with what
-    clients are told of it.
+    ENV says which environment variables of mcpmux a program gets; see `inherit_env` in the configuration.
+
+    A second table has the extensions that the servers declare, and what is experimental or unknown, with
+    what clients are told of it.
 
     With [cluster] the store is asked, too, and the replicas that are there are compared with each other and
     with CONFIG. One more line is about them.
@@ -214,12 +216,15 @@ async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict
 
 def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
     """The finding about an upstream: what its configuration says, and what was `found`."""
-    about = {
+    about: Finding = {
         "name": upstream.name,
         "state": state,
         "transport": transport_of(upstream.target),
         "target": upstream.target.display,
     }
+    if isinstance(upstream.target, Stdio):
+        inherited = upstream.target.inherited
+        about["inheritEnv"] = True if inherited is None else list(inherited)
     return about | {key: value for key, value in found.items() if value is not None}
 
 
@@ -241,6 +246,14 @@ def _count(kind: str, finding: Finding) -> Any:
     return finding.get("counts", {}).get(kind)
 
 
+def _inheritance(finding: Finding) -> str | None:
+    """Which environment variables of mcpmux the program gets."""
+    names = finding.get("inheritEnv")
+    if names is None or names is True:
+        return None if names is None else "all"
+    return "safe" if names == list(SAFE_VARIABLES) else f"{len(names)} named"
+
+
 COUNTS: Columns = {kind.upper(): partial(_count, kind) for kind in KINDS}
 COLUMNS: Columns = {
     "NAME": itemgetter("name"),
@@ -249,6 +262,7 @@ COLUMNS: Columns = {
     "REVISION": lambda found: found.get("revision"),
     **COUNTS,
     "CONNECT": lambda found: f"{found['connectSeconds']:.2f} s" if "connectSeconds" in found else None,
+    "ENV": _inheritance,
     "DETAILS": _details,
 }
 

@@ -21,6 +21,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import ClientTls
 from mcpmux.config.model import (
     PREFIX,
+    SAFE_VARIABLES,
     Handling,
     Http,
     Stdio,
@@ -35,10 +36,12 @@ from mcpmux.config.model import (
 from mcpmux.config.report import KeyPath, Report, closest, sort_of
 from mcpmux.config.scalars import (
     PROXY_URL,
+    VARIABLE_NAME,
     EnvironmentValue,
     Filled,
     Flag,
     Headers,
+    Inheritance,
     Text,
     derive_name,
     is_name,
@@ -70,7 +73,7 @@ _NO_HTTP = dict.fromkeys(("proxy", "transport"), "")
 _NO_HEADERS = dict.fromkeys(("headers", "oauth", "proxy", "transport"), "")
 _STRANGERS: Mapping[str, Mapping[str, str]] = {
     "command": dict.fromkeys(("headers", "transport", "tls", "proxy", "oauth"), ""),
-    "url": dict.fromkeys(("args", "env", "cwd"), ""),
+    "url": dict.fromkeys(("args", "env", "cwd", "inherit_env"), ""),
     "http": {"tls": "; expected https://"},
     "ws": {"tls": "; expected wss://", **_NO_HTTP},
     "wss": _NO_HTTP,
@@ -111,7 +114,6 @@ def _table(value: object) -> Mapping[str, Any]:
 
 # The keys of one server.
 
-VARIABLE_NAME = Text("the name of an environment variable", r"[^=\x00]+")
 Url: TypeAlias = Annotated[str, SERVER_URL]
 
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
@@ -123,6 +125,10 @@ class UpstreamSettings(Handling):
 
     enabled: Annotated[bool, Flag()] = True
     """`false` has the same effect as removing the upstream from the file."""
+    inherit_env: Annotated[tuple[str, ...], Inheritance(SAFE_VARIABLES)] | None = None
+    """Which environment variables of mcpmux the program gets: all (`true`, the default), those few that are
+    safe (`false`), or these.
+    """
     env_file: Filled | None = None
     """A file of `NAME=value` lines: variables of the program, and for `${NAME}` in this table. They win over
     others; `env` wins over them. The path is relative to the folder of the configuration.
@@ -190,7 +196,8 @@ def make_upstream(
         target = make_target(table.url, table.headers, table.transport, table)
     else:
         assert table.command is not None
-        target = Stdio(table.command, table.args, {**variables, **table.env}, table.cwd)
+        env = {**variables, **table.env}
+        target = Stdio(table.command, table.args, env, table.cwd, table.inherit_env)
     return Upstream(
         name=name,
         target=target,

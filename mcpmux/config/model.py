@@ -6,6 +6,7 @@ JSON Schema are made from the types and docstrings of the fields.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, TypeAlias
@@ -54,6 +55,17 @@ PREFIX = Text('a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""',
 NO_UPSTREAM = "expected at least one upstream that is enabled"
 
 
+SAFE_VARIABLES = (
+    ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+    if sys.platform != "win32"
+    else (
+        *("APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE"),
+        *("SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "USERNAME", "USERPROFILE"),
+    )
+)
+"""Environment variables that the official SDKs hand on to servers: no secrets are in them."""
+
+
 # Where a server is. `display` is what logs and tables show; it holds nothing that may be secret.
 
 
@@ -65,6 +77,7 @@ class Stdio:
     args: tuple[str, ...] = field(default=(), repr=lambda args: f"<{len(args)}>")  # they may hold secrets
     env: Mapping[str, Secret] = field(factory=dict, converter=read_only)
     cwd: str | None = None
+    inherited: tuple[str, ...] | None = None  # environment variables of ours that it gets; None: all
 
     @property
     def display(self) -> str:

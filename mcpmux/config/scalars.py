@@ -99,6 +99,25 @@ class EnvironmentValue(Text, frozen=True):
         return super().schema() | {"type": ["string", "integer"]}
 
 
+VARIABLE_NAME = Text("the name of an environment variable", r"[^=\x00]+")
+
+
+class Inheritance(msgspec.Struct, frozen=True):
+    """`true`, `false`, or a list of names of environment variables. `few`: those that `false` stands for."""
+
+    few: tuple[str, ...]
+
+    def read(self, value: object) -> tuple[str, ...] | None:
+        if isinstance(value, bool):
+            return None if value else self.few
+        if not isinstance(value, list):
+            raise invalid_value("true, false, or a list of names of environment variables", value)
+        return tuple(VARIABLE_NAME.read(name) for name in value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"type": "boolean"}, {"type": "array", "items": VARIABLE_NAME.schema()}]}
+
+
 def read_url(text: str) -> str | None:
     """A URL that has a host, and a port that there is if it has one; None for another."""
     with suppress(ValueError):  # brackets that do not match, a port out of range
@@ -219,7 +238,7 @@ class Duration(Number, frozen=True):
 
 Seconds: TypeAlias = Annotated[float, Duration()]
 
-Scalar: TypeAlias = Flag | Text | Choice | Number
+Scalar: TypeAlias = Flag | Text | Choice | Number | Inheritance
 
 
 # Names of upstreams. A host app's free-form name of a server is turned into one.

@@ -1,8 +1,8 @@
 """A child process that speaks over its standard input and output.
 
-Promises: the child runs in a session of its own, with all of our environment and the given overrides on
-top, as host applications start their servers; its standard error is always drained; when the block is left
-the child and everything in its process group is gone, within bounded time, cancelled or not.
+Promises: the child runs in a session of its own, with the part of our environment that it is to inherit and
+the given variables on top; its standard error is always drained; when the block is left the child and
+everything in its process group is gone, within bounded time, cancelled or not.
 
 The stop ladder: close its input and wait; SIGTERM to the group and wait; SIGKILL to the group. When we are
 killed ourselves, the child sees the end of its input, and the reaper goes on down (see `orphan_guard`).
@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
@@ -165,7 +165,7 @@ def _epitaph(returncode: int) -> str:
     return f"exited with status {returncode}"
 
 
-def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
+def _advice(program: str, env: Mapping[str, str], cwd: Path | None, error: OSError | ValueError) -> str:
     if isinstance(error, ValueError):
         return f"{error} in the command or its environment"
     if cwd is not None and error.filename == cwd:
@@ -174,6 +174,8 @@ def _advice(program: str, cwd: Path | None, error: OSError | ValueError) -> str:
         hint = "; are there arguments in it? These go into `args`" if " " in program else ""
         if os.sep in program:
             return f"there is no such file, or the interpreter in its first line is missing{hint}"
+        if "PATH" not in env:
+            return "it gets no PATH in which to look; name PATH in `inherit_env`, or give the full path"
         return f"it was not found in PATH; install it, or give its full path{hint}"
     if isinstance(error, PermissionError):
         return "it is not executable; check its permissions"
@@ -213,26 +215,29 @@ async def open_process(
     stop: StopLadder,
     on_stderr_line: OnStderrLine,
     max_message_bytes: int,
+    inherited: Collection[str] | None = None,
     guard: OrphanGuard | None = None,
 ) -> AsyncIterator[ChildProcess]:
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
 
-    `command` is a path or is looked up in PATH; `env` is added to our own environment, without OWN_SECRETS. A
-    child that exits early only ends its pipe. With a `guard` it is ended, too, when we are killed. Raises
-    ConnectFailed when it cannot be started.
+    `command` is a path or is looked up in PATH; `env` is added to the `inherited` variables of our own
+    environment, None for all but OWN_SECRETS. A child that exits early only ends its pipe. With a `guard` it is
+    ended, too, when we are killed. Raises ConnectFailed when it cannot be started.
     """
+    names = os.environ.keys() - OWN_SECRETS if inherited is None else inherited
+    env = {**{name: os.environ[name] for name in names if name in os.environ}, **env}
     try:
         process = await trio.lowlevel.open_process(
             [_program(command), *args],
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env={**{name: text for name, text in os.environ.items() if name not in OWN_SECRETS}, **env},
+            env=env,
             cwd=cwd,
             **_APART,
         )
     except (OSError, ValueError) as error:  # ValueError: a null byte in an argument
-        raise ConnectFailed(f"cannot start {command!r}: {_advice(command, cwd, error)}") from error
+        raise ConnectFailed(f"cannot start {command!r}: {_advice(command, env, cwd, error)}") from error
     assert process.stdio is not None and process.stderr is not None  # they are pipes
     reading_errors = trio.CancelScope(shield=True)
     watching = trio.CancelScope(shield=True)

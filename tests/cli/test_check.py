@@ -36,6 +36,25 @@ def test_failed_upstream_says_why_and_fails_the_command(invoke: Invoke) -> None:
     assert result.stderr == "Error: 1 of 2 upstreams have problems: gone\n"
 
 
+def test_inherited_variables_of_programs_are_shown(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcpmux.toml"
+    program, *args = shlex.split(demo_command("clock"))
+    clock = f"command = {json.dumps(program)}\nargs = {json.dumps(args)}\n"
+    settings = {"all": "", "few": "inherit_env = false\n", "named": 'inherit_env = ["PATH", "LANG"]\n'}
+    file.write_text("".join(f"[upstreams.{name}]\n{clock}{text}" for name, text in settings.items()))
+    result = invoke("check", str(file))
+    assert result.exit_code == 0, result.output
+    shown = {line.split()[0]: line.partition(" s  ")[2] for line in result.stdout.splitlines()[1:]}
+    details = "resources, tools"
+    assert {name: text.removesuffix(details).strip() for name, text in shown.items()} == {
+        "all": "all",
+        "few": "safe",
+        "named": "2 named",
+    }
+    found = [json.loads(line) for line in invoke("check", str(file), "--json").stdout.splitlines()]
+    assert found[2]["inheritEnv"] == ["PATH", "LANG"]
+
+
 def test_server_without_its_variable_is_down_and_others_are_ready(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
     program, *args = shlex.split(demo_command("clock"))
@@ -79,13 +98,20 @@ def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, t
     result = invoke("check", str(file), "--json")
     assert result.exit_code == 0, result.stderr
     off, found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert off == {"name": "off", "state": "disabled", "transport": "stdio", "target": "x"}
+    assert off == {
+        "name": "off",
+        "state": "disabled",
+        "transport": "stdio",
+        "target": "x",
+        "inheritEnv": True,
+    }
     assert found.pop("connectSeconds") >= 0
     assert found == {
         "name": "clock",
         "state": "ready",
         "transport": "stdio",
         "target": f"{sys.executable} …",
+        "inheritEnv": True,
         "revision": "2025-11-25",
         "capabilities": ["resources", "tools"],
         "counts": {"resources": 1, "templates": 0, "tools": 1},

@@ -16,6 +16,7 @@ from mcpmux.config import (
     Stdio,
     Upstream,
 )
+from mcpmux.config.model import SAFE_VARIABLES
 from mcpmux.errors import ConfigError
 from tests.config.documents import problems_of, read
 
@@ -25,6 +26,7 @@ NO_UPSTREAM = "expected at least one upstream that is enabled"
 NEITHER = "expected `command` (a program to start) or `url` (the endpoint of a running server)"
 ADVICE = "set it, put it into an `env_file`, or give a default (`${UNSET:-default}`)"
 UNSET = f"the environment variable `UNSET` is not set; {ADVICE}"
+NO_INHERITANCE = "expected true, false, or a list of names of environment variables, got text"
 NOT_A_PREFIX = 'expected a name (a letter, then up to 31 of a-z, 0-9, "." and "-") or ""'
 NOT_A_NAME = 'expected a name of a-z, 0-9, "." and "-" such as `my-docs`, at most 32 characters'
 
@@ -174,6 +176,11 @@ def test_own_layout_may_be_json():
         (DOCS + 'args = "-y"', ["upstreams.docs.args: expected a list, got text"]),
         (DOCS + "args = [1, '${UNSET}']", ["upstreams.docs.args[0]: expected text, got a number"]),
         (DOCS + "[identity]\nname = '${UNSET}'", [f"identity.name: {UNSET}"]),
+        (DOCS + 'inherit_env = "PATH"', [f"upstreams.docs.inherit_env: {NO_INHERITANCE}"]),
+        (
+            '[upstreams.docs]\nurl = "https://example.com"\ninherit_env = false',
+            ["upstreams.docs: `inherit_env` does not go with `url`"],
+        ),
         (DOCS + "env = ['A=1']", ["upstreams.docs.env: expected a table, got a list"]),
         (
             DOCS + "env = { A = true, 'B=C' = 'x' }",
@@ -274,6 +281,21 @@ def test_disabled_upstream_is_kept_and_does_not_count():
         ("old", False),
     ]
     assert problems_of('[upstreams.old]\ncommand = "npx"\nenabled = false') == [NO_UPSTREAM]
+
+
+@pytest.mark.parametrize(
+    ("line", "inherited"),
+    [
+        ("", None),
+        ("inherit_env = true", None),
+        ("inherit_env = false", SAFE_VARIABLES),
+        ('inherit_env = ["PATH", "HTTPS_PROXY"]', ("PATH", "HTTPS_PROXY")),
+        ("inherit_env = []", ()),
+    ],
+)
+def test_program_inherits_the_variables_that_its_table_says(line, inherited):
+    (docs,) = read(DOCS + line).upstreams
+    assert docs.target == Stdio("npx", inherited=inherited)
 
 
 def test_disabled_upstream_with_mistakes_is_left_out():

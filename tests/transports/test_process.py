@@ -252,6 +252,24 @@ async def test_a_megabyte_on_standard_error_is_drained_and_bounded_by_line(run):
     assert lines == ["first", "[a line of 1000000 bytes was left out]", "bad \ufffd byte", "last"]
 
 
+async def test_the_child_gets_only_what_it_is_to_inherit(run, monkeypatch):
+    monkeypatch.setenv("INHERITED", "yes")
+    monkeypatch.setenv("SECRET", "no")
+    script = """
+        import os
+        print(os.environ.get("INHERITED"), os.environ.get("SECRET"), os.environ["MORE"])
+    """
+    async with run(script, env={"MORE": "more"}, inherited=("INHERITED", "NOT_SET_9")) as child:
+        assert await child.receive() == b"yes None more"
+
+
+async def test_a_program_without_a_path_to_look_in_is_explained(monkeypatch):
+    stop, options = StopLadder(1, 1), {"on_stderr_line": print, "max_message_bytes": LIMIT}
+    with pytest.raises(ConnectFailed, match="name PATH in `inherit_env`"):
+        async with open_process("no-such-program", (), {}, None, stop=stop, inherited=("HOME",), **options):
+            pytest.fail("it cannot be started")
+
+
 async def test_the_child_has_our_environment_with_overrides_and_its_own_session(run, tmp_path, monkeypatch):
     monkeypatch.setenv("INHERITED", "yes")
     monkeypatch.setenv("CHANGED", "before")

@@ -265,6 +265,7 @@ class ChannelOpener:
                 stop=self.stop,
                 on_stderr_line=on_stderr,
                 max_message_bytes=self.limits.max_message_bytes,
+                inherited=target.inherited,
                 guard=self._guard,
             ) as process,
             open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
