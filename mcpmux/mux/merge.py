@@ -8,23 +8,32 @@ Laws: walking all pages yields every item exactly once; the order does not depen
 upstream page is fetched once per walk; a failed upstream loses only its own items and is told. A combined
 page is also complete when many items were looked at and not shown: it may be short, or empty with a cursor.
 
+Some servers list an item twice, or begin again where their list should end. A combined page has no item
+twice. The cursor holds few names, so that it stays small: the first ones of the list, and the last ones up to
+there. So a list that begins again is cut there, on every page. An item that comes again on a later page, long
+after its first time, is not recognised.
+
 State: `wanted` positions of the coming round → `take_page`/`take_failure` for each → next round, or `done`.
 Nothing outside this file changes it.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from mcpmux.mux import rewrite
+from mcpmux.mux.item import REPEATED, Problem, mend_items, read_fitting
 from mcpmux.mux.rewrite import Space
-from mcpmux.mux.seal import Position
-from mcpmux.protocol.envelope import UNREADABLE, decode_items, decode_list, raw, text_of
+from mcpmux.mux.seal import FIRST_TOLD, LAST_TOLD, Position, mark_of
+from mcpmux.protocol.envelope import decode_items, decode_list, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
+from mcpmux.protocol.method import LISTS
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import EXTENSION, task_capabilities
 
@@ -32,26 +41,31 @@ T = TypeVar("T")
 
 # A list's items as clients see them: changed in its bytes where that is sure to be right, or one by one.
 #
-# Most lists only get a prefix before the URI of each item. What is done here to their bytes has a proof of
-# its own, see `_with_prefix`; whatever that does not understand is taken apart by `rewrite`. A page that all
-# clients may see goes from its server's bytes into those of the merged list as one piece.
+# Most items only get a prefix before their name or URI. A page that all clients may see goes to them from its
+# server as one piece.
 
-_UI: Final = b"ui://"  # a prefix has its place behind that
+
+_UI: Final = "ui://"  # a prefix has its place behind that
+
+
+class _Named(msgspec.Struct, gc=False):
+    name: str
 
 
 class _Resource(msgspec.Struct, gc=False):
-    uri: str
+    name: str = msgspec.field(name="uri")
 
 
 class _Template(msgspec.Struct, gc=False):
-    uri: str = msgspec.field(name="uriTemplate")
+    name: str = msgspec.field(name="uriTemplate")
 
 
-_READERS: Final[dict[str, msgspec.json.Decoder[list[_Resource]] | msgspec.json.Decoder[list[_Template]]]] = {
+_READERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+    "name": msgspec.json.Decoder(list[_Named]),
     "uri": msgspec.json.Decoder(list[_Resource]),
     "uriTemplate": msgspec.json.Decoder(list[_Template]),
 }
-"""How the items' URIs are read, by the name of the member."""
+"""How the items' names or URIs are read, by the name of the member."""
 
 
 class Unread(Sequence[T]):
@@ -95,41 +109,60 @@ def join_lists(lists: Iterable[Sequence[Any]]) -> Raw:
     return Raw(b"[%b]" % b",".join(filter(None, inner)))
 
 
-def expose_list(method: str, items: Raw, space: Space) -> tuple[Sequence[str | None], Sequence[Raw]]:
-    """The upstream's own names or URIs of the items of a list, and the items as clients see them.
+class Exposed(NamedTuple):
+    """One page of an upstream's list. `names`: its own names or URIs; `items`: as clients see them.
 
-    `items` is valid JSON. Raises ValueError when it is no array of objects.
+    `problems`: what was mended or left out.
+    """
+
+    names: Sequence[str | None]
+    items: Sequence[Raw]
+    problems: Sequence[Problem] = ()
+
+
+def expose_list(method: str, items: Raw, space: Space) -> Exposed:
+    """A page of the list that `method` asks for, as the schema has it.
+
+    `items` is valid JSON. Raises ValueError when it is no array, or has anything but objects for tasks.
     """
     key = rewrite.NAMED_BY[method]
-    if key in _READERS and space.prefix:
-        data = bytes(items).strip()
-        exposed = _with_prefix(key, data, space.prefix.encode() + b"+")
+    if method not in LISTS:
+        fields = decode_list(items)
+        names = [text_of(each.get(key)) for each in fields]
+        return Exposed(names, [raw(rewrite.expose_item(method, each, space)) for each in fields])
+    data = bytes(items)
+    fitting = read_fitting(method, data)
+    if fitting is None:
+        own, fields, problems = mend_items(method, items)
+        return Exposed(own, [raw(rewrite.expose_item(method, each, space)) for each in fields], problems)
+    if space.prefix and not fitting.link:
+        exposed = _with_prefix(key, data, fitting.names, space)
         if exposed is not None:
-            return Unread(len(exposed), lambda: [item.uri for item in _READERS[key].decode(data)]), exposed
+            read = _READERS[key].decode
+            return Exposed(Unread(len(exposed), lambda: [each.name for each in read(data)]), exposed)
     fields = decode_list(items)
-    names = [text_of(item.get(key)) for item in fields]
-    return names, [raw(rewrite.expose_item(method, item, space)) for item in fields]
+    return Exposed(fitting.names, [raw(rewrite.expose_item(method, each, space)) for each in fields])
 
 
-def _with_prefix(key: str, data: bytes, prefix: bytes) -> EncodedList | None:
-    """The same in one pass over the bytes, where that is sure to change the items' URIs and nothing else.
+def _with_prefix(key: str, data: bytes, own: list[str], space: Space) -> EncodedList | None:
+    """The list with a prefix before the names of all items; None where that is not sure to be right.
 
-    Without escapes every `"uri"` is a whole string, and a member is spelled like that. When each item has
-    such a member, and there are no more such strings than items, they are these members.
+    The prefix is put into each member that is spelled as the items' names are. That is right if it makes as
+    many changes as there are items, and each item's name has changed as it should: then nothing else has.
     """
-    if data.find(b"\\") >= 0:
+    if key == "name":
+        expected = list(map(space.expose_name, own))
+    elif _UI in "\n".join(own):
         return None
-    try:
-        count = len(_READERS[key].decode(data))
-    except UNREADABLE:
-        return None
-    name = b'"%b"' % key.encode()
-    for start in (name + b':"', name + b': "'):
+    else:
+        expected = [f"{space.prefix}+{uri}" for uri in own]
+    prefix = expected[0].removesuffix(own[0]).encode("utf-8", "surrogatepass") if own else b""
+    for start in (f'"{key}":"'.encode(), f'"{key}": "'.encode()):
         parts = data.split(start)
-        if len(parts) == count + 1:
-            if data.count(name) != count or data.find(start + _UI) >= 0:
-                return None
-            return EncodedList((start + prefix).join(parts), count)
+        if len(parts) == len(own) + 1:
+            changed = (start + prefix).join(parts).strip()
+            names = [each.name for each in _READERS[key].decode(changed)]
+            return EncodedList(changed, len(own)) if names == expected else None
     return None
 
 
@@ -144,24 +177,100 @@ FOLLOWING_LIMIT: Final = 8 * 1024  # characters of one upstream's cursor; the co
 Item = Fields | Raw
 """Something in a list. It is never looked into."""
 
+STALE_PAGES: Final = 2  # in a row, with nothing but what came before: the list has begun again
+NOTHING_NEW: Final = Problem(None, "a page of the list has only items that came before", left_out=False)
+BEGINS_AGAIN: Final = Problem(None, "the list does not end but begins again: it is cut there", left_out=False)
+
+
+class Before:
+    """The names of one upstream's items that came before: on this combined page, and as its cursor tells."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+        self._marks = frozenset((*position.first, *position.last))
+        self._pages: list[Sequence[str | None]] = []
+        self._known: set[str | None] | None = None  # what is on those pages, once another one has come
+        self._shown: list[Sequence[str | None]] = []
+        self._stale = position.stale
+
+    @property
+    def begins_again(self) -> bool:
+        return self._stale >= STALE_PAGES
+
+    def sift(self, names: Sequence[str | None]) -> list[bool] | None:
+        """Take in the names of the next page. Return whether each is new, or None if all are.
+
+        No page has a name twice.
+        """
+        if not self._marks and not self._pages:
+            self._pages.append(names)
+            return None
+        if self._known is None:
+            self._known = set(itertools.chain.from_iterable(self._pages))
+        is_new = [name is None or name not in self._known for name in names]
+        if self._marks:
+            told, first = tuple(mark_of(name or "") for name in names), self._position.first
+            if len(first) == FIRST_TOLD and len(told) > 1 and told[:FIRST_TOLD] == first[: len(told)]:
+                self._stale = STALE_PAGES  # which names followed these is not known any more
+                return [False] * len(told)
+            is_new = [new and mark not in self._marks for new, mark in zip(is_new, told, strict=True)]
+        self._known.update(names)
+        if any(is_new):
+            self._stale = 0
+        elif is_new:
+            self._stale += 1
+        return None if all(is_new) else is_new
+
+    def show(self, names: Sequence[str | None]) -> None:
+        """These are shown to the client: its cursor may tell them."""
+        self._shown.append(names)
+
+    def continued(self, following: Position) -> Position:
+        """The position that follows, which tells of the first and last names up to there."""
+        first = itertools.chain.from_iterable(self._shown)
+        last: list[str | None] = []
+        for page in reversed(self._shown):
+            last[:0] = page[-LAST_TOLD:]
+            if len(last) >= LAST_TOLD:
+                break
+        return following.tell(first, last, self._stale)
+
 
 class Walk:
     """One combined page in the making.
 
-    `wanted`: positions whose pages are to be fetched now. `failures`: upstream → one sentence.
+    `wanted`: positions whose pages are to be fetched now. `failures`: upstream → one sentence. `problems`:
+    what its list does that lists do not.
     """
 
     def __init__(self, start: list[Position], page_size: int) -> None:
         self.wanted = start
         self.failures: dict[str, str] = {}
+        self.problems: dict[str, dict[Problem, None]] = {}
         self._page_size = page_size
         self._emitted: list[Sequence[Item]] = []  # the items of page after page
         self._looked_at = 0
         self._arrived: dict[str, tuple[Sequence[Item], Position | None]] = {}
+        self._before = {position.upstream: Before(position) for position in start}
 
     def items(self) -> Raw:
         """What has been emitted, in order, as a JSON array."""
         return join_lists(self._emitted)
+
+    def sift(self, position: Position, names: Sequence[str | None]) -> list[bool] | None:
+        """Return whether each item of the page at `position` is new, by the names; None if all are.
+
+        To be called once for each page, before it is taken, with all its items, also those that are hidden.
+        """
+        is_new = self._before[position.upstream].sift(names)
+        if is_new is None:
+            return None
+        if any(is_new):
+            for name in itertools.compress(names, map(operator.not_, is_new)):
+                self._report(position, Problem(name, REPEATED, left_out=True))
+        elif is_new:
+            self._report(position, NOTHING_NEW)
+        return is_new
 
     def take_page(
         self,
@@ -170,17 +279,21 @@ class Walk:
         following: str | None,
         limit: int = ITEM_LIMIT,
         *,
+        names: Sequence[str | None] = (),
         looked_at: int = 0,
     ) -> None:
         """The page at `position` has come: its items and the upstream's cursor after it (None: the last).
 
-        `limit`: items of the whole list, after which it is cut and told. `looked_at`: how many items the page
-        had before those went that the client is not shown.
+        `limit`: items of the whole list, after which it is cut and told. `names`: those of the items.
+        `looked_at`: how many items the page had before those went that the client is not shown.
         """
         self._looked_at += looked_at
+        before = self._before[position.upstream]
         after = None
         room = limit - position.items
-        if len(items) > room or (following is not None and len(items) == room):
+        if following is not None and before.begins_again:
+            self._report(position, BEGINS_AGAIN)
+        elif len(items) > room or (following is not None and len(items) == room):
             items = items[:room]
             self.failures[position.upstream] = f"its list is cut after {limit} items: see max_list_items"
         elif following is not None and position.pages + 1 >= PAGE_LIMIT:
@@ -190,8 +303,13 @@ class Walk:
         elif following is not None:
             after = position.advance(following, len(items))
             if after is None:
-                self.failures[position.upstream] = "its list never ends: it repeats a cursor"
+                self._report(position, BEGINS_AGAIN)
+        if after is not None:
+            before.show(names)
         self._arrived[position.upstream] = (items, after)
+
+    def _report(self, position: Position, problem: Problem) -> None:
+        self.problems.setdefault(position.upstream, {})[problem] = None
 
     def take_failure(self, position: Position, reason: str) -> None:
         """The page at `position` could not be had; its upstream is left out of the rest of the walk."""
@@ -213,6 +331,10 @@ class Walk:
         """Whether the combined page is complete: full, or nothing is left to fetch."""
         count = sum(map(len, self._emitted))
         return count >= self._page_size or self._looked_at >= LOOKS * self._page_size or not self.wanted
+
+    def resume(self) -> list[Position]:
+        """Where the next combined page begins."""
+        return [self._before[position.upstream].continued(position) for position in self.wanted]
 
 
 # What mcpmux says about itself

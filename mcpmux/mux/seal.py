@@ -23,7 +23,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import itertools
 import zlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -32,6 +34,9 @@ from mcpmux.protocol.envelope import encode
 
 CURSOR_LIMIT = 256 * 1024
 """Characters. A thousand unfinished upstreams with cursors of 100 characters stay well below it."""
+
+FIRST_TOLD = 16  # names that a list begins with: enough to see that it begins again
+LAST_TOLD = 48  # names before a cursor: servers whose pages overlap repeat a few. Both together take 1 KiB
 
 _BODY_LIMIT = 4 * CURSOR_LIMIT  # bytes after decompression; bounds what a forged stream could inflate to
 _TAG_BYTES = 16
@@ -51,7 +56,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     `cursor`: the upstream's own, None to start at the beginning. `anchor`, `left`, `stride`: Brent's state,
     a fingerprint of an earlier cursor, pages until the anchor moves, and the length of the next stride.
-    `items`, `pages`: how many came before.
+    `items`, `pages`: how many came before. `first`, `last`: marks of the first names of the list, and of the
+    last ones so far. `stale`: pages in a row that brought nothing new.
     """
 
     upstream: str
@@ -61,16 +67,39 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     stride: int = 1
     items: int = 0
     pages: int = 0
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    stale: int = 0
 
     def advance(self, following: str, items: int = 0) -> Position | None:
         """The position after a page of `items` that named `following` as the next; None in a circle."""
-        mark = hashlib.blake2b(following.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        mark = mark_of(following)
         if following == self.cursor or mark == self.anchor:
             return None
-        items, pages, stride = self.items + items, self.pages + 1, self.stride
-        if self.left > 1:
-            return Position(self.upstream, following, self.anchor, self.left - 1, stride, items, pages)
-        return Position(self.upstream, following, mark, stride * 2, stride * 2, items, pages)
+        anchor, left, stride = self.anchor, self.left - 1, self.stride
+        if not left:
+            anchor, left, stride = mark, stride * 2, stride * 2
+        return msgspec.structs.replace(
+            self,
+            cursor=following,
+            anchor=anchor,
+            left=left,
+            stride=stride,
+            items=self.items + items,
+            pages=self.pages + 1,
+        )
+
+    def tell(self, first: Iterable[str | None], last: Iterable[str | None], stale: int = 0) -> Position:
+        """Return the position with more marks of names: the first and last ones since the last cursor."""
+        marks = map(mark_of, filter(None, first))
+        told = (*self.first, *itertools.islice(marks, FIRST_TOLD - len(self.first)))
+        newest = (*self.last, *map(mark_of, filter(None, last)))
+        return msgspec.structs.replace(self, first=told, last=newest[-LAST_TOLD:], stale=stale)
+
+
+def mark_of(text: str) -> str:
+    """What a position tells of a cursor or a name."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 _decoder = msgspec.json.Decoder(list[Position])

@@ -13,18 +13,23 @@ where a part is not for all. Whatever touches a part ends it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import compress
 from operator import and_
 from typing import Final, NamedTuple
 
+import structlog
 import trio
 
 from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
 from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
+from mcpmux.mux.item import Problem, some_of
 from mcpmux.mux.merge import PAGE_LIMIT, Walk, expose_list
+from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.pattern import matches_template
+from mcpmux.mux.rewrite import NAMED_BY, expose_item
 from mcpmux.mux.seal import CursorSeal, InvalidCursor, Position
 from mcpmux.mux.view import hints_of
 from mcpmux.protocol.call import META, Call, Exchange, Notify
@@ -45,12 +50,21 @@ from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task, together
 from mcpmux.transports.waiting import Deadline, limited
 
+log = structlog.get_logger()
+
 # What is said of upstreams whose part of an answer is missing: in the answer, or in its place.
 #
 # `_meta` of the answer, or `data` of the error, has under `dev.mcpmux/upstreams` for each of them `{"name":
 # {"state": …, "reason": …}}`, in configuration order; what was removed comes last.
+#
+# What is wrong with items, or with a whole list (without `item`), is under `dev.mcpmux/items`:
+# `{"name": [{"item": …, "problem": …, "leftOut": …}]}`. Items have the names that clients know.
 
 LEFT_OUT: Final = "dev.mcpmux/upstreams"
+ITEMS: Final = "dev.mcpmux/items"
+TOLD_LIMIT: Final = 20  # problems of one upstream's items in one answer, which goes to a model's context
+REPORTED_LIMIT: Final = 1000  # problems of one upstream in the log
+NAME_CHARACTERS: Final = 200  # of a name that is told; a server may list longer ones
 REMOVED: Final = "removed"  # the state of an upstream that is not configured any more
 
 Reasons = Mapping[str, str]
@@ -68,9 +82,13 @@ def describe(registry: UpstreamRegistry, reasons: Reasons) -> dict[str, dict[str
 
 def mention(result: Fields, registry: UpstreamRegistry, reasons: Reasons) -> Fields:
     """The answer (changed in place), in which is said what is missing, if anything is."""
-    if not reasons:
-        return result
-    result[META] = raw({**members_of(result.get(META)), LEFT_OUT: describe(registry, reasons)})
+    return _told(result, LEFT_OUT, describe(registry, reasons))
+
+
+def _told(result: Fields, key: str, what: Mapping[str, object]) -> Fields:
+    """The result (changed in place) with `what` under a key of its `_meta`, if there is anything."""
+    if what:
+        result[META] = raw({**members_of(result.get(META)), key: what})
     return result
 
 
@@ -102,7 +120,7 @@ async def find_page(
         params = {} if cursor is None else {"cursor": raw(cursor)}
         try:
             result = await upstream.exchange(call.with_params(params), unheard, deadline)
-            texts, items = expose_list(method, result[kind.items], upstream.space)
+            listed = expose_list(method, result[kind.items], upstream.space)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:  # some servers offer resources and know no templates
                 return _NOTHING
@@ -113,8 +131,10 @@ async def find_page(
         for key in HINTS:
             if key in result:
                 hints[key] = result[key]
+        report(upstream, method, listed.problems)
         size = 2 * len(memoryview(result[kind.items]))
-        return Page(texts, items, text_of(result.get("nextCursor")), hints, size)
+        following = text_of(result.get("nextCursor"))
+        return Page(listed.names, listed.items, following, hints, size, listed.problems)
 
     if upstream.connection is None:
         await in_task()
@@ -129,11 +149,43 @@ async def find_page(
     return await memory.page(call, cursor, fetch, deadline)
 
 
+def report(upstream: Upstream, method: str, problems: Iterable[Problem]) -> None:
+    """Log each problem of a list once."""
+    for problem in problems:
+        told = method, problem
+        if told in upstream.reported or len(upstream.reported) >= REPORTED_LIMIT:
+            continue
+        upstream.reported.add(told)
+        what = "item of a list left out" if problem.left_out else "list mended"
+        if upstream.space.transparent:
+            what = "list passed on with a mistake"
+        log.warning(
+            what,
+            upstream=upstream.name,
+            method=method,
+            item=problem.name and problem.name[:NAME_CHARACTERS],
+            problem=problem.text,
+        )
+
+
+def _sifted(walk: Walk, position: Position, page: Page) -> Page:
+    """The page at `position` without the items that came before."""
+    is_new = walk.sift(position, page.texts)
+    if is_new is None:
+        return page
+    return page._replace(texts=list(compress(page.texts, is_new)), items=list(compress(page.items, is_new)))
+
+
 class Walked(NamedTuple):
-    """All pages of a list, as far as it may go. `again`: some were remembered."""
+    """All pages of a list, as far as it may go. `again`: some were remembered.
+
+    `problems`: what is wrong with items or with the list. `cut`: why the list was cut, if it was.
+    """
 
     pages: list[Page]
     again: bool
+    problems: list[Problem]
+    cut: str | None
 
     @property
     def texts(self) -> list[str]:
@@ -142,25 +194,26 @@ class Walked(NamedTuple):
 
 
 async def walk(upstream: Upstream, call: Call, *, anew: bool = False) -> Walked:
-    """The list that `call` asks for. Raises RpcError, also for a list that never ends."""
-    room = upstream.config.max_list_items
+    """The list that `call` asks for. Raises RpcError."""
+    steps, limit = Walk([Position(upstream.name)], sys.maxsize), upstream.config.max_list_items
     pages: list[Page] = []
+    problems: list[Problem] = []
     again = False
-    position = Position(upstream.name)
-    for _ in range(PAGE_LIMIT):
+    while not steps.done:
+        [position] = steps.wanted
         found = await find_page(upstream, call, position.cursor, None, anew=anew)
-        page, again = found.page, again or found.again
+        again = again or found.again
+        page = _sifted(steps, position, found.page)
+        steps.take_page(position, page.items, page.following, limit)
+        steps.end_round()
+        room = limit - position.items
         if len(page.texts) > room:
             page = page._replace(texts=page.texts[:room], items=page.items[:room])
         pages.append(page)
-        room -= len(page.texts)
-        if page.following is None or not room:
-            return Walked(pages, again)
-        following = position.advance(page.following)
-        if following is None:
-            break
-        position = following
-    raise upstream.error(UPSTREAM_UNAVAILABLE, f"answers {call.method} with a list that never ends")
+        problems += page.problems
+    problems += steps.problems.get(upstream.name, ())
+    report(upstream, call.method, problems)
+    return Walked(pages, again, some_of(problems), steps.failures.get(upstream.name))
 
 
 # Tools that a view selects by their annotations, or whose arguments it checks.
@@ -328,6 +381,7 @@ class Parts:
         self.freshness = Freshness()
         self.until: float | None = math.inf
         self.personal = False
+        self.problems: dict[str, list[Problem]] = {}  # of items, by upstream
 
     def take(self, found: Found, *, for_all: bool) -> None:
         """One more. `for_all`: every client is served by such a session, none by one of its own."""
@@ -407,7 +461,39 @@ class Merger:
         if walk.failures:
             parts.until = None
         result = self._result(call, walk, parts.freshness)
-        return self._access.confined(result)
+        problems = self._problems(call, walk, parts)
+        return self._access.confined(_told(result, ITEMS, problems) if problems else result)
+
+    def _problems(self, call: Call, walk: Walk, parts: Parts) -> dict[str, list[dict[str, object]]]:
+        """What is wrong with the parts of the list, as far as the client may know of it, by upstream."""
+        told: dict[str, list[dict[str, object]]] = {}
+        method = call.method
+        for name in self._registry if method in LISTS and (parts.problems or walk.problems) else ():
+            upstream = self._registry[name]
+            report(upstream, method, walk.problems.get(name, ()))
+            found = [*parts.problems.get(name, ()), *walk.problems.get(name, ())]
+            shown = self._access.shown(call, name, upstream.key, [problem.name for problem in found])
+            found = [problem for problem, is_shown in zip(found, shown, strict=True) if is_shown]
+            if found:
+                told[name] = [
+                    {
+                        **self._shown_name(call, upstream, problem.name),
+                        "problem": problem.text,
+                        "leftOut": problem.left_out,
+                    }
+                    for problem in some_of(found, TOLD_LIMIT)
+                ]
+        return told
+
+    def _shown_name(self, call: Call, upstream: Upstream, own: str | None) -> dict[str, str]:
+        """The name or URI by which the client of a list knows an item of an upstream, if it has one."""
+        if own is None:
+            return {}
+        key = NAMED_BY[call.method]
+        if call.method in KIND_OF:
+            own = self._access.shown_name(call, upstream.name, own)
+        exposed = expose_item(call.method, {key: raw(own)}, upstream.space)[key]
+        return {"item": (text_of(exposed) or "")[:NAME_CHARACTERS]}
 
     def _start(self, call: Call) -> list[Position]:
         if "cursor" not in call.params or bytes(call.params["cursor"]) == b"null":
@@ -440,7 +526,8 @@ class Merger:
             upstream.failed()
             walk.take_failure(position, upstream.late(call.method, seconds).message)
         else:
-            page, items, names = found.page, found.page.items, found.page.texts
+            page = _sifted(walk, position, found.page)
+            items, names = page.items, page.texts
             if self._access.rules(call.principal) is not None or of_tasks:
                 if call.method in (TOOLS_LIST, TASKS_LIST):
                     try:
@@ -454,11 +541,14 @@ class Merger:
                     shown = list(map(and_, shown, own))
                 items = list(compress(items, shown))
                 names = list(compress(page.texts, shown))
-            _, items = self._access.overridden(call, upstream.space, names, items)
+            names, items = self._access.overridden(call, upstream.space, names, items)
             parts.take(found, for_all=upstream.config.session == "shared")
             limit = upstream.config.max_list_items
-            walk.take_page(position, items, page.following, limit, looked_at=len(page.items))
+            looked_at = len(found.page.items)
+            walk.take_page(position, items, page.following, limit, names=names, looked_at=looked_at)
             parts.freshness.take(page.result)
+            if page.problems:
+                parts.problems.setdefault(upstream.name, []).extend(page.problems)
 
     def _result(self, call: Call, walk: Walk, freshness: Freshness) -> Fields:
         method = call.method
@@ -467,7 +557,7 @@ class Merger:
         result = {"resultType": _COMPLETE, PAGED[method].items: walk.items()}
         if walk.wanted:
             try:
-                result["nextCursor"] = raw(self.seal.seal(method, walk.wanted, call.principal.key))
+                result["nextCursor"] = raw(self.seal.seal(method, walk.resume(), call.principal.key))
             except InvalidCursor as error:
                 raise RpcError(INTERNAL_ERROR, f"The list cannot go on: {error}") from None
         result["ttlMs"] = raw(0 if walk.failures else freshness.ttl_ms)

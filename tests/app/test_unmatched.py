@@ -35,7 +35,7 @@ async def watched(world: World) -> AsyncIterator[Callable[[], list[str]]]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch_names, world.mux, stopping)
             await settle()
-            yield lambda: [each["problem"] for each in logs if "problem" in each]
+            yield lambda: [each["problem"] for each in logs if "the configuration" in each["event"]]
             stopping.set()
 
 

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.mux.merge import FOLLOWING_LIMIT, ITEM_LIMIT, PAGE_LIMIT, Walk
+from mcpmux.mux.item import REPEATED
+from mcpmux.mux.merge import BEGINS_AGAIN, FOLLOWING_LIMIT, ITEM_LIMIT, PAGE_LIMIT, Walk
 from mcpmux.mux.seal import CursorSeal, Position
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields
@@ -144,7 +146,7 @@ def test_a_small_aggregate_comes_back_whole(table: dict[str, Upstream]):
 
 
 @pytest.mark.parametrize("loop", [1, 2, 3, 7])
-def test_a_list_that_never_ends_is_given_up_and_told(loop: int):
+def test_a_list_whose_cursors_go_round_ends_and_is_told(loop: int):
     walk = Walk([Position("a"), Position("b")], 1000)
     rounds = 0
     while not walk.done:
@@ -154,8 +156,67 @@ def test_a_list_that_never_ends_is_given_up_and_told(loop: int):
         walk.end_round()
         rounds += 1
         assert rounds <= 3 * loop + 1
-    assert walk.failures == {"a": "its list never ends: it repeats a cursor"}
+    assert list(walk.problems["a"]) == [BEGINS_AGAIN]
+    assert not walk.failures
     assert [item["name"] for item in decode_any(walk.items())].count("b") == 1
+
+
+def walk_names(pages: Callable[[int], list[str]], page_size: int, cursor: str | None = None) -> Outcome:
+    """What is shown of a list without end: `pages` gives its pages, `cursor` follows each, or a new one."""
+    outcome, start, number = Outcome([], [], Counter()), [Position("a")], 0
+    while start:
+        walk = Walk(start, page_size)
+        while not walk.done:
+            [position] = walk.wanted
+            names = pages(number)
+            is_new = walk.sift(position, names) or [True] * len(names)
+            shown = [name for name, new in zip(names, is_new, strict=True) if new]
+            following = str(number) if cursor is None else cursor
+            items = [{"name": raw(name)} for name in shown]
+            walk.take_page(position, items, following, names=shown, looked_at=len(names))
+            walk.end_round()
+            number += 1
+            assert number < ROUND_LIMIT
+        outcome.pages.append([item["name"] for item in decode_any(walk.items())])
+        assert len(outcome.pages) < ROUND_LIMIT
+        outcome.failures.extend((problem.name or "", problem.text) for problem in walk.problems.get("a", ()))
+        start = SEAL.open("tools/list", SEAL.seal("tools/list", walk.resume())) if walk.wanted else []
+    return outcome
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 80))
+def test_a_list_that_begins_again_under_ever_new_cursors_is_shown_once(count: int, size: int, page_size: int):
+    names = [f"tool{number}" for number in range(count)]
+    pages = [names[start : start + size] for start in range(0, count, size)]
+    outcome = walk_names(lambda number: pages[number % len(pages)], page_size)
+    assert outcome.items == names
+    assert outcome.failures[-1] == ("", BEGINS_AGAIN.text)
+
+
+@given(st.integers(2000, 2100), st.sampled_from([1000, 1500]))
+def test_a_long_list_that_begins_again_is_cut_there_on_a_later_page(count: int, page_size: int):
+    names = [f"tool{number}" for number in range(count)]
+    pages = [names[start : start + 100] for start in range(0, count, 100)]
+    outcome = walk_names(lambda number: pages[number % len(pages)], page_size)
+    assert outcome.items == names
+    assert outcome.failures[-1] == ("", BEGINS_AGAIN.text)
+
+
+@given(st.integers(1, 30))
+def test_an_empty_cursor_for_ever_shows_each_item_once(page_size: int):
+    outcome = walk_names(lambda _: ["x", "y"], page_size, cursor="")
+    assert outcome.items == ["x", "y"]
+    assert outcome.failures[-1] == ("", BEGINS_AGAIN.text)
+
+
+@given(st.integers(1, 60))
+def test_an_item_that_comes_again_on_the_next_page_is_dropped_and_told(page_size: int):
+    table = [[f"{page}.{number}" for number in range(20)] for page in range(3)]
+    pages = [[*table[max(page - 1, 0)][-2:], *table[page]] for page in range(1, 3)]
+    outcome = walk_names(lambda number: [table[0], *pages][min(number, 2)], page_size)
+    assert outcome.items == [name for page in table for name in page]
+    repeated = [name for name, text in outcome.failures if text == REPEATED]
+    assert repeated == ["0.18", "0.19", "1.18", "1.19"]
 
 
 def test_a_cursor_that_would_spoil_the_combined_one_fails_its_own_upstream_only():
@@ -170,7 +231,8 @@ def test_a_cursor_that_would_spoil_the_combined_one_fails_its_own_upstream_only(
 
 def test_thirty_upstreams_with_the_longest_cursors_fit_in_a_combined_one():
     cursor = hashlib.shake_256(b"").hexdigest(FOLLOWING_LIMIT // 2)
-    SEAL.seal("tools/list", [Position(f"upstream-{index}", cursor) for index in range(30)])
+    names = [f"tool{number}" for number in range(1000)]
+    SEAL.seal("tools/list", [Position(f"upstream-{each}", cursor).tell(names, names) for each in range(30)])
 
 
 def test_nothing_is_wanted_of_no_upstreams():

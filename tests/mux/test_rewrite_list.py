@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.mux import rewrite
+from mcpmux.mux.item import mend_items
 from mcpmux.mux.merge import EncodedList, expose_list
 from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.protocol import method as m
-from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Raw
 
 SPACES = [
@@ -31,8 +32,10 @@ values: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=4,
 )
+schemas = st.just({"type": "object"}) | values
 items = st.fixed_dictionaries(
-    {}, optional={"uri": uris | st.none(), "uriTemplate": uris, "name": uris, "_meta": values, "é": values}
+    {"name": uris, "uri": uris, "uriTemplate": uris, "inputSchema": schemas},
+    optional={"description": uris | st.none(), "_meta": values, "é": values},
 )
 
 
@@ -42,8 +45,7 @@ def spelled(value: Any, compact: bool, ascii_only: bool) -> bytes:
 
 
 def one_by_one(method: str, data: bytes, space: Space) -> tuple[list[str | None], list[Any]]:
-    found = decode_list(data)
-    names = [text_of(item.get(rewrite.NAMED_BY[method])) for item in found]
+    names, found, _ = mend_items(method, Raw(data))
     return names, [decode_any(raw(rewrite.expose_item(method, item, space))) for item in found]
 
 
@@ -62,7 +64,8 @@ def test_a_list_is_its_items(method: str, found: list[Any], space: Space, compac
         with pytest.raises(ValueError):
             expose_list(method, Raw(data), space)
         return
-    names, exposed = expose_list(method, Raw(data), space)
+    names, exposed, problems = expose_list(method, Raw(data), space)
+    assert list(problems) == mend_items(method, Raw(data))[2]
     assert (list(names), [decode_any(item) for item in exposed]) == expected
 
 
@@ -81,18 +84,20 @@ def test_a_list_is_its_items(method: str, found: list[Any], space: Space, compac
 )
 @pytest.mark.parametrize("space", SPACES)
 def test_unusual_spellings_are_exposed_like_any(data: bytes, space: Space):
-    names, exposed = expose_list(m.RESOURCES_LIST, Raw(data), space)
+    names, exposed, _ = expose_list(m.RESOURCES_LIST, Raw(data), space)
     assert (list(names), [decode_any(item) for item in exposed]) == one_by_one(m.RESOURCES_LIST, data, space)
 
 
 def test_what_is_around_the_uri_keeps_its_bytes():
-    data = b'[{"size":1e3,"uri":"file:///a","x":{ "y" : 1.0 }}]'
-    _, exposed = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
-    assert [bytes(item) for item in exposed] == [b'{"size":1e3,"uri":"docs+file:///a","x":{ "y" : 1.0 }}']
+    data = b'[{"size":1e3,"name":"a","uri":"file:///a","x":{ "y" : 1.0 }}]'
+    _, exposed, _ = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+    assert [bytes(item) for item in exposed] == [
+        b'{"size":1e3,"name":"a","uri":"docs+file:///a","x":{ "y" : 1.0 }}'
+    ]
 
 
-@pytest.mark.parametrize("data", [b"{}", b"[1]", b'["uri"]', b"null", b"7"])
-def test_what_is_no_list_of_objects_is_refused(data: bytes):
+@pytest.mark.parametrize("data", [b"{}", b'"uri"', b"null", b"7"])
+def test_what_is_no_list_is_refused(data: bytes):
     with pytest.raises(ValueError, match=r".+"):
         expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
 
@@ -100,14 +105,14 @@ def test_what_is_no_list_of_objects_is_refused(data: bytes):
 @pytest.mark.parametrize(
     "data",
     [
-        b'[{"uri":"file:///a"},{"name":"a","uri":"file:///b","annotations":{"audience":["user"]}}]',
-        b' [{"uri": "file:///a"}, {"name": "a", "uri": "file:///b"}] ',
-        b'[{"uri":"file:///a","description":"see ui://x, \'uri\' and {}"}]',
+        b'[{"uri":"file:///a","name":"a"},{"name":"a","uri":"a:b","annotations":{"audience":["user"]}}]',
+        b' [{"uri": "file:///a", "name": ""}, {"name": "a", "uri": "file:///b"}] ',
+        b'[{"uri":"file:///a","name":"uri","description":"see ui://x, \\"uri\\" and {}"}]',
         b"[]",
     ],
 )
 def test_an_ordinary_list_is_not_taken_apart_and_its_texts_are_read_when_they_are_wanted(data: bytes):
-    names, exposed = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+    names, exposed, _ = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
     assert isinstance(exposed, EncodedList)
     count = len(exposed)
     assert len(names) == count
@@ -120,13 +125,45 @@ def test_an_ordinary_list_is_not_taken_apart_and_its_texts_are_read_when_they_ar
 @pytest.mark.parametrize(
     "data",
     [
-        b'[{"uri":"ui://a/b"},{"uri":"file:///a"}]',
-        b'[{"uri":"file:///a"},{"uri": "file:///b"}]',
-        b'[{"uri" : "file:///a","_meta":{"uri":"file:///a"}}]',
+        b'[{"uri":"ui://a/b","name":"a"},{"uri":"file:///a","name":"a"}]',
+        b'[{"uri":"file:///a","name":"a"},{"uri": "file:///b","name":"a"}]',
+        b'[{"uri" : "file:///a","name":"a","_meta":{"uri":"file:///a"}}]',
+        b'[{"uri":"file:///a","name":"a","_meta":{"uri":"x"}}]',
         b'[{"uri":"file:///a"},{"name":"uri"}]',
     ],
 )
 def test_a_list_that_is_not_sure_to_change_in_one_place_an_item_is_taken_apart(data: bytes):
-    names, exposed = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
+    names, exposed, _ = expose_list(m.RESOURCES_LIST, Raw(data), SPACES[0])
     assert not isinstance(exposed, EncodedList)
     assert (names, [decode_any(item) for item in exposed]) == one_by_one(m.RESOURCES_LIST, data, SPACES[0])
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"_meta": {"vendor/tags": []}},
+        {"inputSchema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}},
+    ],
+)
+def test_an_ordinary_list_of_tools_stays_in_one_piece(extra: dict[str, Any]):
+    tools = [{"name": name, "inputSchema": {"type": "object"}, **extra} for name in ("a", 'say "b"')]
+    names, exposed, _ = expose_list(m.TOOLS_LIST, raw(tools), SPACES[0])
+    assert isinstance(exposed, EncodedList)
+    assert list(names) == ["a", 'say "b"']
+    assert [decode_any(tool)["name"] for tool in exposed] == ["docs__a", 'docs__say "b"']
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "a", "_meta": {"ui": {"resourceUri": "ui://panel"}}},
+        {"name": "a" * 64},
+        {"examples": [{"name": "x"}], "name": "a"},
+    ],
+)
+def test_a_list_of_tools_that_changes_elsewhere_is_taken_apart(tool: dict[str, Any]):
+    data = spelled([{**tool, "inputSchema": {"type": "object"}}], compact=True, ascii_only=True)
+    names, exposed, _ = expose_list(m.TOOLS_LIST, Raw(data), SPACES[0])
+    assert not isinstance(exposed, EncodedList)
+    assert (names, [decode_any(item) for item in exposed]) == one_by_one(m.TOOLS_LIST, data, SPACES[0])

@@ -6,9 +6,13 @@ import json
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.testing
 
+from mcpmux.config.views import Override, Selector, View, ViewOverride
+from mcpmux.mux.merge import BEGINS_AGAIN
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from mcpmux.transports.inline import BUNCH
 from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
@@ -205,6 +209,133 @@ async def test_walking_all_pages_sees_every_item_once_and_fetches_each_page_once
         assert [uri for uri in uris if uri.startswith("a")] == [f"a+a:{n}" for n in range(23)]
         for server in servers.values():
             assert set(server.pages.values()) == {1}
+
+
+def tool(name: Any = "good", **more: Any) -> Json:
+    return {"name": name, "inputSchema": {"type": "object"}, **more}
+
+
+ITEMS = "dev.mcpmux/items"
+NO_SCHEMA = {"name": "bad"}
+NULLS = tool("nulls", annotations=None, description=None)
+STRING = tool("string", inputSchema={"type": "string"})
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_bad_items_of_one_server_cost_no_client_its_list(up, down, autojump_clock):
+    """The client checks each answer by the official schema of its revision."""
+    odd = ScriptedServer(
+        up,
+        tools=[tool(), NO_SCHEMA, None, NULLS, STRING, tool(None), tool()],
+        resources=[resource("a:1"), {"uri": "a:2"}, {"name": "a"}, resource("a")],
+        templates=[{"name": "a"}, {"uriTemplate": "t:{x}"}],
+        prompts=[{"name": "p", "arguments": None}, {"arguments": []}],
+    )
+    with structlog.testing.capture_logs() as logs:
+        async with open_world({"odd": odd, "sane": ScriptedServer(up, tools=[tool()])}) as world:
+            client = await open_client(world, down)
+            for _ in range(2):
+                listed = await client.request("tools/list")
+                names = [each["name"] for each in listed["tools"]]
+                assert names == ["odd__good", "odd__bad", "odd__nulls", "sane__good"]
+                assert listed["_meta"][ITEMS] == {
+                    "odd": [
+                        {"item": "odd__bad", "problem": "`inputSchema` is missing", "leftOut": False},
+                        {"problem": "the item is null", "leftOut": True},
+                        {
+                            "item": "odd__nulls",
+                            "problem": "`description` is null; `annotations` is null",
+                            "leftOut": False,
+                        },
+                        {
+                            "item": "odd__string",
+                            "problem": "`inputSchema.type`: Invalid enum value 'string'",
+                            "leftOut": True,
+                        },
+                        {"problem": "`name` is null", "leftOut": True},
+                        {
+                            "item": "odd__good",
+                            "problem": "the list has another of this name before it",
+                            "leftOut": True,
+                        },
+                    ]
+                }
+            for method, key, member, expected in (
+                ("resources/list", "resources", "uri", ["odd+a:1", "odd+a:2"]),
+                ("resources/templates/list", "resourceTemplates", "uriTemplate", ["odd+t:{x}"]),
+                ("prompts/list", "prompts", "name", ["odd__p"]),
+            ):
+                listed = await client.request(method)
+                assert [each[member] for each in listed[key]] == expected
+                assert listed["_meta"][ITEMS]["odd"]
+    told = [(each["method"], each["item"], each["problem"]) for each in logs if "problem" in each]
+    assert len(told) == len(set(told))
+    assert {item for method, item, _ in told if method == "tools/list"} >= {"bad", "nulls", "string", "good"}
+
+
+async def test_what_is_told_of_items_keeps_to_the_view_and_its_names(autojump_clock):
+    odd = ScriptedServer(tools=[NO_SCHEMA, {"name": "secret"}])
+    rename = ViewOverride(upstream="odd", kind="tools", name="bad", rename="better")
+    views = {"some": View(exclude=(Selector(name="secret"),), overrides=(rename,))}
+    async with open_world({"odd": odd, "docs": docs()}, views=views) as world:
+        listed = await world.client(principal=ANYONE.within("some")).request("tools/list")
+        assert [each["name"] for each in listed["tools"]] == ["odd__better"]
+        assert [each["item"] for each in listed["_meta"][ITEMS]["odd"]] == ["odd__better"]
+
+
+async def test_the_bad_items_of_a_single_server_pass_as_they_are(autojump_clock):
+    page = {"tools": [NO_SCHEMA, None], "resultType": "complete", **CACHE}
+
+    async def answer(*_: Any) -> Json:
+        return page
+
+    odd = ScriptedServer(tools=[], handlers={"tools/list": answer})
+    async with open_world({"odd": odd}, settings={"odd": {"prefix": ""}}) as world:
+        client = world.client()
+        client._methods["x"] = "vendor/unchecked"
+        await client.send({"id": "x", "method": "tools/list", "params": client.params()})
+        assert (await client.receive())["result"] == page
+
+
+LONG = "t" * 80
+
+
+@pytest.mark.parametrize("cursor", ["", "again", None], ids=["empty", "same", "new"])
+@pytest.mark.parametrize("page_size", [1, 1000])
+@pytest.mark.parametrize("prefix", ["odd", ""])
+async def test_a_list_that_begins_again_is_shown_once_and_its_tools_work(
+    cursor, page_size, prefix, autojump_clock
+):
+    asked = []
+
+    async def answer(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        asked.append(params.get("cursor"))
+        following = cursor if cursor is not None else str(len(asked))
+        page = {"tools": [tool(LONG), tool("old")], "nextCursor": following}
+        return page | ({"resultType": "complete"} | CACHE if server.modern else {})
+
+    async def call(server: ScriptedServer, params: Json, _message: Json) -> Json:
+        result: Json = {"content": [{"type": "text", "text": params["name"]}]}
+        return result | ({"resultType": "complete"} if server.modern else {})
+
+    odd = ScriptedServer(tools=[], handlers={"tools/list": answer, "tools/call": call})
+    rename = Override(kind="tools", name="old", rename="new")
+    settings = {"odd": {"prefix": prefix, "overrides": (rename,)}}
+    servers = {"odd": odd, "docs": docs()}
+    async with open_world(servers, settings=settings, page_size=page_size) as world:
+        client = world.client()
+        pages = [await client.request("tools/list")]
+        while "nextCursor" in pages[-1]:
+            pages.append(await client.request("tools/list", {"cursor": pages[-1]["nextCursor"]}))
+        names = [each["name"] for page in pages for each in page["tools"]]
+        assert len(names) == len(set(names)) == 2
+        told = pages[-1]["_meta"]
+        assert told[ITEMS]["odd"][-1] == {"problem": BEGINS_AGAIN.text, "leftOut": False}
+        assert "dev.mcpmux/upstreams" not in told
+        assert len(asked) <= 4
+        called = [await client.request("tools/call", {"name": name, "arguments": {}}) for name in names]
+        assert [each["content"][0]["text"] for each in called] == [LONG, "old"]
 
 
 async def test_a_hanging_upstream_delays_nobody_beyond_its_deadline_and_is_named(autojump_clock):

@@ -309,7 +309,7 @@ async def test_arguments_are_passed_as_they_are(autojump_clock):
             assert content["text"] == json.dumps(json.loads(arguments))
 
 
-async def test_a_list_that_never_ends_is_told_as_not_searched(autojump_clock):
+async def test_a_list_that_begins_again_for_ever_is_searched_once(autojump_clock):
     async def answer(*_: Any) -> Json:
         page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "public", "nextCursor": "again"}
         return page | {"tools": [{"name": "open", "inputSchema": {"type": "object"}}]}
@@ -318,8 +318,8 @@ async def test_a_list_that_never_ends_is_told_as_not_searched(autojump_clock):
         server = ScriptedServer(tools=[], handlers={"tools/list": answer})
         async with open_world({"x": server}, views=ALL, settings={"x": {"prefix": prefix}}) as world:
             said = await find(world.client(principal=ANYONE.within("all")), "open")
-            assert said["tools"]
-            assert "never ends" in said["notSearched"]["x"]["reason"]
+            assert len(said["tools"]) == 1
+            assert "notSearched" not in said
 
 
 @pytest.mark.parametrize(

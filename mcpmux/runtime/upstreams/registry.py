@@ -233,6 +233,7 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 eras = Eras.LEGACY_FIRST if call.legacy and mirrors(shared.config) else Eras.MODERN_FIRST
                 offers = call.meta.get(CLIENT_CAPABILITIES, EMPTY_OBJECT)
                 private = self._make(name, f"{name}{PRIVATE}{next(self._numbers)}", offers, eras)
+                private.reported = shared.reported
                 sessions[name] = self._start(private)
             return sessions[name]
         return self._for_legacy(shared) if call.legacy else shared
@@ -251,7 +252,9 @@ class UpstreamRegistry(Mapping[str, Upstream]):
         may_have_one = is_modern(facts.revision) and mirrors(shared.config)
         if may_have_one and trio.current_time() >= self._not_before.get(name, 0):
             key = era_session_key(name)
-            self._of_era[name] = self._start(self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY))
+            session = self._make(name, key, SHARED_CAPABILITIES, Eras.LEGACY_ONLY)
+            session.reported = shared.reported
+            self._of_era[name] = self._start(session)
 
     def tellers(self, name: str, call: Call) -> list[Upstream]:
         """Who may tell a client of updates: what serves it, then the shared session, as a server may tell in

@@ -41,6 +41,7 @@ from mcpmux.mux.cache import (
     size_of,
     ttl_of,
 )
+from mcpmux.mux.item import Problem
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import Notification, members_of, raw, text_of
@@ -94,7 +95,7 @@ class Page(NamedTuple):
     """One page of a list as clients see it, and the upstream's cursor after it (None: the last).
 
     `texts`: the upstream's own names or URIs of the items, None for one that has none. `result`: at least the
-    caching hints. `size`: bytes of items and texts, about.
+    caching hints. `size`: bytes of items and texts, about. `problems`: what was mended or left out.
     """
 
     texts: Sequence[str | None]
@@ -102,6 +103,7 @@ class Page(NamedTuple):
     following: str | None
     result: Fields
     size: int = 0
+    problems: Sequence[Problem] = ()
 
 
 class Found(NamedTuple):

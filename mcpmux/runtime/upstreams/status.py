@@ -37,6 +37,7 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Breaker, Comeback, State
 from mcpmux.mux.fair_queue import FairQueue
+from mcpmux.mux.item import Problem
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
@@ -123,6 +124,7 @@ class UpstreamStatus:
         self.connects = 0
         self.since = trio.current_time()  # when it came into its state; see `state`
         self.limiter = Limiter(config.name, config.max_in_flight, config.max_waiting)
+        self.reported: set[tuple[str, Problem]] = set()  # by list; all sessions with the server share it
         self.unasked_logs = 0  # log messages on the way of modern calls that had asked for none
         self.in_flight = 0  # exchanges that are given to it and not answered
         self._idle: trio.Event | None = None  # while somebody waits for the end of what is in flight
