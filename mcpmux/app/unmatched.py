@@ -21,20 +21,30 @@ from mcpmux.mux.view import KIND_OF_LIST, Names, find_unmatched
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, value_of
-from mcpmux.runtime.merger import walk
+from mcpmux.runtime.merger import NAME_CHARACTERS, walk
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
+
+MENDED: Final = "mended"
+OMITTED: Final = "left out"
+PASSED_ON: Final = "passed on as it is"
+"""What clients get of an item that the protocol does not allow."""
 
 TOLD_MOST: Final = 1000  # warnings; each is told once
 PAUSE_SECONDS: Final = 60.0  # between two looks, however often servers say that their lists have changed
 
 
 class Listed(NamedTuple):
-    """What an upstream lists: names, URIs and templates by kind, None without one; input schemas by tool."""
+    """What an upstream lists: names, URIs and templates by kind, None without one; input schemas by tool.
+
+    `problems`: what is wrong with the lists and their items. Each has `list`, `item` (if it is one that has a
+    name), `problem` and `fate`.
+    """
 
     texts: dict[str, list[str | None]]
     schemas: dict[str, dict[str, Any]]
+    problems: list[dict[str, str]]
 
     @property
     def names(self) -> dict[str, list[str]]:
@@ -43,12 +53,20 @@ class Listed(NamedTuple):
 
 async def list_names(upstream: Upstream, kinds: Collection[str] = KINDS) -> Listed:
     """What a connected upstream lists of some kinds, as far as it has them at all. Raises RpcError."""
-    listed = Listed({}, {})
+    listed = Listed({}, {}, [])
     for method, paged in m.LISTS.items():
         kind = KIND_OF_LIST[method]
         if kind not in kinds or upstream.facts is None or not upstream.facts.offers(paged.capability):
             continue
-        pages = (await walk(upstream, Call(method, {}, {}))).pages
+        walked = await walk(upstream, Call(method, {}, {}))
+        pages = walked.pages
+        for name, problem, left_out in walked.problems:
+            fate = OMITTED if left_out else MENDED
+            named = {} if name is None else {"item": name[:NAME_CHARACTERS]}
+            fate = PASSED_ON if upstream.space.transparent else fate
+            listed.problems.append({"list": kind, **named, "problem": problem, "fate": fate})
+        if walked.cut is not None:
+            listed.problems.append({"list": kind, "problem": walked.cut, "fate": OMITTED})
         listed.texts[kind] = [text for page in pages for text in page.texts]
         for page in pages if kind == TOOLS else ():
             for text, item in zip(page.texts, page.items, strict=True):

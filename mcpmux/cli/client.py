@@ -6,7 +6,7 @@ import base64
 import binascii
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
@@ -18,7 +18,7 @@ import trio
 
 from mcpmux.app import Mux, open_mux
 from mcpmux.app.listeners import check_listeners
-from mcpmux.app.unmatched import Listed, find_unmatched_names, list_names
+from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_names
 from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
@@ -36,7 +36,7 @@ from mcpmux.cli.options import (
     upstream_option,
 )
 from mcpmux.cli.process import run
-from mcpmux.config import Config, Http, Secret, Stdio, WebSocket
+from mcpmux.config import Config, Http, Stdio, WebSocket
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import SAFE_VARIABLES, Target, transport_of
 from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportError
@@ -48,9 +48,10 @@ from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
-from mcpmux.protocol.envelope import decode_any, decode_list, raw, text_of
+from mcpmux.protocol.envelope import decode_any, decode_items, objects_in, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.merger import LEFT_OUT
 from mcpmux.runtime.upstreams.upstream import Upstream
 
@@ -111,6 +112,8 @@ KINDS = {
 
 # What is found out about each upstream by itself.
 
+UNDECLARED_SECONDS = 5.0  # for the answer to a list that a server does not declare; some never answer
+
 Finding = dict[str, Any]
 """What was found out about one upstream, for people and machines. What is not known is left out."""
 
@@ -126,7 +129,11 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
 
     CONFIG is a TOML or JSON file, - for standard input, or one server by its URL or its command line in
     quotes. The default is mcpmux.toml. The exit code is 0 if all enabled upstreams are ready and answer their
-    lists. It is 2 if mcpmux would not start with CONFIG, because it has mistakes or lets strangers in.
+    lists, and clients get all that is in them. It is 2 if mcpmux would not start with CONFIG, because it has
+    mistakes or lets strangers in.
+
+    Items that the protocol does not allow are warnings, and so are lists that a server has but does not
+    declare.
 
     ENV says which environment variables of mcpmux a program gets; see `inherit_env` in the configuration.
 
@@ -147,11 +154,12 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
     console.show_items(findings, as_json, COLUMNS, {*COUNTS, "CONNECT"})
     if not as_json:
         show_extensions(extensions)
-    for warning in (*loaded.notes, *warnings):
+    wrong = [f"{each['name']}: {text}" for each in findings for text in map(spoken, each.get("problems", ()))]
+    for warning in (*loaded.notes, *wrong, *warnings):
         click.echo(f"warning: {printable(warning)}", err=True)
     problems = report_cluster(loaded, as_json=as_json)
     check_listeners(loaded)
-    if bad := [finding["name"] for finding in findings if "error" in finding]:
+    if bad := [finding["name"] for finding in findings if is_bad(finding)]:
         problems.insert(0, f"{len(bad)} of {len(findings)} upstreams have problems: {', '.join(bad)}")
     if problems:
         raise click.ClickException("\n  ".join(problems))
@@ -190,6 +198,7 @@ async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict
         findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble)
         return
     counts: dict[str, int] = {}
+    problems: list[dict[str, str]] = []
     selection = selection_of([upstream.config])
     error = None
     try:
@@ -199,6 +208,7 @@ async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict
             if selection is not None:
                 method = KINDS[kind].method
                 counts[kind] = sum(selection.shows(ANYONE, upstream.name, method, text) for text in texts)
+        problems = [*listed[upstream.name].problems, *await find_undeclared(upstream)]
     except RpcError as failure:
         error = failure.message
     seconds = upstream.connect_seconds
@@ -210,8 +220,42 @@ async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict
         counts=counts or None,
         connectSeconds=None if seconds is None else round(seconds, 3),
         error=error,
+        problems=problems or None,
         note=note_on(upstream),
     )
+
+
+async def find_undeclared(upstream: Upstream) -> list[dict[str, str]]:
+    """Ask once for each list that the server does not declare, and return those that are not empty."""
+    found: list[dict[str, str]] = []
+    facts = upstream.facts
+
+    async def look(kind: str, method: str) -> None:
+        capability, items = m.LISTS[method].capability, m.LISTS[method].items
+        with trio.move_on_after(UNDECLARED_SECONDS), suppress(RpcError, ValueError):
+            result = await upstream.exchange(Call(method, {}, {}), unheard)
+            count = len(decode_items(result.get(items, raw([]))))
+            if count:
+                problem = f"the server has {count} but does not declare the capability `{capability}`"
+                found.append({"list": kind, "problem": problem, "fate": "hidden"})
+
+    async with trio.open_nursery() as nursery:
+        for kind, (method, _, _) in KINDS.items():
+            if facts is not None and not facts.offers(m.LISTS[method].capability) and kind != "templates":
+                nursery.start_soon(look, kind, method)
+    return sorted(found, key=itemgetter("list"))
+
+
+def spoken(problem: dict[str, str]) -> str:
+    """What is wrong with a list, or an item of it, as a sentence."""
+    place = " ".join(filter(None, (problem["list"], problem.get("item"))))
+    return f"{place}: {problem['problem']} ({problem['fate']})"
+
+
+def is_bad(finding: Finding) -> bool:
+    """Whether an upstream is not ready, or clients do not get all that it lists."""
+    fates = {problem["fate"] for problem in finding.get("problems", ())}
+    return "error" in finding or bool(fates - {MENDED})
 
 
 def describe(upstream: UpstreamConfig, state: str, **found: Any) -> Finding:
@@ -419,7 +463,7 @@ class Content(NamedTuple):
 def decode_contents(result: Fields) -> list[Content]:
     """The contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
     try:
-        return [decode_content(item) for item in decode_list(result["contents"])]
+        return [decode_content(item) for item in objects_in(result["contents"])]
     except (KeyError, ValueError):
         raise RemoteProtocolError("the answer to resources/read has no contents in it") from None
 

@@ -221,8 +221,8 @@ async def open_process(
     """Run a child until the block is left, then stop it by the ladder, cancelled or not.
 
     `command` is a path or is looked up in PATH; `env` is added to the `inherited` variables of our own
-    environment, None for all but OWN_SECRETS. A child that exits early only ends its pipe. With a `guard` it is
-    ended, too, when we are killed. Raises ConnectFailed when it cannot be started.
+    environment, None for all but OWN_SECRETS. A child that exits early only ends its pipe. With a `guard`
+    it is ended, too, when we are killed. Raises ConnectFailed when it cannot be started.
     """
     names = os.environ.keys() - OWN_SECRETS if inherited is None else inherited
     env = {**{name: os.environ[name] for name in names if name in os.environ}, **env}

@@ -5,6 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from mcpmux.mux.extensions import METHODS_STAY, NO_OBJECT
 from tests.cli.conftest import Invoke
 from tests.cli.running import demo_command
@@ -263,3 +265,82 @@ def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path)
         "warning: views.some: an override of now of clock: `value` of zone: 7 is not of type 'string'",
     ]
     assert "clock__time" in invoke("view", str(file), "some").stdout
+
+
+ODD = """
+import json, sys
+known = json.loads(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"error": {"code": -32601, "message": "Method not found"}}
+    if asked["method"] == "initialize":
+        about = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "odd", "version": "1"}}
+        answer = {"result": about | {"capabilities": known["capabilities"]}}
+    elif asked["method"] in known:
+        answer = {"result": known[asked["method"]]}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("known", "alone", "code", "warnings"),
+    [
+        (
+            {"capabilities": {"tools": {}}, "tools/list": {"tools": [{"name": "a"}]}},
+            False,
+            0,
+            ["odd: tools a: `inputSchema` is missing (mended)"],
+        ),
+        (
+            {"capabilities": {"tools": {}}, "tools/list": {"tools": [{"name": "a"}, None]}},
+            False,
+            1,
+            [
+                "odd: tools a: `inputSchema` is missing (mended)",
+                "odd: tools: the item is null (left out)",
+            ],
+        ),
+        (
+            {"capabilities": {"tools": {}}, "tools/list": {"tools": [{"name": "a"}]}},
+            True,
+            1,
+            ["odd: tools a: `inputSchema` is missing (passed on as it is)"],
+        ),
+        (
+            {
+                "capabilities": {"prompts": {}},
+                "prompts/list": {"prompts": [{"name": "a"}], "nextCursor": ""},
+            },
+            False,
+            0,
+            [
+                "odd: prompts: a page of the list has only items that came before (mended)",
+                "odd: prompts: the list does not end but begins again: it is cut there (mended)",
+            ],
+        ),
+        (
+            {"capabilities": {}, "tools/list": {"tools": [{}, {}]}, "prompts/list": {"prompts": []}},
+            False,
+            1,
+            ["odd: tools: the server has 2 but does not declare the capability `tools` (hidden)"],
+        ),
+    ],
+    ids=["mended", "left out", "single", "begins again", "undeclared"],
+)
+def test_what_is_wrong_with_the_lists_of_a_server_is_told(
+    invoke: Invoke, tmp_path: Path, known: dict[str, object], alone: bool, code: int, warnings: list[str]
+) -> None:
+    script, file = tmp_path / "odd.py", tmp_path / "mcpmux.toml"
+    script.write_text(ODD)
+    arguments = [str(script), json.dumps(known)]
+    prefix = 'prefix = ""\n' if alone else ""
+    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(arguments)}"
+    file.write_text(f"[upstreams.odd]\n{command}\n{prefix}")
+    result = invoke("check", str(file))
+    told = [line.removeprefix("warning: ") for line in result.stderr.splitlines() if "warning" in line]
+    assert (told, result.exit_code) == (warnings, code), result.stderr
+    assert ("1 of 1 upstreams have problems: odd" in result.stderr) == bool(code)
+    found = json.loads(invoke("check", str(file), "--json").stdout)
+    assert len(found["problems"]) == len(warnings)
