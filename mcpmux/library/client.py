@@ -18,7 +18,7 @@ from mcpmux.errors import LocalProtocolError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, PROGRESS_TOKEN, Call, Event, Exchange, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import data_of, decode_any, decode_list
+from mcpmux.protocol.envelope import data_of, decode_any, objects_in
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.downstreams.memory_client import MemoryClient
@@ -172,7 +172,7 @@ async def list_items(call: Call, exchange: Exchange) -> list[Fields]:
 
     def take(_call: Call, result: Fields) -> None:
         try:
-            items.extend(decode_list(result[m.LISTS[call.method].items]))
+            items.extend(objects_in(result[m.LISTS[call.method].items]))
         except (KeyError, ValueError):
             raise RemoteProtocolError(f"the answer to {call.method} has no list in it") from None
 

@@ -279,7 +279,7 @@ def _changed_text(value: Raw, change: TextChange) -> Raw:
 
 
 def _changed(value: Raw, change: Callable[[Fields], object]) -> Raw:
-    """`value` with `change` applied to the object, or to each in the array of objects, that it is."""
+    """`value` with `change` applied to the object, or to each object in the array, that it is."""
     try:
         if first_byte(value) == b"[":
             large = is_large(value)
@@ -287,12 +287,22 @@ def _changed(value: Raw, change: Callable[[Fields], object]) -> Raw:
         else:
             large, members = False, [decode_fields(value)]
     except ValueError:
-        return value
+        return _changed_among_others(value, change)
     for member in members:
         change(member)
     if first_byte(value) != b"[":
         return raw(members[0])
     return raw_list(members) if large else raw(members)
+
+
+def _changed_among_others(value: Raw, change: Callable[[Fields], object]) -> Raw:
+    """The same of an array that also has something else than objects, which stays as it is."""
+    try:
+        items = decode_items(value) if first_byte(value) == b"[" else []
+    except ValueError:
+        return value
+    changed = [_changed(item, change) if first_byte(item) == b"{" else item for item in items]
+    return raw(changed) if changed else value
 
 
 def _rewrite(fields: Fields, shape: Shape, changes: Changes) -> Fields:

@@ -355,6 +355,14 @@ def decode_list(raw: Raw | bytes) -> list[Fields]:
     return _decode(list_decoder, raw)
 
 
+def objects_in(raw: Raw | bytes) -> list[Fields]:
+    """The members of each object in a raw JSON array, without other items. Raises ValueError for no array."""
+    try:
+        return decode_list(raw)
+    except ValueError:
+        return [decode_fields(item) for item in decode_items(raw) if first_byte(item) == b"{"]
+
+
 def decode_items(raw: Raw | bytes) -> list[Raw]:
     """The members of a raw JSON array, whatever they are. Raises ValueError for anything else."""
     return _decode(_items_decoder, raw)

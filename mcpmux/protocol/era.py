@@ -47,7 +47,7 @@ and its schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
@@ -64,6 +64,7 @@ from mcpmux.protocol.codes import (
 )
 from mcpmux.protocol.envelope import (
     decode_fields,
+    decode_items,
     decode_list,
     error_body,
     first_byte,
@@ -215,12 +216,21 @@ def _say_structured(result: Fields, structured: Raw, revision: str) -> None:
 
 
 def replace_each(fields: Fields, key: str, change: Callable[[Fields], Fields]) -> None:
-    """Have `change` replace each of the objects in a member (changed in place), if it is a list of these."""
+    """Have `change` replace each of the objects in a member (changed in place), if it is a list.
+
+    What else is in the list stays.
+    """
+    items: Sequence[Fields | Raw]
     try:
         items = decode_list(fields[key])
-    except (KeyError, ValueError):
+    except KeyError:
         return
-    changed = [change(item) for item in items]
+    except ValueError:
+        try:
+            items = [members_of(item) or item for item in decode_items(fields[key])]
+        except ValueError:
+            return
+    changed = [change(item) if isinstance(item, dict) else item for item in items]
     if changed != items:
         fields[key] = raw(changed)
 

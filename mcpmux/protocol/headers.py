@@ -23,7 +23,7 @@ from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import UNREADABLE, decode_list, raw, text_decoder, text_of, value_at, value_of
+from mcpmux.protocol.envelope import UNREADABLE, objects_in, raw, text_decoder, text_of, value_at, value_of
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED
 
@@ -261,7 +261,7 @@ class ToolHeaders:
         if "tools" not in result or (not self.params and _MARK not in bytes(result["tools"])):
             return []
         try:
-            tools = decode_list(result["tools"])
+            tools = objects_in(result["tools"])
         except ValueError:
             return []
         kept: list[Fields] = []

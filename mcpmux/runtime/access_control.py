@@ -31,7 +31,7 @@ from mcpmux.mux.view import Hints, Selection, both
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import decode_fields, decode_list, raw, text_of, value_of
+from mcpmux.protocol.envelope import decode_fields, objects_in, raw, text_of, value_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
@@ -286,7 +286,7 @@ class AccessControl:
         kind = m.PAGED.get(call.method)
         if kind is not None:
             try:
-                items = decode_list(result.get(kind.items, b"[]"))
+                items = objects_in(result.get(kind.items, b"[]"))
             except ValueError:
                 items = []
             names = [text_of(item.get(NAMED_BY[call.method])) for item in items]

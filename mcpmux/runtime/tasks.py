@@ -38,7 +38,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, METHOD_NOT_FOUND
-from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, decode_list, members_of, raw, text_of
+from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, members_of, objects_in, raw, text_of
 from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
@@ -107,7 +107,7 @@ class Tasks:
             return await self._about_one(upstream, call, notify)
         result = await upstream.exchange(call, notify)
         try:
-            listed = decode_list(result.get("tasks", b"[]"))
+            listed = objects_in(result.get("tasks", b"[]"))
         except ValueError:
             listed = []
         own = (task for task in listed if not self.hides(upstream, call, text_of(task.get(tasks.TASK_ID))))

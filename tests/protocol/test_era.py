@@ -129,6 +129,11 @@ DOWNGRADED: list[tuple[str, str, str]] = [
         '{"tools":[ {"name":"a","outputSchema":{"type":"object"}}]}',
     ),
     (
+        "schema of something else, beside no object",
+        '{"tools":[{"name":"a","outputSchema":{"type":"array"}},null]}',
+        '{"tools":[{"name":"a"},null]}',
+    ),
+    (
         "schema of something else",
         '{"tools":[{"name":"a","outputSchema":{"type":"array"}},{"name":"b","outputSchema":true},{"name":"c"}]}',
         '{"tools":[{"name":"a"},{"name":"b"},{"name":"c"}]}',
