@@ -20,7 +20,7 @@ from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, split_batch
 
 EXCERPT_BYTES: Final = 512  # at each end of a line; an id stands there, and little else
-GAP: Final = "…".encode()  # between the two ends
+GAP: Final = '…"…'.encode()  # between the two ends; no JSON with this in it is valid, in a string or outside
 
 
 class Oversized(msgspec.Struct):

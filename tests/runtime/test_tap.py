@@ -13,9 +13,11 @@ import trio.testing
 
 from mcpmux import app
 from mcpmux.config import Config
-from mcpmux.errors import RpcError
+from mcpmux.errors import MessageTooLarge, RpcError
+from mcpmux.runtime.tap import Leg, Watch, tapped
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.recorder import Recorder
+from mcpmux.transports.message_stream import open_line_stream
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_asking import ASKED, CAPABILITIES, LEGACY, MODERN, Curious, call_and_answer, client_of
 from tests.runtime.world import World, upstream
@@ -167,3 +169,17 @@ async def test_what_is_not_admitted_is_not_done(down, autojump_clock):
         with pytest.raises(RpcFailure, match="cannot be written"):
             await client.request("resources/read", {"uri": "x+memo:1"})
         assert len(server.seen) == before
+
+
+async def test_what_is_left_of_a_message_past_the_limit_is_seen(autojump_clock):
+    witness = Witness()
+    recorder = Recorder([witness], [], trio.current_time)
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with open_line_stream(ours, 2000) as messages:
+        tapped_messages = tapped(messages, Watch(recorder, Leg("upstream", "x", "stdio", "x")))
+        await theirs.send_all(b'{"jsonrpc":"2.0","id":1,"result":"' + b"x" * 3000 + b'"}\n')
+        with pytest.raises(MessageTooLarge):
+            await tapped_messages.receive()
+    (seen,) = witness.seen
+    assert (seen.kind, seen.id) == ("invalid", 1)
+    assert seen.data.startswith(b'{"jsonrpc":"2.0","id":1,"result":"xxx')
