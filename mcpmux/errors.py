@@ -36,6 +36,10 @@ class TransportError(McpmuxError):
     """Bytes cannot be sent or received: refused, reset, closed, timed out, not found."""
 
 
+class AddressInUse(TransportError):
+    """Another process listens at an address already."""
+
+
 class ConnectFailed(TransportError):
     """The peer could not be reached, so nothing was sent: refused, unknown host, no such program."""
 

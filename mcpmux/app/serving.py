@@ -10,9 +10,9 @@ import ctypes
 import gc
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
@@ -24,7 +24,8 @@ from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers
 from mcpmux.app.unmatched import watch_names
 from mcpmux.config import Config
-from mcpmux.errors import ConfigError
+from mcpmux.errors import AddressInUse, ConfigError
+from mcpmux.transports.wall import leaves_of
 
 if TYPE_CHECKING:
     from mcpmux.auth.gate import Gate
@@ -55,7 +56,7 @@ async def serve(
     `watch` its changes are followed. `followers` get each new configuration.
 
     Raises TransportError when an address cannot be listened on, ConfigError when a listener would let in
-    strangers without being told to.
+    strangers without being told to. With a client on standard input, an address that is taken is left out.
     """
     keep_freed_memory()
     gate = await make_gate(config)
@@ -75,6 +76,16 @@ async def serve(
             ) as mux,
             trio.open_nursery() as clients,
         ):
+
+            async def listen(serve_address: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+                try:
+                    await clients.start(serve_address, *arguments)
+                except* AddressInUse as busy:
+                    if not config.listeners.stdio:  # each host app starts an mcpmux of its own from one file
+                        raise
+                    for error in leaves_of(busy):
+                        log.warning("standard input is served without this address", reason=str(error))
+
             control = Control(mux, file)
             ready = control.noting(announce)
             serving = prepare_serving(mux, gate, stopping, ready, (observers.follow, *followers), replica)
@@ -86,14 +97,14 @@ async def serve(
             if file is not None:
                 await clients.start(keep_reloading, control, file if watch else None, stopping)
             for number, listener in enumerate(config.listeners.bound):
-                await clients.start(serve_listener, listener, serving, None, number)
+                await listen(serve_listener, listener, serving, None, number)
             if config.listeners.stdio:
                 clients.start_soon(serve_stdio, serving, name="stdio client")
             if config.admin.port is not None:
                 shown = observers.view(mux), observers.views_of(mux), observers.calls_of(mux)
                 metrics = observers.metrics_of(mux, replica)
                 more = mux.certificates, control, stopping, announce, replica
-                await clients.start(observers.serve_admin, *shown, metrics, *more)
+                await listen(observers.serve_admin, *shown, metrics, *more)
             clients.start_soon(watch_names, mux, stopping)
             settle_memory()
             await stopping.wait()

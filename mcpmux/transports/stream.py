@@ -22,7 +22,7 @@ import trio
 from trio.abc import HalfCloseableStream, Listener, Stream
 
 from mcpmux.config import ClientTls
-from mcpmux.errors import ConnectFailed, TransportError
+from mcpmux.errors import AddressInUse, ConnectFailed, TransportError
 from mcpmux.transports.byte_stream import open_socket, reason_of
 from mcpmux.transports.tls import CurrentContext, client_context, explain_server
 
@@ -127,7 +127,8 @@ async def open_tcp_listeners(host: str, port: int) -> tuple[int, list[trio.Socke
 def cannot_listen(host: str, port: int, error: OSError) -> TransportError:
     """Why an address is not listened on, and what to do about it."""
     hint = _HINTS.get(error.errno or 0, "")
-    return TransportError(f"cannot listen on {host}:{port}: {reason_of(error)}{hint}")
+    kind = AddressInUse if error.errno == errno.EADDRINUSE else TransportError
+    return kind(f"cannot listen on {host}:{port}: {reason_of(error)}{hint}")
 
 
 async def serve_streams(
@@ -236,7 +237,7 @@ def _clear(path: str) -> None:
             return
         except BlockingIOError:  # it listens, its queue is full
             pass
-    raise TransportError(f"cannot listen on unix:{path}: another process listens there already")
+    raise AddressInUse(f"cannot listen on unix:{path}: another process listens there already")
 
 
 def _remove(path: str, identity: os.stat_result) -> None:

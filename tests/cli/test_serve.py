@@ -89,6 +89,26 @@ def test_address_in_use_is_a_failure_that_leaves_no_child_behind(tmp_path: Path)
     assert not pid_file.exists() or not pid_file.read_text() or not is_alive(read_pid(pid_file))
 
 
+def test_a_second_host_app_does_without_what_is_taken(tmp_path: Path) -> None:
+    client = {"name": "t", "version": "1"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    file = tmp_path / "mcpmux.toml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        listeners = f'[listeners]\nstdio = true\nhttp = ["{address}"]\n'
+        file.write_text(f"{CLOCK}{listeners}[admin]\nport = {taken.getsockname()[1]}\n")
+        with Running("serve", str(file)) as mux:
+            mux.send_json({"id": 1, "method": "initialize", "params": hello})
+            assert mux.receive_json()["result"]["protocolVersion"] == "2025-06-18"
+            mux.close_stdin()
+            assert mux.wait() == 0
+            for what in ("", "admin: "):
+                assert f"'{what}cannot listen on {address}: address already in use; stop" in mux.stderr
+        with Running("serve", str(file), *ANY_PORT) as mux:
+            assert mux.wait() == 1
+            assert f"Error: admin: cannot listen on {address}" in mux.stderr
+
+
 def test_stdio_speaks_the_protocol_on_stdout_and_nothing_else() -> None:
     clock = "clock=" + demo_command("clock")
     with Running("serve", "--upstream", clock, "--stdio", *ANY_PORT) as mux:

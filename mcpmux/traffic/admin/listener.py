@@ -19,7 +19,6 @@ import trio
 from mcpmux.config import Limits
 from mcpmux.config.expansion import Secret
 from mcpmux.config.listener import Admin
-from mcpmux.errors import TransportError
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.traffic.admin.api import Api
 from mcpmux.traffic.admin.route import SECURITY, TEXT, BadRequest, HttpExchange, Route, read_query
@@ -100,7 +99,8 @@ async def serve_admin(
     try:
         listeners = await trio.open_tcp_listeners(config.port or 0, host=config.host)
     except OSError as error:
-        raise TransportError(f"admin: {cannot_listen(config.host, config.port or 0, error)}") from None
+        failure = cannot_listen(config.host, config.port or 0, error)
+        raise type(failure)(f"admin: {failure}") from None
     port = listeners[0].socket.getsockname()[1]
     token = config.token or Secret(secrets.token_urlsafe(TOKEN_BYTES))
     access = AccessCheck(config, token, port)
