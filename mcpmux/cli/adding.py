@@ -15,6 +15,7 @@ from mcpmux.cli.document import LOOKS_LIKE_URL, read_document
 from mcpmux.cli.options import DEFAULT_FILE, PATH, Decorator, pairs_of
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Missing
+from mcpmux.config.argument import split_command
 from mcpmux.config.layout import SERVER_PLACES, SERVER_URL, UPSTREAMS
 from mcpmux.config.model import NO_UPSTREAM
 from mcpmux.config.report import InvalidValue, closest
@@ -40,7 +41,19 @@ file_option: Decorator = click.option(
 )
 
 
-@click.command()
+class AddCommand(click.Command):
+    """Refuses a command line without NAME, whose first word would be taken for it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click.Command."""
+        if "--" in args:
+            given, _, _ = self.make_parser(ctx).parse_args(args[: args.index("--")])
+            if not isinstance(given.get("name"), str):
+                raise click.UsageError("expected NAME in front of --, as in `mcpmux add time -- uvx x`", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=AddCommand)
 @click.argument("name", required=False)
 @click.argument("target", nargs=-1, metavar="[URL | -- COMMAND...]", type=click.UNPROCESSED)
 @file_option
@@ -78,6 +91,7 @@ def add(
     \b
     Examples:
       mcpmux add time -- uvx mcp-server-time
+      mcpmux add time "uvx mcp-server-time"
       mcpmux add docs https://docs.example.com/mcp --header 'Authorization: Bearer ${DOCS_TOKEN}'
       mcpmux add files --file my-mux.toml --env MODE=ro -- npx -y files-server .
       mcpmux add --registry server.json
@@ -154,7 +168,13 @@ def make_entry(target: tuple[str, ...]) -> dict[str, Any]:
             except InvalidValue as mistake:
                 raise Mistake(f"URL: {mistake}") from None
         return {"url": target[0]}
-    command, *args = target
+    words = target
+    if len(target) == 1 and (" " in target[0] or "\\" not in target[0]):  # no path of Windows
+        try:
+            words = split_command(target[0]) or target
+        except InvalidValue as mistake:
+            raise Mistake(f"COMMAND: {mistake}") from None
+    command, *args = words
     return {"command": command, **({"args": args} if args else {})}
 
 

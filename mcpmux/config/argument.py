@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import derive_name, is_name
 from mcpmux.errors import ConfigError
 
+# A host with a port or a path behind it, and no scheme in front.
+_SCHEMELESS = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+)(?::[0-9]{1,5}(?:/\S*)?|/\S*)")
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
 _KINDS: Mapping[str, type[AnyListener]] = {"http": HttpListener, "ws": WebSocketListener, "tcp": TcpListener}
 
@@ -74,13 +77,25 @@ def parse_upstream_argument(text: str) -> Upstream:
 def _parse_target(text: str) -> Target:
     if text.startswith(URL_STARTS):
         return make_target(SERVER_URL.read(text))
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        raise InvalidValue("expected a command line, its quotation marks do not match") from None
+    words = split_command(text)
     if not words or not words[0] or "\0" in text:
         raise InvalidValue("expected [NAME=]URL or [NAME=]COMMAND LINE")
-    return Stdio(words[0], tuple(words[1:]))
+    return Stdio(words[0], words[1:])
+
+
+def split_command(text: str) -> tuple[str, ...]:
+    """Split a command line as a shell does; the path of a program may have blanks.
+
+    Raises InvalidValue, also for a URL that lacks its scheme.
+    """
+    if shutil.which(text) is not None:
+        return (text,)
+    if _SCHEMELESS.fullmatch(text):
+        raise InvalidValue("expected a URL or a command; a URL begins with https:// or http://")
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise InvalidValue("expected a command line, its quotation marks do not match") from None
 
 
 def parse_listen_argument(text: str) -> AnyListener:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,28 @@ def test_a_command_and_a_url_are_added_to_a_new_file(home: Path, invoke: Invoke)
     )
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(read_config(str(file), {"T": "x"}, lambda: b"").enabled) == ["time", "web"]
+
+
+@pytest.mark.parametrize(
+    ("target", "entry"),
+    [
+        (
+            ["uvx mcp-server-time --local 'a b'"],
+            {"command": "uvx", "args": ["mcp-server-time", "--local", "a b"]},
+        ),
+        (["--", "uvx mcp-server-time"], {"command": "uvx", "args": ["mcp-server-time"]}),
+        (["--", "sh", "-c", "a b"], {"command": "sh", "args": ["-c", "a b"]}),
+        (["./my server"], {"command": "./my server"}),
+        (["C:\\tools\\server.exe"], {"command": "C:\\tools\\server.exe"}),
+    ],
+)
+def test_a_command_line_in_quotes_is_split(
+    home: Path, invoke: Invoke, target: list[str], entry: dict[str, object]
+) -> None:
+    (home / "work/my server").touch(0o755)
+    added = invoke("add", "a", *target)
+    assert added.exit_code == 0, added.output
+    assert tomllib.loads((home / "work/mcpmux.toml").read_text()) == {"upstreams": {"a": entry}}
 
 
 def test_comments_of_a_toml_file_stay(home: Path, invoke: Invoke) -> None:
@@ -102,6 +125,13 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
         (["add", "a", "https://x.example", "--header", "a b=c"], 'headers."a b": expected the name of an'),
         (["add", "a", "--", "x", "${input:y}"], "upstreams.a.args[0]: `${input:…}` is asked for"),
         (["add", "a"], "expected NAME and a URL or a command, or --registry"),
+        (["add", "--", "npx", "foo"], "expected NAME in front of --"),
+        (["add", "--env", "A=b", "-f", "mcpmux.toml", "--", "npx", "foo"], "expected NAME in front of --"),
+        (
+            ["add", "a", "docs.example.com/mcp"],
+            "COMMAND: expected a URL or a command; a URL begins with https",
+        ),
+        (["add", "a", "uvx 'x"], "COMMAND: expected a command line, its quotation marks do not match"),
         (["add"], "expected NAME and a URL or a command, or --registry"),
         (["add", "a", "--registry", "x.json", "--", "x"], "or --registry and perhaps NAME"),
         (["add", "--registry", "none.json"], "--registry: none.json: cannot read the file: No such file"),

@@ -151,3 +151,20 @@ def test_listener_url_that_is_none_is_a_mistake(text, said):
     with pytest.raises(InvalidValue) as caught:
         parse_listen_argument(text)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["docs.example.com/mcp", "docs=localhost:8000", "docs=10.0.0.1:80/mcp?key=hunter2"]
+)
+def test_url_without_its_scheme_is_no_command(text):
+    with pytest.raises(InvalidValue, match="a URL begins with https://") as caught:
+        parse_upstream_argument(text)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_program_whose_path_has_dots_and_blanks_is_a_command(tmp_path):
+    for name in ("my.tools", "my tools"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "server").touch(0o755)
+        path = str(tmp_path / name / "server")
+        assert parse_upstream_argument(f"docs={path}").target == Stdio(path)
