@@ -36,7 +36,8 @@ _ALIASES = {
     "principal": ("who", "user"),
 }
 _SORTS = {
-    **dict.fromkeys(("seq", "exchange", "code", "torn", "refused", "late", "lost"), "number"),
+    "exchange": "exchange",
+    **dict.fromkeys(("seq", "code", "torn", "refused", "late", "lost"), "number"),
     **dict.fromkeys(("file", "v", "more_targets"), "number"),
     **dict.fromkeys(("failed", "keyed"), "flag"),
     **dict.fromkeys(("asked", "answered"), "size"),

@@ -148,10 +148,10 @@ def excerpt(found: re.Match[str] | None) -> str:
 
 # Messages and exchanges as lines: clients on the left, mcpmux in the middle, upstreams on the right.
 #
-#     2026-11-21 12:44:59.123    #17      c1 →            resources/read docs+file:///a.md  66 B
-#     2026-11-21 12:44:59.124    #17         → docs       resources/read file:///a.md  61 B
-#     2026-11-21 12:44:59.135    #17         ← docs       resources/read file:///a.md  ok  11.0 ms
-#     2026-11-21 12:44:59.136    #17      c1 ←            resources/read docs+file:///a.md  ok  12.9 ms
+#     2026-11-21T12:44:59.123    #17      c1 →            resources/read docs+file:///a.md  66 B
+#     2026-11-21T12:44:59.124    #17         → docs       resources/read file:///a.md  61 B
+#     2026-11-21T12:44:59.135    #17         ← docs       resources/read file:///a.md  ok  11.0 ms
+#     2026-11-21T12:44:59.136    #17      c1 ←            resources/read docs+file:///a.md  ok  12.9 ms
 #
 # All untrusted text is made printable. It can neither control a terminal nor forge a line.
 

@@ -188,8 +188,8 @@ def show_lines(lines: Collection[str]) -> None:
 
 
 def format_time(time: str) -> str:
-    """The time of a record in UTC, up to milliseconds."""
-    return printable(time[:23].replace("T", " "))
+    """The time of a record in UTC, up to milliseconds, as filters take it."""
+    return printable(time[:23])
 
 
 def format_ms(ms: float) -> str:

@@ -37,8 +37,7 @@ def test_grep_finds_messages_and_shows_what_it_found(invoke: Invoke, folder: str
     assert (result.exit_code, result.stderr) == (0, "")
     upstream, client = result.stdout.splitlines()
     expected = [
-        "2026-11-21",
-        "12:00:00.300",
+        "2026-11-21T12:00:00.300",
         "#1",
         "←",
         "docs",
@@ -68,7 +67,7 @@ def test_grep_takes_a_filter_in_one_word_or_several(invoke: Invoke, folder: str)
 def test_grep_of_exchanges_is_one_line_each(invoke: Invoke, folder: str):
     args = ["traffic", "grep", "", folder, "--by", "exchange"]
     lines = invoke(*args).stdout.splitlines()
-    assert [line.split()[2] for line in lines] == ["#1", "#2", "#3", "#4"]
+    assert [line.split()[1] for line in lines] == ["#1", "#2", "#3", "#4"]
     assert "claude-ai  resources/read git+file:///b.md  → git  error -32602  10.0 ms" in lines[1]
     assert "open" in lines[3]
     assert invoke(*args, "uri=file:///b.md").stdout.splitlines() == [lines[1]]

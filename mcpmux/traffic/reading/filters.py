@@ -6,7 +6,7 @@
     term         = ["!"] key operator value { "|" value }  |  ["!"] flag
     operator     = "="  "!="  "~"  "!~"  ">"  ">="  "<"  "<="
     value        = text with `*` for any text; in "quotes" blanks, `|` and `*` stand for themselves, and `\"`
-                   and `\\` for the quote and the backslash
+                   and `\\` for the quote and the backslash; a number may have its unit behind a blank
 
 `=` and `~` hold when one of the values fits. `!=` and `!~` hold when there is something and none fits; a `!`
 in front of a term is its exact opposite. An empty value stands for nothing there: `upstream=` of a message
@@ -42,7 +42,7 @@ TEXT_LIMIT = 10_000  # characters
 
 _TERM = re.compile(
     r"""(?=\S)(?P<not>!?)(?P<key>[^\s=~<>!|"*]*)(?P<sign>==|!=|!~|>=|<=|[=~><])?"""
-    r"""(?P<values>(?:[^\s"]|"(?:[^"\\]|\\.)*+")*+)""",
+    r"""(?P<values>(?:[^\s"]|"(?:[^"\\]|\\.)*+")*+(?:(?<=\d) (?:us|µs|ms|s|min|B|[KMG]iB)(?!\S))?)""",
     re.DOTALL,
 )
 _PIECE = re.compile(r'[^"|*]+|\*+|\||"(?P<quoted>(?:[^"\\]|\\.)*)"', re.DOTALL)
@@ -92,6 +92,8 @@ def _read_term(found: re.Match[str]) -> Term:
         raise FilterError(problem, text, start, word.end() if word is not None else end)
     if unclosed:
         raise FilterError("this quotation mark has no second one", text, end, end + 1)
+    if sign is None and (number := _EXCHANGE.fullmatch(key)) is not None:
+        return Term("exchange", "=", ((number[1],),), bool(found["not"]), found)
     globs = _read_values(values) if sign is not None else ()
     return Term(key, "=" if sign == "==" else sign, globs, bool(found["not"]), found)
 
@@ -124,6 +126,9 @@ _BYTES = {"": 1, "b": 1, "k": 1024, "kb": 1000, "kib": 1024, "m": 1024**2, "mb":
 _BYTES |= {"g": 1024**3, "gb": 1000**3, "gib": 1024**3}
 _MEASURE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Zµ]{0,3})", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,15}", re.ASCII)
+_CODE = re.compile(r"-\d{1,15}", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d.*)?", re.ASCII)
+_EXCHANGE = re.compile(r"#(\d{1,15})", re.ASCII)
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 _HTTP_STATUS = re.compile(r"(http-)?[1-9](\d\d|xx)", re.ASCII)
 _DURATION, _SIZE = "a duration such as 200ms or 1.5s", "a size such as 500, 10KiB or 1MiB"
@@ -150,6 +155,10 @@ class Key(NamedTuple):
     about: str
     get: Callable[[Any], Any]
     words: tuple[str, ...] = ()
+
+
+def _read_exchange(text: str, now: datetime) -> int:
+    return _read_number(text.removeprefix("#"), now)
 
 
 def _read_number(text: str, _now: datetime) -> int:
@@ -199,7 +208,11 @@ def _read_status(text: str, _now: datetime) -> str:
         return lowered
     if _HTTP_STATUS.fullmatch(lowered):
         return "http-" + lowered.removeprefix("http-")
-    hint = _STATUS_HINTS.get(lowered.replace("-", "").replace("_", ""), "")
+    hint = (
+        f"; did you mean `code={text}`?"
+        if _CODE.fullmatch(text)
+        else _STATUS_HINTS.get(lowered.replace("-", "").replace("_", ""), "")
+    )
     raise ValueError(f"expected one of {', '.join(WORDS)}, or an HTTP status such as 404 or 4xx{hint}")
 
 
@@ -213,6 +226,7 @@ SORTS: Mapping[str, Sort] = {
     "flag": Sort(()),
     "status": Sort(_EQUAL, _read_status),
     "number": Sort(_IN_ORDER, _read_number),
+    "exchange": Sort(_IN_ORDER, _read_exchange),
     "duration": Sort(_IN_ORDER, lambda text, _: _measure(text, _MILLISECONDS, _DURATION)),
     "size": Sort(_IN_ORDER, lambda text, _: _measure(text.lower(), _BYTES, _SIZE)),
     "time": Sort(_IN_ORDER, _read_time),
@@ -271,7 +285,7 @@ _TABLE = (
     Key("duration", ("ms", "latency"), "duration", "of an answer, since its request", lambda s: s.ms),
     Key("size", ("bytes",), "size", "of the message", lambda s: s.size),
     Key("code", (), "number", "JSON-RPC error code", lambda s: s.code),
-    Key("exchange", (), "number", "number of the exchange", lambda s: s.exchange),
+    Key("exchange", (), "exchange", "number of the exchange", lambda s: s.exchange),
     Key("own", (), "flag", "a flag: mcpmux has asked by itself", lambda s: s.own),
     Key("since", (), "since", "that passed in the last 10m, or since 12:30", _time),
     Key("until", (), "since", "that passed before", _time),
@@ -322,12 +336,13 @@ _CONNECTIVES = {
     **dict.fromkeys(("or", "||", "|"), "one of several values is key=a|b"),
     "not": "the opposite of a term is !key=value, without a blank",
 }
-_EXCHANGE = re.compile(r"#(\d{1,15})", re.ASCII)
 
 
 def may_be_term(word: str) -> bool:
     """Whether a word is a term of a filter, or was perhaps meant to be one."""
     if any(operator in word for operator in OPERATORS) or " " in word or _hint_for(word) is not None:
+        return True
+    if _EXCHANGE.fullmatch(word):
         return True
     return bool(difflib.get_close_matches(word.lstrip("!").lower(), NAMES, n=1))
 
@@ -339,8 +354,10 @@ def _hint_for(word: str) -> str | None:
         return _CONNECTIVES[lowered].format(word)
     if lowered in WORDS:
         return f"did you mean `status={lowered}`?"
-    if (number := _EXCHANGE.fullmatch(word)) is not None:
-        return f"did you mean `exchange={number[1]}`?"
+    if _CODE.fullmatch(word):
+        return f"did you mean `code={word}`?"
+    if _CLOCK.fullmatch(word) or _DATE.fullmatch(word):
+        return f"did you mean `since={word}`?"
     key, colon, value = word.partition(":")
     return f"did you mean `{key}={value}`?" if colon and key.lower() in NAMES else None
 
