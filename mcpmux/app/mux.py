@@ -21,7 +21,7 @@ from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
 from mcpmux.config.plan import Plan, plan_change
 from mcpmux.mux.cache import Generations
-from mcpmux.mux.override import overrides_of
+from mcpmux.mux.naming import Naming, naming_of
 from mcpmux.mux.policy import policy_of
 from mcpmux.mux.rewrite import Marks, Namespace
 from mcpmux.mux.seal import CursorSeal
@@ -90,7 +90,8 @@ class Mux:
         self.poller = poller
         self.certificates = TlsContexts()
         self.store = CacheStore(config.caching, generations)
-        self._access = AccessControl(policy_of(config.access), shown_by(config))
+        shown = shown_by(config)
+        self._access = AccessControl(policy_of(config.access, shown.naming), shown)
         opener = ChannelOpener(config.limits, STOP_LADDER, poller=poller, certificates=self.certificates)
         self._open_channel = open_channel or opener.open
         self.marks = marks or Marks()
@@ -125,7 +126,7 @@ class Mux:
 
     def _adopt(self, config: Config) -> None:
         self._settings = config.enabled
-        self._namespace = Namespace(config.prefixes)
+        self._namespace = Namespace(config.prefixes, config.merging.name_limit)
         self.hub.passes_all = self._namespace.transparent is not None
 
     # Sessions with upstreams
@@ -251,9 +252,12 @@ class Mux:
                 session.forget()
         if plan.touches_upstreams:
             self._change_upstreams(config, plan)
-        shown, is_same = shown_by(config), config.access == before.access
-        if not is_same or shown != shown_by(before):
-            self.router.adopt(self._access.policy if is_same else policy_of(config.access), shown)
+        shown, old = shown_by(config), shown_by(before)
+        goes_by_names = any(rule.targets for rule in config.access)
+        is_same = config.access == before.access and (not goes_by_names or shown.naming == old.naming)
+        if not is_same or shown != old:
+            policy = self._access.policy if is_same else policy_of(config.access, shown.naming)
+            self.router.adopt(policy, shown)
         for follower in self.followers:
             follower(config)
         return plan
@@ -324,8 +328,13 @@ class Mux:
 
 def shown_by(config: Config) -> Shown:
     """What clients are shown with a configuration."""
-    upstreams = config.enabled.values()
-    return Shown(selections_of(config.views), selection_of(upstreams), overrides_of(config.views, upstreams))
+    upstreams, naming = config.enabled.values(), config_naming(config)
+    return Shown(selections_of(config.views, naming), selection_of(upstreams, naming), naming)
+
+
+def config_naming(config: Config) -> Naming:
+    """The names that things have with a configuration."""
+    return naming_of(config.enabled.values(), config.views, config.merging.name_limit)
 
 
 def implementation(identity: Identity) -> Raw:

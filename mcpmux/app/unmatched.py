@@ -1,4 +1,4 @@
-"""Names in views, overrides and selections that no server has: told by `check`, and in the log.
+"""Names in access rules, views and overrides that no server has: told by `check`, and in the log.
 
 Servers change. Whoever names something of theirs wants to hear when it is gone, or has got another name.
 """
@@ -11,13 +11,15 @@ from typing import Any, Final, NamedTuple
 import structlog
 import trio
 
-from mcpmux.app.mux import Mux
+from mcpmux.app.mux import Mux, config_naming
 from mcpmux.config import Config
 from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
-from mcpmux.mux.override import Schemas, overrides_of
+from mcpmux.mux.naming import is_among
+from mcpmux.mux.override import Names, Schemas
 from mcpmux.mux.pattern import matches, parse_glob
-from mcpmux.mux.view import KIND_OF_LIST, Names, find_unmatched
+from mcpmux.mux.policy import find_idle_targets, kinds_of
+from mcpmux.mux.view import KIND_OF_LIST, find_unmatched
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, value_of
@@ -81,12 +83,16 @@ def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list
 
     An upstream that is not in `names` may have anything.
     """
-    upstreams = config.enabled.values()
-    found = list(find_unmatched(config.views, upstreams, names))
-    for view, overrides in overrides_of(config.views, upstreams).items():
-        place = f"views.{view}" if view else "upstreams"
-        found += overrides.find_misplaced(place, names)
-        found += overrides.find_bad_parameters(place, schemas)
+    upstreams, naming = config.enabled.values(), config_naming(config)
+    found = list(find_idle_targets(config.access, config.enabled, names, naming))
+    found += find_unmatched(config.views, upstreams, names, naming)
+    common = set[str]()  # what is wrong everywhere is told once
+    for view, overrides in naming.overrides.items():
+        place = f"views.{view}: " if view else "upstreams: "
+        wrong = [*overrides.find_misplaced(names), *overrides.find_bad_parameters(schemas)]
+        found += [place + text for text in wrong if text not in common]
+        if not view:
+            common = set(wrong)
     return list(dict.fromkeys(found))
 
 
@@ -103,6 +109,11 @@ def kinds_named(config: Config) -> dict[str, set[str]]:
                     named[name].update(KINDS if selector.kind is None else (selector.kind,))
         for override in view.overrides:
             named.get(override.upstream, set()).add(override.kind)
+    for rule in config.access:
+        among = list(map(parse_glob, rule.upstreams))
+        for name in named:
+            if rule.targets and is_among(among, name):
+                named[name].update(kinds_of(rule))
     for name, upstream in config.enabled.items():
         named[name].update(override.kind for override in upstream.overrides)
         if not upstream.tools.is_all:

@@ -18,6 +18,7 @@ import trio
 
 from mcpmux.app import Mux, open_mux
 from mcpmux.app.listeners import check_listeners
+from mcpmux.app.mux import config_naming
 from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_names
 from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
@@ -43,7 +44,7 @@ from mcpmux.errors import ConfigError, RemoteProtocolError, RpcError, TransportE
 from mcpmux.library.client import list_items
 from mcpmux.library.mux import absent
 from mcpmux.mux.extensions import Extension
-from mcpmux.mux.view import selection_of
+from mcpmux.mux.view import Selection, selection_of
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
@@ -168,7 +169,7 @@ def check(config: str | None, upstreams: tuple[str, ...], as_json: bool, allow_a
 async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], list[str]]:
     """Examine all upstreams at the same time.
 
-    Findings in configuration order, what the servers declare beyond the core of MCP, warnings about views.
+    Findings in configuration order, what the servers declare beyond the core of MCP, warnings about names.
     """
     findings: dict[str, Finding] = {}
     listed: dict[str, Listed] = {}
@@ -178,7 +179,8 @@ async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], l
     ):
         async with trio.open_nursery() as nursery:
             for upstream in mux.upstreams.values():
-                nursery.start_soon(examine, upstream, findings, listed)
+                selection = selection_of([upstream.config], config_naming(config))
+                nursery.start_soon(examine, upstream, selection, findings, listed)
         facts = {name: each.facts for name, each in mux.upstreams.items() if each.facts is not None}
     found = [findings[each.name] if each.enabled else describe(each, "disabled") for each in config.upstreams]
     names = {name: each.names for name, each in listed.items()}
@@ -187,11 +189,14 @@ async def examine_all(config: Config) -> tuple[list[Finding], list[Extension], l
     for finding in found:
         if own := extensions_of(finding["name"], extensions):
             finding["extensions"] = own
-    return found, extensions, find_unmatched_names(config, names, schemas)
+    warnings = [*find_unmatched_names(config, names, schemas), *config_naming(config).find_long(names)]
+    return found, extensions, warnings
 
 
-async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict[str, Listed]) -> None:
-    """Find out about one upstream, and what it lists."""
+async def examine(
+    upstream: Upstream, selection: Selection | None, findings: dict[str, Finding], listed: dict[str, Listed]
+) -> None:
+    """Find out about one upstream, and what it lists. `selection`: what its table selects."""
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
@@ -199,7 +204,6 @@ async def examine(upstream: Upstream, findings: dict[str, Finding], listed: dict
         return
     counts: dict[str, int] = {}
     problems: list[dict[str, str]] = []
-    selection = selection_of([upstream.config])
     error = None
     try:
         listed[upstream.name] = await list_names(upstream)

@@ -204,7 +204,7 @@ def _check_target(text: str) -> str:
 
 
 TARGETS = Text(
-    "a URI or name as the upstream itself has it, in which * stands for any text",
+    "a URI or name as the upstream has it or as clients see it, in which * stands for any text",
     r"[^\x00-\x1f\x7f\ue000]+",
     _check_target,
 )
@@ -227,8 +227,8 @@ class AccessRule:
     methods: tuple[Annotated[str, UseName()], ...] = ()
     """What is done: `read`, `subscribe`, `call`, `get`, `complete`, or methods by name. Default: all."""
     targets: tuple[Annotated[str, TARGETS], ...] = ()
-    """URIs and names as the upstream itself has them, without a prefix. * stands for any text.
-    Default: all.
+    """URIs and names as the upstream has them, or as clients see them, with the prefix. * stands for any
+    text. Default: all.
     """
 
     def __attrs_post_init__(self) -> None:

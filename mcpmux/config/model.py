@@ -6,9 +6,11 @@ JSON Schema are made from the types and docstrings of the fields.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Final, TypeAlias
 
 from attrs import Factory, field, frozen
@@ -29,10 +31,11 @@ from mcpmux.config.scalars import (
     Size,
     Text,
     Whole,
+    derive_prefix,
     is_name,
     read_only,
 )
-from mcpmux.config.traffic import Audit, Capture, Redaction, Tracing
+from mcpmux.config.traffic import Audit, Capture, CaptureRule, Redaction, Tracing
 from mcpmux.config.views import Override, View, find_clashing, find_mistakes
 from mcpmux.errors import ConfigError
 
@@ -219,7 +222,7 @@ class Upstream(Handling):
     name: str
     target: Target
     enabled: bool = True
-    prefix: str = Factory(lambda upstream: upstream.name, takes_self=True)
+    prefix: str = Factory(lambda upstream: derive_prefix(upstream.name), takes_self=True)
     tools: ToolSelection = ToolSelection()
 
 
@@ -233,6 +236,10 @@ class Merging:
     """A merged page is filled with pages of the upstreams up to this number of items."""
     strict: Annotated[bool, Flag()] = False
     """Answer with an error if the part of an upstream is missing in a merged list."""
+    name_limit: Annotated[int, Whole(44, 128)] = 51
+    """Longest name of a tool or prompt with its prefix. A longer one is shortened, with a hash at its end.
+    Model APIs allow 64 characters, of which host apps use up some: `mcp__mcpmux__` has 13.
+    """
     cursor_key: Annotated[Secret, KEY_TEXT] | None = None
     """Key that authenticates cursors. With it cursors stay valid after a restart and on other replicas."""
 
@@ -401,7 +408,8 @@ class Config(Settings):
         if not self.enabled:
             problems.append(NO_UPSTREAM)
         names = [upstream.name for upstream in self.upstreams]
-        problems += find_misnamed(self.access, self.limits.rate, self.views, self.listeners, names)
+        problems += find_misnamed(self, names, {each.prefix: each.name for each in self.upstreams})
+        problems += find_dead_targets(self.access, list(self.enabled.values()))
         problems += find_lacking(
             self.cluster, self.merging.cursor_key, has_audit=self.audit.directory is not None
         )
@@ -409,26 +417,74 @@ class Config(Settings):
             raise ConfigError(problems)
 
 
-def find_misnamed(
-    access: Sequence[AccessRule | None],
-    rates: Sequence[RateLimit],
-    views: Mapping[str, View | None],
-    listeners: Listeners,
-    names: Sequence[str],
-) -> Iterator[str]:
+def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[str, str]) -> Iterator[str]:
     """Yields every mistake in settings that only shows beside the `names` of the upstreams.
 
-    None stands for what has mistakes of its own.
+    `prefixes`: prefix → name. None stands for what has mistakes of its own.
     """
-    named = {f"access[{number}]": rule.upstreams for number, rule in enumerate(access) if rule is not None}
-    named |= {f"limits.rate[{number}]": limit.upstreams for number, limit in enumerate(rates)}
-    for place, upstreams in named.items():
-        for name in filter(is_name, upstreams):
-            if name not in names:  # a misspelt name denies nothing, and limits nothing
-                close = closest(name, names)
-                hint = "" if close is None else f"; did you mean `{close}`?"
-                yield f"{place}: `upstreams`: there is no upstream of one of these names{hint}"
-    yield from find_mistakes(views, names, listeners)
+    # A misspelt name denies nothing, limits nothing, and keeps nothing out of a capture.
+    groups: dict[str, Sequence[AccessRule | RateLimit | CaptureRule | None]] = {
+        "access[{}].upstreams": settings.access,
+        "limits.rate[{}].upstreams": settings.limits.rate,
+        "capture.rules[{}].upstream": settings.capture.rules,
+    }
+    for place, rules in groups.items():
+        for number, rule in enumerate(rules):
+            for name in filter(is_name, _upstreams_of(rule)):
+                if name not in names:
+                    close = prefixes.get(name) or closest(name, names)
+                    hint = "" if close is None else f"; did you mean `{close}`?"
+                    yield f"{place.format(number)}: no upstream has the name `{name}`{hint}"
+    yield from find_mistakes(settings.views, names, settings.listeners)
+
+
+def _upstreams_of(rule: AccessRule | RateLimit | CaptureRule | None) -> Sequence[str]:
+    if isinstance(rule, CaptureRule):
+        return () if rule.upstream is None else (rule.upstream,)
+    return () if rule is None else rule.upstreams
+
+
+_OF_URIS: Final = frozenset({"read", "subscribe", "resources/read", "resources/subscribe"})
+_OF_NAMES: Final = frozenset({"call", "get", "tools/call", "prompts/get"})
+_PREFIXED: Final = re.compile(r"(?:ui://([a-z][a-z0-9.-]*)/|([a-z][a-z0-9.-]*)(\+|__))(.*)", re.DOTALL)
+
+
+def find_dead_targets(rules: Sequence[AccessRule | None], upstreams: Sequence[Upstream]) -> Iterator[str]:
+    """Yields a mistake for each target of a `deny` rule that can never deny what its author means.
+
+    None stands for a rule that has mistakes of its own. `mux/naming` says how targets are read.
+    """
+    marks = {upstream.prefix or upstream.name: upstream for upstream in upstreams}
+    if len(upstreams) == 1 and not upstreams[0].prefix:
+        marks = {}
+    for number, rule in enumerate(rules):
+        if rule is None or rule.effect != "deny":
+            continue
+        for target in rule.targets:
+            problem = _dead_target(rule, target, marks)
+            if problem is not None:
+                yield f"access[{number}].targets: `{target}` denies nothing: {problem}"
+
+
+def _dead_target(rule: AccessRule, target: str, marks: Mapping[str, Upstream]) -> str | None:
+    found = _PREFIXED.match(target)
+    app, mark, joint, rest = found.groups() if found is not None else (None, None, None, target)
+    mark = app or mark or ""
+    owner = marks.get(mark)
+    is_uri = ":" in rest or "%" in rest or app is not None
+    methods = set(rule.methods)
+    if owner is not None:
+        if rule.upstreams and not any(fnmatchcase(owner.name, glob) for glob in rule.upstreams):
+            return f"`{mark}` is the prefix of {owner.name}, whose name its `upstreams` leave out"
+        if joint == "+" and not is_uri and "*" not in rest:
+            return f"a tool or prompt is written `{mark}__{rest}`"
+        if joint == "__" and "://" in rest:
+            return f"a resource is written `{mark}+{rest}`"
+    if methods and methods <= _OF_URIS and not is_uri and "*" not in target:
+        return "this rule is about resources, whose URIs have a scheme such as `file:`"
+    if methods and methods <= _OF_NAMES and owner is not None and joint != "__":
+        return f"this rule is about tools or prompts, which are written `{mark}__…`"
+    return None
 
 
 def find_conflicts(upstreams: Sequence[Upstream]) -> Iterator[tuple[str, str]]:

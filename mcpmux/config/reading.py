@@ -38,6 +38,7 @@ from mcpmux.config.model import (
     Settings,
     Upstream,
     find_conflicts,
+    find_dead_targets,
     find_misnamed,
 )
 from mcpmux.config.report import (
@@ -104,7 +105,9 @@ def read_entries(
         report.add(paths[name], text)
     if is_laid_out:
         told = settings if settings is not None else _sound_settings(raw_settings, path, environ)
-        for text in find_misnamed(told.access, told.limits.rate, told.views, told.listeners, list(paths)):
+        enabled = [each for each in upstreams if each.enabled]
+        prefixes = {each.prefix: each.name for each in upstreams}
+        for text in (*find_misnamed(told, list(paths), prefixes), *find_dead_targets(told.access, enabled)):
             report.add((), f"{format_path(path)}.{text}" if path else text)
     if report.problems:
         for text in lost.problems:

@@ -270,19 +270,25 @@ def derive_name(text: str) -> str:
 
 
 def derive_names(texts: Sequence[str]) -> list[str]:
-    """A different name for each text. A text that is a name already stays the same.
+    """A different name for each text, with a different prefix. A text that is a name already stays the same.
 
-    Of others that would be the same, the later ones get `-2`, `-3` and so on.
+    Of others that would be the same, the later ones get `-2`, `-3` and so on; so does a name with dots whose
+    prefix is another's.
     """
-    taken = {text for text in texts if is_name(text)}
-    names: list[str] = []
+    plain = {text for text in texts if is_name(text) and derive_prefix(text) == text}
+    taken, names = set(plain), list[str]()
     for text in texts:
         name = base = derive_name(text)
         for number in count(2):
-            if name not in taken or (name == text and name not in names):
+            if derive_prefix(name) not in taken or (name == text and name in plain and name not in names):
                 break
             suffix = f"-{number}"
             name = base[: _MAX_LENGTH - len(suffix)] + suffix
-        taken.add(name)
+        taken.add(derive_prefix(name))
         names.append(name)
     return names
+
+
+def derive_prefix(name: str) -> str:
+    """The prefix of an upstream that is given none: its name without dots, which model APIs refuse."""
+    return name.replace(".", "-")

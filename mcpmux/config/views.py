@@ -32,7 +32,7 @@ Hint: TypeAlias = Annotated[bool, Flag()] | None
 UPSTREAM_NAME: Final = Text("the name of an upstream", NAME_PATTERN)
 EXACT_NAME: Final = Text("text without control characters that is not empty", r"[^\x00-\x1f\x7f]+")
 ITEM: Final = Text(
-    "a name, URI or URI template as the upstream itself has it, in which * stands for any text",
+    "a name, URI or URI template as the upstream has it or as clients see it, in which * stands for any text",
     r"[^\x00-\x1f\x7f\ue000]+",
 )
 
@@ -46,8 +46,8 @@ class Selector:
     kind: Annotated[str, Choice(KINDS)] | None = None
     """`tools`, `prompts`, `resources` or `templates`. Default: all."""
     name: Annotated[str, ITEM] | None = None
-    """Name, URI or URI template as the upstream itself has it, without a prefix. * stands for any text.
-    Default: all.
+    """Name, URI or URI template as the upstream has it, or as clients see it, with the prefix. * stands for
+    any text. Default: all.
     """
     readOnlyHint: Hint = None  # noqa: N815  # the specification's spelling, here and below
     """Tools whose annotations say that they change nothing (`true`), or that do not say so."""
@@ -106,7 +106,7 @@ class Override:
     kind: Annotated[str, Choice((TOOLS, PROMPTS))] = TOOLS
     """`tools` or `prompts`."""
     name: Annotated[str, EXACT_NAME]
-    """Its name as the server has it."""
+    """Its name as the server has it, or as clients see it without an override."""
     rename: Annotated[str, EXACT_NAME] | None = None
     """Another name. Clients cannot use the old one any more."""
     title: Annotated[str, Text()] | None = None

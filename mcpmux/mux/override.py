@@ -7,7 +7,7 @@ the upstream, and wins where both say something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -16,7 +16,7 @@ from mcpmux.config import Upstream
 from mcpmux.config.report import closest
 from mcpmux.config.views import PROMPTS, TOOLS, Override, View
 from mcpmux.mux.parameters import Parameters, find_bad_values, override_schema
-from mcpmux.mux.view import Names
+from mcpmux.mux.rewrite import Namespace
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, members_of, raw
 from mcpmux.protocol.raw_json import Fields
@@ -29,6 +29,10 @@ KIND_OF: Final = {
     m.COMPLETE: PROMPTS,
 }
 """What is overridden in a list, or where something is used by its name."""
+
+
+Names: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
+"""What upstreams list: names, URIs and templates by KINDS, by upstream."""
 
 
 class Overrides:
@@ -99,27 +103,27 @@ class Overrides:
                 _apply(known[own], item, expose)
         return shown
 
-    def find_misplaced(self, place: str, names: Names) -> Iterator[str]:
+    def find_misplaced(self, names: Names) -> Iterator[str]:
         """Yields a sentence for each override of what is not listed, and for each new name that is taken."""
         for (upstream, kind), known in self._by_own.items():
             if upstream not in names:
                 continue
-            listed, about = names[upstream].get(kind, ()), f"{place}: an override of {kind} of {upstream}"
+            listed, about = names[upstream].get(kind, ()), f"an override of {kind} of {upstream}"
             for own, override in known.items():
                 if own not in listed:
                     close = closest(own, listed)
                     hint = f"; did you mean `{close}`?" if close else ""
-                    yield f"{about}: nothing is called {own}{hint}"
+                    yield f"{about}: none is called {own}{hint}"
                 elif override.rename in listed and override.rename not in known:
                     yield f"{about}: {own} gets the name {override.rename}, which hides what is called so"
 
-    def find_bad_parameters(self, place: str, schemas: Schemas) -> Iterator[str]:
+    def find_bad_parameters(self, schemas: Schemas) -> Iterator[str]:
         """Yields a sentence for each overridden parameter that does not go with its tool's input schema."""
         for (upstream, kind), known in self._by_own.items():
             for own, override in known.items():
                 schema = schemas.get(upstream, {}).get(own) if kind == TOOLS else None
                 for text in find_bad_values(schema, override.parameters) if schema is not None else ():
-                    yield f"{place}: an override of {own} of {upstream}: {text}"
+                    yield f"an override of {own} of {upstream}: {text}"
 
 
 Schemas: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -154,10 +158,21 @@ def _added(before: Override, override: Override) -> Override:
     return attrs.evolve(before, **{**said, "annotations": annotations, "parameters": parameters})
 
 
-def overrides_of(views: Mapping[str, View], upstreams: Iterable[Upstream]) -> dict[str, Overrides]:
-    """What is overridden in each view, "" for the one with everything; others are left out."""
-    common = [(each.name, override) for each in upstreams for override in each.overrides]
+def overrides_of(
+    views: Mapping[str, View], upstreams: Iterable[Upstream], namespace: Namespace | None = None
+) -> dict[str, Overrides]:
+    """Return what is overridden in each view, "" for the one with everything; others are left out.
+
+    With a `namespace`, an override can also name its tool or prompt as clients see it.
+    """
+
+    def own(upstream: str, override: Override) -> tuple[str, Override]:
+        found = namespace.resolve_name(override.name) if namespace is not None else None
+        is_prefixed = found is not None and found[0] == upstream and found[1] != override.name
+        return upstream, attrs.evolve(override, name=found[1]) if found and is_prefixed else override
+
+    common = [own(each.name, override) for each in upstreams for override in each.overrides]
     found = {"": common}
     for name, view in views.items():
-        found[name] = [*common, *((each.upstream, each) for each in view.overrides)]
+        found[name] = [*common, *(own(each.upstream, each) for each in view.overrides)]
     return {name: Overrides(overrides) for name, overrides in found.items() if overrides}

@@ -32,6 +32,27 @@ def parse_glob(text: str) -> Glob:
     return tuple(text.split("*"))
 
 
+def rests_of(glob: str, beginning: str) -> list[str]:
+    """What is left of a glob after `beginning`, for each way in which a text that it fits can begin so.
+
+    With `glob` as written: `d*x` after `docs` is `*x`; `*s+x` after `docs+` is `*s+x`, and `x`.
+    """
+    places = {0}
+    for char in beginning:
+        stars = {place for place in _past_stars(glob, places) if glob[place : place + 1] == "*"}
+        places = stars | {place + 1 for place in _past_stars(glob, places) if glob[place : place + 1] == char}
+    return [glob[place:] for place in sorted(places)]
+
+
+def _past_stars(glob: str, places: set[int]) -> set[int]:
+    found = set(places)
+    for place in places:
+        while glob[place : place + 1] == "*":  # it may stand for nothing
+            place += 1
+            found.add(place)
+    return found
+
+
 def template_glob(template: str) -> Glob:
     """A URI template as a glob: each expression may stand for any text."""
     return tuple(_EXPRESSION.split(template)[::2])

@@ -9,8 +9,9 @@ one rule whatever no rule allows is denied.
 
   * A rule fits when each thing that it names fits: a principal's name, scopes (all of them), the upstream,
     the method, the target. What it does not name fits. A rule that names principals fits no unknown client.
-  * The target is a URI or name as the upstream itself has it. A URI can be written in many ways (see
-    `spelling`): an `allow` fits when its glob fits every reading of the URI, a `deny` when it fits any.
+  * The target is a URI or name as the upstream itself has it, or as clients see it (see `naming`).
+  * A URI can be written in many ways (see `spelling`): an `allow` fits when its glob fits every reading of
+    the URI, a `deny` when it fits any.
   * What is unknown of a use counts against it: an `allow` that names targets does not fit a use without a
     known target, a `deny` does, whatever targets it names.
 
@@ -23,11 +24,15 @@ Completions tell what exists, so a template's are given only when whatever it st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from mcpmux.config import AccessRule
+from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
+from mcpmux.mux.narrowing import NARROWED
+from mcpmux.mux.override import KIND_OF, Names
 from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
 from mcpmux.mux.spelling import STAR, Target, TargetGlob
 from mcpmux.protocol import method as m
@@ -68,13 +73,22 @@ CAPABILITY_USES: Final = {
 
 NAMES_URIS: Final = frozenset({m.RESOURCES_READ, m.RESOURCES_SUBSCRIBE})
 
+KINDS_OF_USE: Final = {
+    m.RESOURCES_READ: (RESOURCES,),
+    m.RESOURCES_SUBSCRIBE: (RESOURCES,),
+    m.TOOLS_CALL: (TOOLS,),
+    m.PROMPTS_GET: (PROMPTS,),
+    m.COMPLETE: (PROMPTS, TEMPLATES),
+}
+"""What is used by a method, the first if nothing else is said."""
+
 MEMORY_LIMIT: Final = 4096  # (principal, upstream, method) whose rules are remembered
 
 
 class Rule:
     """A rule, ready to be applied. It allows if `allow`, else denies; `is_about_all`: it names no target."""
 
-    def __init__(self, rule: AccessRule, place: str) -> None:
+    def __init__(self, rule: AccessRule, place: str, naming: Naming = AS_THEY_ARE) -> None:
         """`place`: in the configuration, the name of a rule without one."""
         self.name = rule.name or place
         self.allow = rule.effect == "allow"
@@ -82,40 +96,64 @@ class Rule:
         self._scopes = frozenset(rule.scopes)
         self._upstreams = tuple(map(parse_glob, rule.upstreams))
         self._methods = tuple(parse_glob(USES.get(name, name)) for name in rule.methods)
-        self._targets = tuple(map(TargetGlob, rule.targets))
+        self._targets, self._naming = rule.targets, naming
+        self._globs: dict[tuple[str, str, str], list[TargetGlob]] = {}  # by upstream, kind and view
         self.is_about_all = not self._targets
 
     def misfits(self, principal: Principal, upstream: str, method: str) -> list[str]:
         """Which of its members do not fit, whatever the target; none when it is about this use."""
         fits = {
             "principals": not self._principals
-            or (bool(principal) and _fits(self._principals, principal.name)),
+            or (bool(principal) and is_among(self._principals, principal.name)),
             "scopes": self._scopes <= principal.scopes,
-            "upstreams": _fits(self._upstreams, upstream),
-            "methods": _fits(self._methods, method),
+            "upstreams": is_among(self._upstreams, upstream),
+            "methods": is_among(self._methods, method),
         }
         return [member for member, is_fit in fits.items() if not is_fit]
 
     # Of a rule that fits otherwise
 
-    def fits(self, target: Target | None) -> bool:
-        """Whether it is about the target: an `allow` for sure, a `deny` perhaps."""
+    def fits(self, target: Target | None, upstream: str, method: str, view: str = "") -> bool:
+        """Whether it is about the target in a view: an `allow` for sure, a `deny` perhaps."""
         if self.is_about_all or target is None:
             return self.is_about_all or not self.allow
-        return any(target.is_in(glob) if self.allow else target.may_be_in(glob) for glob in self._targets)
+        kind = RESOURCES if target.is_uri else KIND_OF.get(method, "")
+        globs = self.globs(upstream, kind, view)
+        return any(target.is_in(glob) if self.allow else target.may_be_in(glob) for glob in globs)
 
-    def may_allow(self, glob: Glob) -> bool:
-        """Whether it may fit something that `glob` stands for, as that is written."""
-        return self.is_about_all or any(may_meet(each.glob, glob) for each in self._targets)
+    def may_fit(self, upstream: str, method: str, view: str) -> bool:
+        """Whether it may be about anything of an upstream, and not only about things of others."""
+        kinds = KINDS_OF_USE.get(method, KINDS)
+        return self.is_about_all or any(self.globs(upstream, kind, view) for kind in kinds)
 
-    def covers(self, glob: Glob) -> bool:
-        """Whether it fits everything that `glob` stands for, as that is written."""
+    def globs(self, upstream: str, kind: str, view: str = "") -> list[TargetGlob]:
+        """What its targets fit of an upstream's things of a kind, in the upstream's own words."""
+        place = upstream, kind, view.partition(NARROWED)[0] if self.allow and kind not in OF_URIS else ""
+        if place not in self._globs:
+            if len(self._globs) >= MEMORY_LIMIT:
+                self._globs.clear()
+            self._globs[place] = [
+                glob
+                for text in self._targets
+                for glob in (
+                    self._naming.certain(text, upstream, kind, self._upstreams, place[2])
+                    if self.allow
+                    else self._naming.possible(text, upstream, kind, self._upstreams)
+                )
+            ]
+        return self._globs[place]
+
+    def may_allow(self, glob: Glob, upstream: str) -> bool:
+        """Whether it may fit some URI of an upstream that `glob` stands for, as that is written."""
+        return self.is_about_all or any(may_meet(each.glob, glob) for each in self.globs(upstream, RESOURCES))
+
+    def covers(self, glob: Glob, upstream: str) -> bool:
+        """Whether it fits every URI of an upstream that `glob` stands for, as that is written."""
         # A mark that no literal holds stands for each star: only a star can take it in.
-        return self.is_about_all or any(matches(each.glob, STAR.join(glob)) for each in self._targets)
-
-
-def _fits(globs: tuple[Glob, ...], text: str) -> bool:
-    return not globs or any(matches(glob, text) for glob in globs)
+        marked = STAR.join(glob)
+        return self.is_about_all or any(
+            matches(each.glob, marked) for each in self.globs(upstream, RESOURCES)
+        )
 
 
 class Decision(NamedTuple):
@@ -156,7 +194,8 @@ class Policy:
     ) -> tuple[list[Rule], list[Rule]]:
         """(those that allow, those that deny) of the rules that fit but for the target."""
         fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
-        return [rule for rule in fitting if rule.allow], [rule for rule in fitting if not rule.allow]
+        allows = [rule for rule in fitting if rule.allow and rule.may_fit(upstream, method, principal.view)]
+        return allows, [rule for rule in fitting if not rule.allow]
 
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
@@ -167,7 +206,7 @@ class Policy:
             return Decision(False, NO_RULE)
         asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
         for rule in (*denies, *allows):
-            if rule.fits(asked):
+            if rule.fits(asked, upstream, method, principal.view):
                 return Decision(rule.allow, rule.name)
         return Decision(False, NO_RULE)
 
@@ -186,7 +225,9 @@ class Policy:
         """Whether a URI that a template can stand for may be allowed to be read."""
         allows, denies = self._relevant(principal, upstream, m.RESOURCES_READ)
         glob = template_glob(template)
-        return any(rule.may_allow(glob) for rule in allows) and not any(rule.covers(glob) for rule in denies)
+        return any(rule.may_allow(glob, upstream) for rule in allows) and not any(
+            rule.covers(glob, upstream) for rule in denies
+        )
 
     def may_complete(self, principal: Principal, upstream: str, template: str) -> Decision:
         """Whether everything that a template can stand for is allowed to be told."""
@@ -199,11 +240,31 @@ class Policy:
         return self.allows(principal, upstream, USED_BY[list_method], item)
 
 
-def policy_of(rules: Collection[AccessRule]) -> Policy | None:
-    """The policy that a configuration says; None when it has no rules."""
+def policy_of(rules: Collection[AccessRule], naming: Naming = AS_THEY_ARE) -> Policy | None:
+    """Return the policy that a configuration says; None when it has no rules."""
     if not rules:
         return None
-    return Policy([Rule(rule, f"access[{number}]") for number, rule in enumerate(rules)])
+    return Policy([Rule(rule, f"access[{number}]", naming) for number, rule in enumerate(rules)])
+
+
+def find_idle_targets(
+    rules: Collection[AccessRule], upstreams: Collection[str], names: Names, naming: Naming
+) -> Iterator[str]:
+    """Yields a sentence for each target of a rule that is nothing of what upstreams list."""
+    for number, rule in enumerate(rules):
+        kinds, among = kinds_of(rule), list(map(parse_glob, rule.upstreams))
+        fits = naming.certain if rule.effect == "allow" else naming.possible
+        for text in rule.targets if kinds else ():
+            yield from naming.find_idle(
+                f"access[{number}].targets", text, kinds, among, upstreams, names, fits, ANY_VIEW
+            )
+
+
+def kinds_of(rule: AccessRule) -> list[str]:
+    """Of which kinds the targets of a rule can be; none for what is no use of things that are listed."""
+    methods = [parse_glob(USES.get(name, name)) for name in rule.methods]
+    uses = [use for use in KINDS_OF_USE if not methods or any(matches(glob, use) for glob in methods)]
+    return list(dict.fromkeys(kind for use in uses for kind in KINDS_OF_USE[use]))
 
 
 class Reason(NamedTuple):
@@ -244,7 +305,9 @@ def explain(
     meant = Target(target, is_template=True) if is_template else asked
     reasons = []
     for rule in policy.rules:
-        misfits = rule.misfits(principal, upstream, method) + ([] if rule.fits(meant) else ["targets"])
+        misfits = rule.misfits(principal, upstream, method) + (
+            [] if rule.fits(meant, upstream, method, principal.view) else ["targets"]
+        )
         reasons.append(Reason(rule.name, "allow" if rule.allow else "deny", tuple(misfits)))
     others = sorted({text for _, text in asked.readings} - {target})
     return Explanation(decision, tuple(reasons), tuple(others))

@@ -58,8 +58,8 @@ from mcpmux.protocol.tasks import TASK, TASK_ID, made_task
 #   * URI and URI template: `prefix+` in front of the whole text; resolving cuts at the first `+`.
 #     `ui://x` becomes `ui://prefix/x`, so that hosts still see the `ui:` scheme.
 #   * Task id: like a URI, whatever it looks like.
-#   * Tool and prompt name: `prefix__name`; longer than 64 characters it becomes
-#     `prefix__` + head + `_` + 8 hex digits of the SHA-256 of the name, exactly 64 characters. A name that
+#   * Tool and prompt name: `prefix__name`; longer than the limit of names (N) it becomes
+#     `prefix__` + head + `_` + 8 hex digits of the SHA-256 of the name, exactly N characters. A name that
 #     only looks like that is shortened as well, so the look alone tells that a table must be asked.
 #   * Prefixes match `[a-z][a-z0-9.-]*`: they contain neither `+` nor `_` nor `/`.
 #   * At most one upstream is unprefixed. Alone it is transparent: nothing changes. Beside others, what
@@ -82,15 +82,15 @@ Changes = Mapping[str, TextChange]
 URI: Final = "uri"
 NAME: Final = "name"
 
-NAME_LIMIT: Final = 64
-"""Characters; hosts refuse longer tool names (and model APIs do)."""
+NAME_LIMIT: Final = 51
+"""Characters of a name, unless `merging.name_limit` says otherwise: 64 of model APIs less `mcp__mcpmux__`."""
 
 WORKERS_LIMIT: Final = 256  # more processes than any machine has use for
 
 _HASH_DIGITS: Final = 8
 _SHORTENED: Final = re.compile(r"_[0-9a-f]{8}\Z")
-_UI: Final = "ui://"
-_JOINT: Final = "__"
+UI: Final = "ui://"
+JOINT: Final = "__"
 IDS_KEPT: Final = 16  # of one process; what was given out under an older one is not known any more
 _MARK: Final = re.compile(r"([a-z0-9]{1,16})\.")
 
@@ -98,10 +98,13 @@ _MARK: Final = re.compile(r"([a-z0-9]{1,16})\.")
 class Space:
     """The view of one upstream: how its texts look from outside. Stateless."""
 
-    def __init__(self, upstream: str, prefix: str, reserved: frozenset[str]) -> None:
+    def __init__(
+        self, upstream: str, prefix: str, reserved: frozenset[str], name_limit: int = NAME_LIMIT
+    ) -> None:
         """`reserved`: every text that clients read as a prefix; empty for a transparent upstream."""
         self.upstream = upstream
         self.prefix = prefix
+        self._name_limit = name_limit
         self._reserved = reserved
         self.changes: Changes = {URI: self.expose_uri, NAME: self.expose_name, TASK: self.expose_task}
 
@@ -112,10 +115,10 @@ class Space:
 
     def expose_uri(self, uri: str) -> str:
         """The URI (or URI template) that clients see for the upstream's `uri`."""
-        if uri.startswith(_UI):
-            rest = uri[len(_UI) :]
+        if uri.startswith(UI):
+            rest = uri[len(UI) :]
             prefix = self.prefix or (self.upstream if rest.partition("/")[0] in self._reserved else "")
-            return f"{_UI}{prefix}/{rest}" if prefix else uri
+            return f"{UI}{prefix}/{rest}" if prefix else uri
         return f"{self.prefix}+{uri}" if self.prefix else self.expose_task(uri)
 
     def expose_task(self, task_id: str) -> str:
@@ -126,15 +129,15 @@ class Space:
 
     def expose_name(self, name: str) -> str:
         """The tool or prompt name that clients see for the upstream's `name`."""
-        head, joint, _ = name.partition(_JOINT)
+        head, joint, _ = name.partition(JOINT)
         prefix = self.prefix or (self.upstream if joint and head in self._reserved else "")
         if not prefix:
             return name
-        exposed = f"{prefix}{_JOINT}{name}"
-        if len(exposed) < NAME_LIMIT or (len(exposed) == NAME_LIMIT and not _SHORTENED.search(exposed)):
+        exposed, limit = f"{prefix}{JOINT}{name}", self._name_limit
+        if len(exposed) < limit or (len(exposed) == limit and not _SHORTENED.search(exposed)):
             return exposed
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
-        return f"{exposed[: NAME_LIMIT - _HASH_DIGITS - 1]}_{digest}"
+        return f"{exposed[: limit - _HASH_DIGITS - 1]}_{digest}"
 
 
 class Namespace:
@@ -143,8 +146,9 @@ class Namespace:
     `transparent`: the only, unprefixed upstream; None when there are several or it has a prefix.
     """
 
-    def __init__(self, prefixes: Mapping[str, str]) -> None:
+    def __init__(self, prefixes: Mapping[str, str], name_limit: int = NAME_LIMIT) -> None:
         """`prefixes`: upstream name → prefix in configuration order; at most one prefix is ""."""
+        self.name_limit = name_limit
         taken = [prefix for prefix in prefixes.values() if prefix]
         bare = [name for name, prefix in prefixes.items() if not prefix]
         if len(bare) > 1 or len(set(taken)) != len(taken) or set(bare) & set(taken):
@@ -152,14 +156,16 @@ class Namespace:
         reserved = frozenset(taken + bare) if taken else frozenset()
         self._owners = {prefix or name: name for name, prefix in prefixes.items()} if taken else {}
         self._bare = bare[0] if bare else None
-        self.spaces = {name: Space(name, prefix, reserved) for name, prefix in prefixes.items()}
+        self.spaces = {name: Space(name, prefix, reserved, name_limit) for name, prefix in prefixes.items()}
         self.transparent = self._bare if not self._owners else None
+        self.marks = {name: mark for mark, name in self._owners.items()}
+        """What clients put before the texts of each upstream; empty for a transparent one."""
 
     def resolve_uri(self, uri: str) -> tuple[str, str] | None:
         """(upstream, its own URI) of an exposed URI; None for a raw one, which somebody may own."""
-        if uri.startswith(_UI):
-            head, joint, rest = uri[len(_UI) :].partition("/")
-            own = _UI + rest
+        if uri.startswith(UI):
+            head, joint, rest = uri[len(UI) :].partition("/")
+            own = UI + rest
         else:
             head, joint, own = uri.partition("+")
         owner = self._owners.get(head) if joint else None
@@ -171,7 +177,7 @@ class Namespace:
         """(upstream, its own task id) of an exposed task id; None for one that nobody can have made."""
         return self.resolve_name(task_id, "+")
 
-    def resolve_name(self, name: str, joint: str = _JOINT) -> tuple[str, str] | None:
+    def resolve_name(self, name: str, joint: str = JOINT) -> tuple[str, str] | None:
         """(upstream, its own name, as far as the text tells) of an exposed name; None for a foreign one.
 
         When `is_shortened(name)` the second part is a head only: look the name up with `match_name`.
@@ -184,8 +190,8 @@ class Namespace:
 
     def is_shortened(self, name: str) -> bool:
         """Whether an exposed name is one that `expose_name` had to shorten."""
-        head = name.partition(_JOINT)[0]
-        return len(name) == NAME_LIMIT and head in self._owners and _SHORTENED.search(name) is not None
+        head = name.partition(JOINT)[0]
+        return len(name) == self.name_limit and head in self._owners and _SHORTENED.search(name) is not None
 
     def match_name(self, name: str, upstream: str, candidates: Iterable[str]) -> str | None:
         """The upstream's own name among `candidates` that is exposed as `name`."""
@@ -263,6 +269,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")  # RFC 3986 section 3.1
 _PLAIN_BLOCKS: Final = frozenset({b'"text"', b'"image"', b'"audio"'})
 """Types of content blocks, as they are mostly written, in which nothing is exposed."""
 
+MESSAGE_LIMIT: Final = 10_000  # characters of an upstream's error in which a name is looked for
 DEPTH_LIMIT: Final = 64  # nesting of content blocks and arguments that is followed; deeper is left as it is
 
 
@@ -414,12 +421,40 @@ def _expose_quickly(result: Fields, key: str, space: Space) -> bool:
     return True
 
 
-def expose_error(error: RpcError, space: Space) -> RpcError:
-    """An upstream's error with `data.uri` as clients see it."""
+def expose_error(error: RpcError, space: Space, own: str = "", shown: str = "") -> RpcError:
+    """Return an upstream's error with `data.uri` as clients see it.
+
+    `own`: what the upstream was asked for, for which its message says `shown` then.
+    """
+    message = _replace_word(error.message, own, shown) if own and own != shown else error.message
     data = members_of(error.data) if isinstance(error.data, Raw) else {}
-    if "uri" not in data:
-        return error
-    return RpcError(error.code, error.message, raw(_rewrite(data, {"uri": URI}, space.changes)))
+    if "uri" in data:
+        return RpcError(error.code, message, raw(_rewrite(data, {"uri": URI}, space.changes)))
+    return error if message == error.message else RpcError(error.code, message, error.data)
+
+
+def _replace_word(message: str, own: str, shown: str) -> str:
+    """The message with `shown` in the place of `own`, where that is surely the name and no other word.
+
+    It is when it stands there once, or in quotation marks, or after a colon to the end.
+    """
+    if own not in message or len(message) > MESSAGE_LIMIT:
+        return message
+    word = rf"(?<![\w.+/-]){re.escape(own)}(?![\w+/-]|\.\w)"
+    if len(re.findall(word, message)) == 1:
+        return re.sub(word, lambda _: shown, message)
+    marked = rf"(?<=[`'\"]){re.escape(own)}(?=[`'\"])|(?<=: ){re.escape(own)}(?=$)"
+    return re.sub(marked, lambda _: shown, message)
+
+
+def named_in(method: str, params: Fields) -> tuple[str, str] | None:
+    """(`uri` or `name`, what it is) of what a request names; None when it names nothing."""
+    if method == m.COMPLETE:
+        params = members_of(params.get("ref"))
+    for member in (URI, NAME):
+        if member in params and (text := text_of(params[member])) is not None:
+            return member, text
+    return None
 
 
 def expose_event(method: str, params: Fields, space: Space) -> Fields:

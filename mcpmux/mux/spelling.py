@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
@@ -185,12 +185,12 @@ class Target:
         self.text = text
         self.is_template = is_template
         self._marked = STAR.join(template_glob(text)) if is_template else text
-        self._is_uri = is_uri
+        self.is_uri = is_uri
 
     @cached_property
     def is_plain(self) -> bool:
         """Whether its only reading is the text as it is written."""
-        return not self._is_uri or is_plain(self._marked)
+        return not self.is_uri or is_plain(self._marked)
 
     @cached_property
     def is_clear(self) -> bool:
@@ -208,12 +208,12 @@ class Target:
     def _broadly(self) -> frozenset[str]:
         """Everything that it can be taken for. Some servers do not look at query and fragment."""
         texts = {text for _, text in self.readings}
-        return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self._is_uri else texts)
+        return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self.is_uri else texts)
 
     def is_in(self, glob: TargetGlob) -> bool:
         """Whether the glob fits it, or all that a template stands for, in every reading."""
         if self.is_plain:
-            return matches(glob.glob, self._marked)
+            return glob.fits(self._marked)
         return self.is_clear and all(matches(glob.read(way), text) for way, text in self.readings)
 
     def may_be_in(self, glob: TargetGlob) -> bool:
@@ -223,9 +223,10 @@ class Target:
         if self.is_template:
             meant = [tuple(text.split(STAR)) for _, text in self.readings]
             return any(may_meet(each, own) for own in meant for each in glob.broadly)
-        globs = glob.broadly if self._is_uri else (glob.glob,)
+        if not self.is_uri:
+            return glob.fits(self._marked)
         texts = (self._marked,) if self.is_plain else self._broadly
-        return any(matches(each, text) for text in texts for each in globs)
+        return any(matches(each, text) for text in texts for each in glob.broadly)
 
 
 class TargetGlob:
@@ -242,8 +243,15 @@ class TargetGlob:
         """Everything that the glob can be taken for."""
         return frozenset(tuple(text.split(STAR)) for _, text in readings_of(self._marked))
 
+    def fits(self, text: str) -> bool:
+        """Whether it fits a text that has one reading."""
+        return matches(self.glob, text)
+
     def _read(self, way: Way | None) -> Glob:
         return tuple(read(self._marked, way).split(STAR))
+
+
+EVERYTHING = TargetGlob("*")
 
 
 def exactly(name: str) -> TargetGlob:
@@ -251,3 +259,16 @@ def exactly(name: str) -> TargetGlob:
     glob = TargetGlob("")
     glob.glob, glob._marked = (name,), name
     return glob
+
+
+class NameGlob(TargetGlob):
+    """A glob for names that is held against every spelling of a name."""
+
+    def __init__(self, text: str, spellings_of: Callable[[str], Iterable[str]]) -> None:
+        """`spellings_of`: the spellings of an upstream's own name that count."""
+        super().__init__(text)
+        self._spellings_of = spellings_of
+
+    def fits(self, text: str) -> bool:
+        """Whether it fits a spelling of the upstream's own name `text`."""
+        return any(matches(self.glob, spelling) for spelling in self._spellings_of(text))

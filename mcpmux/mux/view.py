@@ -5,8 +5,9 @@ The law
     Something is in a view when an `include` fits it, or there is none, and no `exclude` does.
 
   * A selector fits when everything that it names fits: the upstream, the kind, the name. The name is a URI, a
-    template or a name as the upstream itself has it. A URI can be written in many ways (see `spelling`): an
-    `include` fits when its glob fits every reading of the URI, an `exclude` when it fits any.
+    template or a name as the upstream itself has it, or as clients of the view see it (see `naming`). A URI
+    can be written in many ways (see `spelling`): an `include` fits when its glob fits every reading of the
+    URI, an `exclude` when it fits any.
   * What a template can stand for, as far as its literal text tells, may be read when the template is
     included. Excluding a template leaves that to the selectors of resources.
   * A selector that names annotations is about tools, as their server describes them. The server's tools have
@@ -23,21 +24,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from mcpmux.config import Upstream
-from mcpmux.config.report import closest
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
-from mcpmux.mux.pattern import matches, may_meet, parse_glob, template_glob
-from mcpmux.mux.policy import NAMES_URIS, Decision, Rules
-from mcpmux.mux.spelling import Target, TargetGlob, exactly
+from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, Naming, is_among
+from mcpmux.mux.override import Names
+from mcpmux.mux.pattern import Glob, matches, parse_glob, template_glob
+from mcpmux.mux.policy import KINDS_OF_USE, NAMES_URIS, Decision, Rules
+from mcpmux.mux.spelling import EVERYTHING, Target, TargetGlob, exactly
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
-_KINDS_OF_USE: Final = {
-    m.RESOURCES_READ: (RESOURCES,),
-    m.RESOURCES_SUBSCRIBE: (RESOURCES,),
-    m.TOOLS_CALL: (TOOLS,),
-    m.PROMPTS_GET: (PROMPTS,),
-    m.COMPLETE: (PROMPTS, TEMPLATES),
-}
 KIND_OF_LIST: Final = {
     m.RESOURCES_LIST: RESOURCES,
     m.TEMPLATES_LIST: TEMPLATES,
@@ -75,16 +70,26 @@ class _Selected:
         return not any(target.may_be_in(glob) for glob in self.excluded)
 
 
-EVERYTHING: Final = TargetGlob("*")
 READABLE: Final = "readable"  # beside the kinds: the resources that can be read
 
 
 class Selection:
     """What a view selects, for all principals alike. Who may use it: see `admits`."""
 
-    def __init__(self, rule: str, view: View, kept: int = DECISIONS_KEPT) -> None:
-        """`rule`: what is named when it refuses something. `kept`: how many decisions are remembered."""
+    def __init__(
+        self,
+        rule: str,
+        view: View,
+        kept: int = DECISIONS_KEPT,
+        naming: Naming = AS_THEY_ARE,
+        name: str | None = ANY_VIEW,
+    ) -> None:
+        """`rule`: what is named when it refuses something. `kept`: how many decisions are remembered.
+
+        `name`: of the view whose clients see the names; ANY_VIEW for what holds in all views.
+        """
         self._rule = rule
+        self._naming, self._name = naming, name
         self._yes, self._no = Decision(True, rule), Decision(False, rule)
         self._view = view
         self._kept = kept
@@ -95,7 +100,10 @@ class Selection:
         self._asking = [each for each in (*view.include, *view.exclude) if each.hints]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Selection) and (self._rule, self._view) == (other._rule, other._view)
+        if not isinstance(other, Selection) or (self._rule, self._view) != (other._rule, other._view):
+            return False
+        is_named = any(each.name is not None for each in (*self._view.include, *self._view.exclude))
+        return not is_named or self._naming == other._naming
 
     def __hash__(self) -> int:
         return hash(self._rule)
@@ -134,7 +142,7 @@ class Selection:
         self, principal: Principal, upstream: str, method: str, target: str | Target | None
     ) -> Decision:
         """Whether `method` with `target`, in the upstream's own words, is in the view; None: unknown."""
-        kinds = _KINDS_OF_USE.get(method)
+        kinds = KINDS_OF_USE.get(method)
         if kinds is None:
             return self._yes if self._has_all_of(upstream) else self._no
         kind = kinds[0]
@@ -163,13 +171,13 @@ class Selection:
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
         """Whether something may be in the view for one of `methods`."""
         for method in methods:
-            if method not in _KINDS_OF_USE:
+            if method not in KINDS_OF_USE:
                 if self._has_all_of(upstream):
                     return True
             elif method in NAMES_URIS:
                 if self._readable(upstream).is_possible:
                     return True
-            elif any(self._selected(upstream, kind).is_possible for kind in _KINDS_OF_USE[method]):
+            elif any(self._selected(upstream, kind).is_possible for kind in KINDS_OF_USE[method]):
                 return True
         return False
 
@@ -186,7 +194,7 @@ class Selection:
         target = Target(item, is_uri=kind in (RESOURCES, TEMPLATES))
         for number, selector in enumerate(self._view.include):
             if _is_about(selector, upstream, kind):
-                globs = _globs_of(selector, self._hints.get(upstream, {}))
+                globs = self._included(selector, upstream, kind, self._hints.get(upstream, {}))
                 if any(target.is_in(glob) for glob in globs):
                     return f"{self._rule}.include[{number}]"
         return ""
@@ -203,9 +211,10 @@ class Selection:
         return readable
 
     def _expansions(self, upstream: str) -> list[TargetGlob]:
-        names = [each.name or "*" for each in self._view.include if _is_about(each, upstream, TEMPLATES)]
-        globs = ["*".join(template_glob(name)) for name in names]
-        return [EVERYTHING if glob == "*" else TargetGlob(glob) for glob in globs]
+        including = [each for each in self._view.include if _is_about(each, upstream, TEMPLATES)]
+        templates = [glob for each in including for glob in self._included(each, upstream, TEMPLATES, {})]
+        texts = ["*".join(template_glob("*".join(template.glob))) for template in templates]
+        return [EVERYTHING if text == "*" else TargetGlob(text) for text in texts]
 
     def _selected(self, upstream: str, kind: str) -> _Selected:
         if (selected := self._known.get((upstream, kind))) is None:
@@ -220,27 +229,42 @@ class Selection:
         )
         if known is None and any(each.hints for each in (*included, *excluded)):
             included = [each for each in included if not each.hints]
-            certain = [glob for each in included for glob in _globs_of(each, {})]
+            certain = [glob for each in included for glob in self._included(each, upstream, kind, {})]
             return _Selected(certain, [EVERYTHING], is_unknown=True)
-        includes, excludes = (
-            [glob for each in selectors for glob in _globs_of(each, known or {})]
-            for selectors in (included, excluded)
-        )
+        hints = known or {}
+        includes = [glob for each in included for glob in self._included(each, upstream, kind, hints)]
+        excludes = [glob for each in excluded for glob in self._excluded(each, upstream, kind, hints)]
         return _Selected(includes if self._view.include else [EVERYTHING], excludes)
+
+    def _included(self, selector: Selector, upstream: str, kind: str, known: Hints) -> list[TargetGlob]:
+        """What a selector fits for sure by name, given the tools that there are."""
+        text = selector.name or "*"
+        globs = self._naming.certain(text, upstream, kind, _among(selector), self._name)
+        return _by_hints(selector, globs, known)
+
+    def _excluded(self, selector: Selector, upstream: str, kind: str, known: Hints) -> list[TargetGlob]:
+        """What a selector may fit by name, given the tools that there are."""
+        text = selector.name or "*"
+        globs = self._naming.possible(text, upstream, kind, _among(selector), self._name)
+        return _by_hints(selector, globs, known)
+
+
+def _among(selector: Selector) -> tuple[Glob, ...]:
+    return () if selector.upstream is None else (parse_glob(selector.upstream),)
 
 
 def _is_about(selector: Selector, upstream: str, kind: str) -> bool:
     is_of_kind = kind == TOOLS if selector.hints else selector.kind in (None, kind)
-    return is_of_kind and matches(parse_glob(selector.upstream or "*"), upstream)
+    return is_of_kind and is_among(_among(selector), upstream)
 
 
-def _globs_of(selector: Selector, known: Hints) -> list[TargetGlob]:
-    """What a selector fits by name, given the tools that there are."""
-    if selector.hints:
-        glob, wanted = parse_glob(selector.name or "*"), selector.hints.items()
-        fitting = (name for name, hints in known.items() if wanted <= hints.items())
-        return [exactly(name) for name in fitting if matches(glob, name)]
-    return [EVERYTHING if selector.name in (None, "*") else TargetGlob(selector.name)]
+def _by_hints(selector: Selector, globs: list[TargetGlob], known: Hints) -> list[TargetGlob]:
+    """The globs; of a selector that names hints, the known tools with these hints that the globs fit."""
+    if not selector.hints:
+        return globs
+    wanted = selector.hints.items()
+    fitting = (name for name, hints in known.items() if wanted <= hints.items())
+    return [exactly(name) for name in fitting if any(glob.fits(name) for glob in globs)]
 
 
 Hints: TypeAlias = Mapping[str, Mapping[str, bool]]
@@ -263,12 +287,12 @@ def hints_of(annotations: Any) -> dict[str, bool]:
     }
 
 
-def selections_of(views: Mapping[str, View]) -> dict[str, Selection]:
+def selections_of(views: Mapping[str, View], naming: Naming = AS_THEY_ARE) -> dict[str, Selection]:
     """The views of a configuration, ready to be applied."""
-    return {name: Selection(f"views.{name}", view) for name, view in views.items()}
+    return {name: Selection(f"views.{name}", view, naming=naming, name=name) for name, view in views.items()}
 
 
-def selection_of(upstreams: Collection[Upstream]) -> Selection | None:
+def selection_of(upstreams: Collection[Upstream], naming: Naming = AS_THEY_ARE) -> Selection | None:
     """What the tables of upstreams select, which holds in every view; None if that is everything."""
     include: list[Selector] = []
     exclude: list[Selector] = []
@@ -282,14 +306,12 @@ def selection_of(upstreams: Collection[Upstream]) -> Selection | None:
         exclude += [Selector(upstream=name, kind=TOOLS, name=tool) for tool in tools.excluded]
     if all(upstream.tools.is_all for upstream in upstreams):
         return None
-    return Selection("upstreams", View(include=tuple(include), exclude=tuple(exclude)))
+    return Selection("upstreams", View(include=tuple(include), exclude=tuple(exclude)), naming=naming)
 
 
-Names = Mapping[str, Mapping[str, Sequence[str]]]
-"""What upstreams list: names, URIs and templates by KINDS, by upstream."""
-
-
-def find_unmatched(views: Mapping[str, View], upstreams: Collection[Upstream], names: Names) -> Iterator[str]:
+def find_unmatched(
+    views: Mapping[str, View], upstreams: Collection[Upstream], names: Names, naming: Naming = AS_THEY_ARE
+) -> Iterator[str]:
     """Yields a sentence for each name that selects nothing of what is listed, with the nearest name there is.
 
     An upstream that is not in `names` may have anything.
@@ -297,32 +319,30 @@ def find_unmatched(views: Mapping[str, View], upstreams: Collection[Upstream], n
     for name, view in views.items():
         for key, selectors in (("include", view.include), ("exclude", view.exclude)):
             for number, selector in enumerate(selectors):
-                about = [
-                    each for each in upstreams if matches(parse_glob(selector.upstream or "*"), each.name)
-                ]
-                yield from _missed(f"views.{name}.{key}[{number}].name", selector, about, names)
+                if selector.name is not None and not selector.hints:
+                    place, kinds = (
+                        f"views.{name}.{key}[{number}].name",
+                        [selector.kind] if selector.kind else KINDS,
+                    )
+                    fits = naming.certain if key == "include" else naming.possible
+                    yield from naming.find_idle(
+                        place,
+                        selector.name,
+                        kinds,
+                        _among(selector),
+                        [each.name for each in upstreams],
+                        names,
+                        fits,
+                        name,
+                    )
     for upstream in upstreams:
-        for tool in (*(upstream.tools.included or ()), *upstream.tools.excluded):
-            selector = Selector(kind=TOOLS, name=tool)
-            yield from _missed(f"tools of {upstream.name}: {tool}", selector, [upstream], names)
-
-
-def _missed(place: str, selector: Selector, about: Sequence[Upstream], names: Names) -> Iterator[str]:
-    if selector.name is None or selector.hints:
-        return
-    if not about or any(each.name not in names for each in about):
-        return
-    kinds = KINDS if selector.kind is None else (selector.kind,)
-    known = [text for each in about for kind in kinds for text in names[each.name].get(kind, ())]
-    glob = parse_glob(selector.name)
-    if any(matches(glob, text) for text in known):
-        return
-    if RESOURCES in kinds:  # it may be one that a template stands for
-        templates = [text for each in about for text in names[each.name].get(TEMPLATES, ())]
-        if any(may_meet(glob, template_glob(text)) for text in templates):
-            return
-    close = closest(selector.name, known)
-    yield f"{place}: nothing is called so" + (f"; did you mean `{close}`?" if close else "")
+        for fits, tools in (
+            (naming.certain, upstream.tools.included or ()),
+            (naming.possible, upstream.tools.excluded),
+        ):
+            for tool in tools:
+                place, among = f"tools of {upstream.name}", (parse_glob(upstream.name),)
+                yield from naming.find_idle(place, tool, [TOOLS], among, [upstream.name], names, fits)
 
 
 def both(first: Rules | None, second: Rules | None) -> Rules | None:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcpmux.errors import Refused, RpcError
+from mcpmux.mux.naming import AS_THEY_ARE, Naming
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, view_of
 from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.ownership import MadeTasks
@@ -55,14 +56,14 @@ NOTHING: Final = Policy(())
 
 
 class Shown(NamedTuple):
-    """What clients are shown, whoever they are: `views` by name, and `overrides` by view where there are any.
+    """What clients are shown, whoever they are: `views` by name, and under which names (`naming`).
 
     `common`: what is selected in every view; None for everything.
     """
 
     views: Mapping[str, Selection] = MappingProxyType({})
     common: Selection | None = None
-    overrides: Mapping[str, Overrides] = MappingProxyType({})
+    naming: Naming = AS_THEY_ARE
 
 
 EVERYTHING: Final = Shown()
@@ -107,14 +108,14 @@ class AccessControl:
 
     def adopt(self, policy: Policy | None, shown: Shown) -> frozenset[str]:
         """These are in force from now on. The names of the views in which others were before."""
-        before, (views, common, overrides) = self._shown, shown
+        before, (views, common, naming), overrides = self._shown, shown, shown.naming.overrides
         names = {"", *before.views, *views}
         is_other = policy is not self.policy or common != before.common
-        is_other = is_other or overrides.get("") != before.overrides.get("")
+        is_other = is_other or overrides.get("") != before.naming.overrides.get("")
         self._has_views = self._has_views or bool(views)
         self.is_open = not (policy or common or overrides or self._has_views)
         self.policy, self.views, self._shown = policy, views, shown
-        if overrides != before.overrides:
+        if naming.overrides != before.naming.overrides:
             self.forget_tools(None)  # for the schemas of others
         whole = both(policy, common)
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
@@ -124,6 +125,11 @@ class AccessControl:
                 selection.learn(upstream, hints)
             self._in_force[name] = InForce(both(whole, selection), selection, overrides.get(name))
         return frozenset(name for name in names if is_other or before.views.get(name) != views.get(name))
+
+    @property
+    def naming(self) -> Naming:
+        """The names that things have for clients."""
+        return self._shown.naming
 
     def rules(self, principal: Principal) -> Rules | None:
         """What holds for somebody in its view; None when everything is allowed."""
@@ -142,7 +148,7 @@ class AccessControl:
         whole = self._in_force.get(name)
         if not narrowing or whole is None:
             return InForce(NOTHING)
-        narrowed = Selection(f"views.{view}", view_of(narrowing), DECISIONS_KEPT)
+        narrowed = Selection(f"views.{view}", view_of(narrowing), DECISIONS_KEPT, self._shown.naming, name)
         if len(self._in_force) > NARROWINGS_KEPT:
             self._in_force = {each: held for each, held in self._in_force.items() if NARROWED not in each}
         found = InForce(both(whole.rules, narrowed), whole.selection, whole.overrides)
@@ -227,7 +233,7 @@ class AccessControl:
         self._schemas[upstream] = {
             own: schema
             for own, schema in schemas.items()
-            if any(each.parameters(upstream, own) for each in self._shown.overrides.values())
+            if any(each.parameters(upstream, own) for each in self._shown.naming.overrides.values())
         }
         for selection in self.views.values():
             selection.learn(upstream, hints)

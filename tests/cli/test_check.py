@@ -206,6 +206,9 @@ def test_a_door_that_is_open_to_strangers_is_told(invoke: Invoke, tmp_path: Path
     assert invoke("check", str(file), "--allow-anyone").exit_code == 0
 
 
+NOTHING = "selects nothing of what servers have"
+
+
 def test_names_that_select_nothing_are_told_with_the_nearest_one(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcpmux.toml"
     python = json.dumps(sys.executable)
@@ -225,8 +228,8 @@ def test_names_that_select_nothing_are_told_with_the_nearest_one(invoke: Invoke,
     result = invoke("check", str(file))
     assert result.exit_code == 0, result.stderr
     assert result.stderr.splitlines() == [
-        "warning: views.some.include[0].name: nothing is called so; did you mean `now`?",
-        "warning: views.some.exclude[1].name: nothing is called so",
+        f"warning: views.some.include[0].name: `nou` {NOTHING}; did you mean `now`?",
+        f"warning: views.some.exclude[1].name: `xyz*` {NOTHING}",
     ]
 
 
@@ -237,7 +240,7 @@ def test_tools_that_a_host_app_would_not_offer_do_not_count(invoke: Invoke, tmp_
     result = invoke("check", str(file), "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["counts"]["tools"] == 0
-    assert result.stderr == "warning: tools of clock: nwo: nothing is called so; did you mean `now`?\n"
+    assert result.stderr == f"warning: tools of clock: `nwo` {NOTHING}; did you mean `now`?\n"
 
 
 def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path) -> None:
@@ -260,8 +263,7 @@ def test_overrides_of_what_is_not_there_are_told(invoke: Invoke, tmp_path: Path)
     result = invoke("check", str(file))
     assert result.exit_code == 0, result.stderr
     assert result.stderr.splitlines() == [
-        "warning: upstreams: an override of tools of clock: nothing is called nwo; did you mean `now`?",
-        "warning: views.some: an override of tools of clock: nothing is called nwo; did you mean `now`?",
+        "warning: upstreams: an override of tools of clock: none is called nwo; did you mean `now`?",
         "warning: views.some: an override of now of clock: `value` of zone: 7 is not of type 'string'",
     ]
     assert "clock__time" in invoke("view", str(file), "some").stdout

@@ -71,7 +71,67 @@ def test_a_mistake_is_told_where_it_is(rule, problems):
 
 def test_a_rule_about_an_upstream_that_is_not_there_is_a_mistake():
     text = DOCS + 'effect = "allow"\n[[access]]\neffect = "deny"\nupstreams = ["dcos"]\n'
-    told = "access[1]: `upstreams`: there is no upstream of one of these names; did you mean `docs`?"
+    told = "access[1].upstreams: no upstream has the name `dcos`; did you mean `docs`?"
     assert problems_of(text) == [told]
     assert problems_of(text.replace("dcos", "dc*")) == []
     assert problems_of(text + '[upstreams.dcos]\ncommand = "x"\nenabled = false\n') == []
+
+
+WITH_TWO = """
+[upstreams.notes]
+command = "x"
+[upstreams.web]
+command = "x"
+prefix = "w"
+[upstreams.off]
+command = "x"
+enabled = false
+[[access]]
+effect = "allow"
+[[access]]
+"""
+NO_SCHEME = "this rule is about resources, whose URIs have a scheme such as `file:`"
+NO_NAME = "this rule is about tools or prompts, which are written `w__…`"
+DEAD = "access[1].targets: `{}` denies nothing: {}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "target", "why"),
+    [
+        ('upstreams = ["notes"]', "w__x", "`w` is the prefix of web, whose name its `upstreams` leave out"),
+        ("", "notes+add_note", "a tool or prompt is written `notes__add_note`"),
+        ("", "notes__note:///x", "a resource is written `notes+note:///x`"),
+        (
+            'methods = ["read"]',
+            "notes__x",
+            "this rule is about resources, whose URIs have a scheme such as `file:`",
+        ),
+        (
+            'methods = ["subscribe"]',
+            "secret",
+            "this rule is about resources, whose URIs have a scheme such as `file:`",
+        ),
+        (
+            'methods = ["call"]',
+            "w+note:///x",
+            "this rule is about tools or prompts, which are written `w__…`",
+        ),
+        ('methods = ["call"]', "ui://w/x", NO_NAME),
+    ],
+)
+def test_a_deny_that_can_never_fit_is_a_mistake(rule, target, why):
+    text = WITH_TWO + f'effect = "deny"\n{rule}\ntargets = ["{target}"]\n'
+    assert problems_of(text) == [DEAD.format(target, why)]
+    assert problems_of(text.replace('"deny"', '"allow"')) == []  # nothing is open that should not be
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        'targets = ["notes__x", "w+note:///x", "ui://w/x", "off__x", "x__y", "notes+*", "notes__*"]',
+        'methods = ["read"]\ntargets = ["*", "note:///x", "file%3A///x"]',
+        'upstreams = ["n*"]\ntargets = ["notes__x", "x"]',
+    ],
+)
+def test_a_deny_in_either_spelling_is_no_mistake(rule):
+    assert problems_of(WITH_TWO + f'effect = "deny"\n{rule}\n') == []

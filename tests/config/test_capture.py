@@ -62,6 +62,16 @@ def test_every_key_is_read():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("dosc", "; did you mean `docs`?"), ("w", "; did you mean `web`?"), ("xyz", "")]
+)
+def test_a_capture_rule_about_no_upstream_is_a_mistake(name, hint):
+    text = DOCS + '[upstreams.web]\ncommand = "x"\nprefix = "w"\n'
+    rule = f'[[capture.rules]]\nlevel = "metadata"\nupstream = "{name}"\n'
+    assert problems_of(text + rule) == [f"capture.rules[0].upstream: no upstream has the name `{name}`{hint}"]
+    assert problems_of(text + rule.replace(name, "docs") + rule.replace(name, "w*")) == []
+
+
 def test_nothing_is_captured_by_default():
     config = read(DOCS)
     assert (config.capture, config.capture.on, config.redaction) == (Capture(), False, Redaction())

@@ -129,19 +129,24 @@ def test_a_name_without_a_known_prefix_belongs_to_nobody(name: str):
 
 
 def test_a_long_name_is_shortened_the_same_way_every_time():
-    namespace = Namespace(TWO)
+    namespace = Namespace(TWO, 64)
     long = "x" * 59  # docs__ + 58 is the longest that fits
     exposed = namespace.spaces["docs"].expose_name(long)
     assert namespace.spaces["docs"].expose_name("x" * 58) == "docs__" + "x" * 58
     assert exposed == "docs__" + "x" * 49 + "_6e20a119"
-    assert len(exposed) == NAME_LIMIT
+    assert len(exposed) == 64
     assert namespace.match_name(exposed, "docs", ["y", "x" * 60, long]) == long
     assert namespace.match_name(exposed, "docs", ["y", "x" * 60]) is None
 
 
+def test_a_name_has_room_for_what_claude_code_puts_before_it():
+    exposed = Namespace(TWO).spaces["docs"].expose_name("x" * 59)
+    assert len(f"mcp__mcpmux__{exposed}") == 64
+
+
 def test_a_name_that_only_looks_shortened_is_shortened_too():
     namespace = Namespace(TWO)
-    looks = "x" * 49 + "_0123abcd"
+    looks = "x" * (NAME_LIMIT - len("docs__") - 9) + "_0123abcd"
     exposed = namespace.spaces["docs"].expose_name(looks)
     assert namespace.is_shortened(exposed)
     assert exposed != f"docs__{looks}"

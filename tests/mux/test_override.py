@@ -89,7 +89,7 @@ def test_an_override_of_a_view_adds_to_that_of_the_upstream():
     ("listed", "told"),
     [
         (["a", "b"], []),
-        (["aa", "b"], ["nothing is called a; did you mean `aa`?"]),
+        (["aa", "b"], ["none is called a; did you mean `aa`?"]),
         (
             ["a", "z"],
             ["a gets the name z, which hides what is called so"],
@@ -98,5 +98,5 @@ def test_an_override_of_a_view_adds_to_that_of_the_upstream():
 )
 def test_what_is_overridden_has_to_be_there(listed, told):
     chosen = Overrides([("docs", Override(name="a", rename="z")), ("web", Override(name="q"))])
-    found = list(chosen.find_misplaced("views.x", {"docs": {"tools": listed}}))
-    assert found == [f"views.x: an override of tools of docs: {each}" for each in told]
+    found = list(chosen.find_misplaced({"docs": {"tools": listed}}))
+    assert found == [f"an override of tools of docs: {each}" for each in told]

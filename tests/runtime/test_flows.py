@@ -486,7 +486,7 @@ async def test_tools_prompts_and_completions_go_to_their_owner_under_its_own_nam
         tools = await client.walk("tools/list", "tools")
         assert tools[0]["name"] == "x__t"
         assert tools[0]["_meta"]["ui"]["resourceUri"] == "ui://x/w/x"
-        assert len(tools[1]["name"]) == 64
+        assert len(tools[1]["name"]) == 51
         arguments = {
             "own": "x+memo:1",
             "foreign": "docs+memo:1",
