@@ -140,5 +140,8 @@ async def look(
             client = mux.service.enter(who or ANYONE, name, query if name else "")
             if client is None:
                 raise ConfigError([f"{name}: this view does not exist for {who.name if who else 'anybody'}"])
+            if (judging := mux.service.judging(client)) is not None:
+                for sentence in await judging:
+                    console.tell(f"warning: {sentence}")
             seen[name] = await look_as(client, mux.router.access, mux.upstreams)
     return seen

@@ -15,6 +15,7 @@ from functools import partial
 
 import trio
 
+from mcpmux.config.views import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.mux.policy import NO_RULE
 from mcpmux.mux.rewrite import Namespace, Space
@@ -34,6 +35,7 @@ from mcpmux.runtime.merger import (
     learn_tools,
 )
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.runtime.visible_names import VisibleNames
 from mcpmux.transports.inline import in_task
 
 
@@ -46,6 +48,7 @@ class Resolver:
         self.namespace = namespace
         self._registry, self._access, self._merger = registry, access, merger
         self._catalog = Catalog(registry)
+        self.visible = VisibleNames(registry, access)
         # The only owners of tools, by name: until when that is good, and how often lists had changed before.
         self._owners: dict[tuple[Principal, str], tuple[str, float, int]] = {}
 
@@ -56,6 +59,13 @@ class Resolver:
 
     async def resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         """(upstream, its own URI, who might own it, too, and could not be asked) of a URI or a template."""
+        try:
+            return await self._resolve_uri(uri, call, use)
+        except RpcError as error:
+            kinds = (TEMPLATES,) if use == m.COMPLETE else (RESOURCES,)
+            raise await self.visible.with_hint(error, uri, call, kinds) from None
+
+    async def _resolve_uri(self, uri: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         namespace, access = self.namespace, self._access
         found = namespace.resolve_uri(uri)
         own = uri if found is None else found[1]
@@ -85,6 +95,13 @@ class Resolver:
 
     async def resolve_name(self, name: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         """As `resolve_uri`, of the name of a tool, or of a prompt."""
+        try:
+            return await self._resolve_name(name, call, use)
+        except RpcError as error:
+            kinds = (TOOLS,) if use == m.TOOLS_CALL else (PROMPTS,)
+            raise await self.visible.with_hint(error, name, call, kinds) from None
+
+    async def _resolve_name(self, name: str, call: Call, use: str) -> tuple[str, str, Reasons]:
         namespace, access = self.namespace, self._access
         kind, listed = ("tool", m.TOOLS_LIST) if use == m.TOOLS_CALL else ("prompt", m.PROMPTS_LIST)
         missing = no_item(kind, name)

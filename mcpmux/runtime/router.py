@@ -13,11 +13,13 @@ from typing import Final
 
 import trio
 
+from mcpmux.config.views import RESOURCES, TEMPLATES
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.mux.merge import merge_capabilities, merge_instructions
+from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, Policy
-from mcpmux.mux.rewrite import NAME_LIMIT, Marks, Namespace, Signature
+from mcpmux.mux.rewrite import Marks, Namespace, Signature
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import EMPTY_OBJECT, encode, raw
@@ -233,13 +235,44 @@ class Router:
             try:
                 result = await self._visits.after_error(upstream, call, expose, error)
             except RpcError as final:
-                raise rewrite.expose_error(final, upstream.space) from None
+                raise await self._in_clients_words(final, upstream, call) from None
         if call.legacy and "inputRequests" in result:
             self._visits.note(upstream, call, result)
         result = rewrite.expose_result(call.method, result, upstream.space)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
             result = self._round_trips.given_out(call, upstream, result)
         return self._signature.put_on(result)
+
+    async def _in_clients_words(self, error: RpcError, upstream: Upstream, call: Call) -> RpcError:
+        """An upstream's error about what `call`, in the upstream's words, names."""
+        named = rewrite.named_in(call.method, call.params)
+        if named is None:
+            return rewrite.expose_error(error, upstream.space)
+        member, own = named
+        if member == "uri":
+            shown = upstream.space.expose_uri(own)
+        else:
+            shown = upstream.space.expose_name(self.access.shown_name(call, upstream.name, own))
+        exposed = rewrite.expose_error(error, upstream.space, own, shown)
+        if call.method == m.RESOURCES_READ:  # several clients may get this answer; see `_hinted`
+            return exposed
+        kind = KIND_OF.get(call.method, "") if member == "name" else TEMPLATES
+        return await self.resolver.visible.with_hint(exposed, shown, call, (kind,))
+
+    async def _hinted(self, answer: Awaitable[Fields], uri: str, call: Call) -> Fields:
+        """The answer to a read; the refusal names the nearest resource of those that the reader sees."""
+        try:
+            return await answer
+        except RpcError as error:
+            raise await self.resolver.visible.with_hint(error, uri, call, (RESOURCES,)) from None
+
+    async def _refuse(self, refusal: RpcError, named: str, call: Call, kind: str) -> Fields:
+        """Raise a refusal that names the nearest thing of those that the client sees."""
+        raise await self.resolver.visible.with_hint(refusal, named, call, (kind,))
+
+    def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
+        """What finds out whether a query selects anything; see `VisibleNames`."""
+        return self.resolver.visible.judging(principal)
 
     async def introduce(
         self, *, legacy: bool = False, principal: Principal = ANYONE
@@ -328,8 +361,8 @@ class Router:
         if not self.access.is_open:
             rule = self.access.refused_by(call.principal, owner, m.RESOURCES_READ, own)
             if rule is not None:
-                raise as_refused(no_resource(uri), rule)
-        return self._read_from(owner, own, call, notify)
+                return self._refuse(as_refused(no_resource(uri), rule), uri, call, RESOURCES)
+        return self._hinted(self._read_from(owner, own, call, notify), uri, call)
 
     def _read_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:
         params = call.params.copy()
@@ -342,26 +375,28 @@ class Router:
 
     async def _find_and_read(self, uri: str, call: Call, notify: Notify) -> Fields:
         owner, own, missing = await self.resolver.resolve_uri(uri, call, m.RESOURCES_READ)
-        result = mention(await self._read_from(owner, own, call, notify), self._registry, missing)
+        answer = await self._hinted(self._read_from(owner, own, call, notify), uri, call)
+        result = mention(answer, self._registry, missing)
         return self.access.confined(result)
 
     def _use(self, call: Call, notify: Notify) -> Awaitable[Fields]:
         name = call.text("name") or call.required("name")
         found = self.resolver.namespace.resolve_name(name) if self.access.policy is None else None
-        if found is None or (len(name) == NAME_LIMIT and self.resolver.namespace.is_shortened(name)):
+        if found is None or self.resolver.namespace.is_shortened(name):
             return self._find_and_use(name, call, notify)
         owner, own = found
         if not self.access.is_open:
             if not self.access.is_plain(call.principal):
                 known = self.access.own_name(call, owner, own)
                 if known is None:
-                    raise no_item(_NOUNS[call.method], name)
+                    return self._refuse(no_item(_NOUNS[call.method], name), name, call, KIND_OF[call.method])
                 own = known
                 if self.access.has_to_learn(call.principal, owner, trio.current_time):
                     return self._find_and_use(name, call, notify)
             rule = self.access.refused_by(call.principal, owner, call.method, own)
             if rule is not None:
-                raise as_refused(no_item(_NOUNS[call.method], name), rule)
+                refusal = as_refused(no_item(_NOUNS[call.method], name), rule)
+                return self._refuse(refusal, name, call, KIND_OF[call.method])
         return self._use_from(owner, own, call, notify)
 
     def _use_from(self, owner: str, own: str, call: Call, notify: Notify) -> Awaitable[Fields]:

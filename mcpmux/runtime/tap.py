@@ -47,8 +47,9 @@ class Leg:
 
     `peer` tells it apart: the key of an upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and a
     number for a client. `upstream` is the configured name on an upstream's leg. `session` is an HTTP session
-    id, `name` what a client calls itself. `notes`: what the tap keeps about it. `introduction`: what the name
-    and revision of a modern client were read from, and `meta` that of its last call if calls share it.
+    id, `name` what a client calls itself, `view` what it looks through (None: it sees everything). `notes`:
+    what the tap keeps about it. `introduction`: what the name and revision of a modern client were read from,
+    and `meta` that of its last call if calls share it.
     """
 
     side: Side
@@ -58,6 +59,7 @@ class Leg:
     revision: str | None = None
     session: str | None = None
     name: str | None = None
+    view: str | None = None
     introduction: Introduction | None = field(default=None, repr=False)
     meta: Meta | None = field(default=None, repr=False)
     notes: Any = field(default=None, repr=False)

@@ -91,7 +91,9 @@ def test_two_tokens_see_and_read_what_the_rules_say(tmp_path: Path) -> None:
             if uri in allowed:
                 assert "result" in answer, answer
             else:
-                assert answer["error"]["message"] == f"Resource not found: no upstream owns {uri}"
+                told, _, near = answer["error"]["message"].partition("; did you mean ")
+                assert told == f"Resource not found: no upstream owns {uri}"
+                assert near.strip("`?") in {"", *allowed}
             assert "result" in ask(url, "bob", "resources/read", {"uri": uri})
         assert ask(url, "alice", "tools/list")["result"]["tools"] == []
         assert ask(url, "bob", "tools/list")["result"]["tools"] != []

@@ -154,10 +154,19 @@ async def test_what_is_listed_may_be_used_and_what_is_not_is_not_there(up, down,
         assert not [each for each in servers["docs"].seen if "secret" in repr(each.get("params"))]
 
 
+def without_hint(error: Json) -> str:
+    """The message of an error; the hint in it names nothing secret."""
+    message, _, near = error["message"].partition("; did you mean ")
+    knows_nothing(near)
+    return str(message)
+
+
 async def check_absent(client: ScriptedClient, method: str, key: str, refused: str, nonexistent: str) -> None:
     """Something refused and something that does not exist are answered in the same words."""
     error = await refusal(client, method, {key: refused})
     other = await refusal(client, method, {key: nonexistent})
+    for each in (error, other):
+        each["message"] = without_hint(each)
     assert repr(error).replace(refused, "…") == repr(other).replace(nonexistent, "…")
 
 
@@ -180,7 +189,7 @@ async def test_no_spelling_of_a_denied_uri_is_read(uri, down, autojump_clock):
     async with open_world(servers, access=RULES) as world:
         alice = await client_of(world, ALICE, down)
         error = await refusal(alice, "resources/read", {"uri": uri})
-        assert error["message"] == f"Resource not found: no upstream owns {uri}"
+        assert without_hint(error) == f"Resource not found: no upstream owns {uri}"
         assert not servers["docs"].asked("resources/read") + servers["vault"].asked("resources/read")
 
 
@@ -208,12 +217,12 @@ async def test_completions_are_given_only_where_they_tell_of_nothing_hidden(down
         await alice.request("completion/complete", about("docs+file:///open/{name}"))
         for uri in ("docs+file:///secret/{name}", "docs+file:///{+path}", "vault+file:///open/{name}"):
             error = await refusal(alice, "completion/complete", about(uri))
-            assert error["message"] == f"Resource not found: no upstream owns {uri}"
+            assert without_hint(error) == f"Resource not found: no upstream owns {uri}"
         prompt = {"ref": {"type": "ref/prompt", "name": "docs__open-prompt"}, "argument": argument}
         await alice.request("completion/complete", prompt)
         prompt = {"ref": {"type": "ref/prompt", "name": "docs__secret-prompt"}, "argument": argument}
         error = await refusal(alice, "completion/complete", prompt)
-        assert error["message"] == "Unknown prompt: docs__secret-prompt"
+        assert without_hint(error) == "Unknown prompt: docs__secret-prompt"
 
 
 DODGES: list[tuple[str, Json]] = [
@@ -248,7 +257,7 @@ async def test_no_spelling_of_a_denied_template_is_completed(template, autojump_
         ref = {"type": "ref/resource", "uri": f"docs+file:///{template}"}
         argument = {"name": "name", "value": ""}
         error = await refusal(alice, "completion/complete", {"ref": ref, "argument": argument})
-        assert error["message"] == f"Resource not found: no upstream owns docs+file:///{template}"
+        assert without_hint(error) == f"Resource not found: no upstream owns docs+file:///{template}"
         assert not servers["docs"].asked("completion/complete")
 
 
@@ -549,8 +558,109 @@ async def test_a_raw_name_is_looked_for_where_it_may_be_used_only(down, autojump
         assert answer["content"][0]["text"] == "open-tool"
         for name in ("secret-tool", "no-tool"):
             error = await refusal(alice, "tools/call", {"name": name})
-            assert error == {"code": -32602, "message": f"Unknown tool: {name}", "data": {"name": name}}
+            assert without_hint(error) == f"Unknown tool: {name}"
+            assert (error["code"], error["data"]) == (-32602, {"name": name})
         assert not servers["vault"].asked("tools/list", "tools/call")
         assert not servers["docs"].asked("tools/call")[1:]
         error = await refusal(bob, "tools/call", {"name": "open-tool"})
         assert error["data"]["candidates"] == ["docs__open-tool", "vault__open-tool"]
+
+
+SECRETS = {
+    "tools/call": {"name": "docs__secret-tool"},
+    "prompts/get": {"name": "docs__secret-prompt"},
+    "resources/read": {"uri": "docs+file:///secret/0"},
+    "resources/subscribe": {"uri": "docs+file:///secret/0"},
+    "completion/complete": {
+        "ref": {"type": "ref/resource", "uri": "docs+file:///secret/{name}"},
+        "argument": {"name": "name", "value": ""},
+    },
+}
+SPELLINGS = {
+    "shown": ["docs__secret-tool", "docs__secret-prompt", "docs+file:///secret/0"],
+    "own": ["secret-tool", "secret-prompt", "file:///secret/0"],
+    "shown globs": ["docs__secret-*", "docs+file:///secret/*"],
+    "globs with a star for the prefix": ["*__secret-*", "d*+file:///secret/*"],
+}
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_a_deny_in_either_spelling_denies_every_use(spelling, down, up, autojump_clock):
+    targets = tuple(SPELLINGS[spelling])
+    rules = (AccessRule(effect="allow"), AccessRule(effect="deny", targets=targets))
+    servers = {"docs": Store(up), "web": Store(up)}
+    async with open_world(servers, access=rules) as world:
+        client = await client_of(world, ALICE, down)
+        for method, params in SECRETS.items():
+            if method == "resources/subscribe" and down == MODERN:
+                continue  # a listen asks for it
+            servers["docs"].seen.clear()
+            await refusal(client, method, params)
+            assert not servers["docs"].asked(method), method
+        for method, key, name in LISTS[::2]:  # templates and prompts are alike
+            listed = [item[name] for item in (await client.request(method))[key]]
+            secret = [each for each in listed if "secret" in each and each.startswith("docs")]
+            assert secret == [] and any(each.startswith("docs") for each in listed)
+        if spelling.startswith("shown"):  # what another server has is not meant
+            assert await client.request("tools/call", {"name": "web__secret-tool"})
+            assert await client.request("resources/read", {"uri": "web+file:///secret/0"})
+
+
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_an_allow_with_a_prefix_allows_nothing_of_another_server(down, autojump_clock):
+    servers = {"docs": Store(MODERN), "evil": Store(MODERN)}
+    servers["evil"].lists["tools/list"] = (
+        "tools",
+        [{"name": each, "inputSchema": {"type": "object"}} for each in ("docs__open-tool", "open-tool")],
+    )
+    rules = (AccessRule(effect="allow", targets=("docs__open-tool", "docs+file:///open/*")),)
+    async with open_world(servers, access=rules) as world:
+        client = await client_of(world, ALICE, down)
+        tools = [each["name"] for each in (await client.request("tools/list"))["tools"]]
+        assert tools == ["docs__open-tool"]
+        assert await client.request("tools/call", {"name": "docs__open-tool"})
+        for name in ("evil__docs__open-tool", "evil__open-tool", "docs__secret-tool"):
+            error = await refusal(client, "tools/call", {"name": name})
+            assert error["message"].startswith(f"Unknown tool: {name}")
+        await refusal(client, "resources/read", {"uri": "evil+file:///open/0"})
+        assert await client.request("resources/read", {"uri": "docs+file:///open/0"})
+        assert not servers["evil"].asked("tools/call", "resources/read", "tools/list")
+
+
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_a_misspelt_name_gets_the_nearest_that_its_client_may_use(down, autojump_clock):
+    async with open_world(stores(), access=RULES) as world:
+        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
+        for client, name, near in (
+            (bob, "vault_secret-toll", "`vault__secret-tool`?"),
+            (bob, "secret-toll", "`docs__secret-tool`?"),
+            (alice, "vault_secret-toll", ""),
+            (alice, "vault__secret-toll", ""),
+            (alice, "docs__secret-tool", "`docs__open-tool`?"),  # it is there, and not hers
+            (alice, "docs_opne-tool", "`docs__open-tool`?"),
+        ):
+            error = await refusal(client, "tools/call", {"name": name})
+            assert error["message"].partition("; did you mean ")[2] == near, error
+        error = await refusal(alice, "resources/read", {"uri": "docs+file:///secret/1"})
+        knows_nothing(error["message"].replace("docs+file:///secret/1", ""))
+
+
+@pytest.mark.parametrize("up", ERAS)
+@pytest.mark.parametrize("down", [LEGACY, MODERN])
+async def test_an_error_of_a_server_names_what_the_client_asked_for(down, up, autojump_clock):
+    class Lacking(Store):
+        async def handle(self, method: str, params: Json, message: Json) -> Json:
+            if method in ("tools/call", "prompts/get", "resources/read"):
+                raise RpcFailure(-32602, f"Not found: {params.get('name') or params['uri']}")
+            return await super().handle(method, params, message)
+
+    async with open_world({"docs": Lacking(up), "web": Store(up)}) as world:
+        client = await client_of(world, ALICE, down)
+        error = await refusal(client, "tools/call", {"name": "docs__open-toll"})
+        assert error["message"] == "Not found: docs__open-toll; did you mean `docs__open-tool`?"
+        error = await refusal(client, "prompts/get", {"name": "docs__open-promt"})
+        assert error["message"] == "Not found: docs__open-promt; did you mean `docs__open-prompt`?"
+        error = await refusal(client, "resources/read", {"uri": "docs+file:///open/O"})
+        assert error["message"].startswith("Not found: docs+file:///open/O; did you mean `docs+file:///open/")

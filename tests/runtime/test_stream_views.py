@@ -38,8 +38,11 @@ async def test_the_path_of_a_websocket_names_the_view():
             page = await ScriptedClient(Messages(socket)).request("tools/list")
             assert "docs__open-tool" in repr(page)
             knows_nothing(page)
-        async with open_socket(f"{url}/coding?tools=x", "") as socket:
-            assert (await ScriptedClient(Messages(socket)).request("tools/list"))["tools"] == []
+        async with open_socket(f"{url}/coding?tools=docs__*,x", "") as socket:
+            page = await ScriptedClient(Messages(socket)).request("tools/list")
+            assert [tool["name"] for tool in page["tools"]] == ["docs__open-tool"]
+        status, answer = await shake_hands(url, "/mcp/coding?tools=x")
+        assert status == 400 and "selects nothing" in answer
         async with open_socket(url, "") as socket:
             assert "vault" in repr(await ScriptedClient(Messages(socket)).request("tools/list"))
         assert (await shake_hands(url, "/mcp/"))[0] == 101

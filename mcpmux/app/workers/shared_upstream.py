@@ -7,7 +7,7 @@ something during several calls is therefore refused, as stateless clients would 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -129,6 +129,9 @@ class _Service:
 
     def enter(self, principal: Principal, view: str, query: str = "") -> Principal | None:
         return self._service.enter(principal, view, query)
+
+    def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
+        return self._service.judging(principal)
 
     def leave(self, client: object) -> None:
         self._service.leave(client)

@@ -107,6 +107,11 @@ LEARNERS_LIMIT: Final = 1000
 LEGS_LIMIT: Final = 1024
 
 
+def _place_of_leg(request: HttpRequest) -> tuple[str, str]:
+    """Where a request without a session has come from: the address of its client, and its view."""
+    return request.peer, request.principal.view
+
+
 class HttpEndpoint:
     """All HTTP clients of one listener. `handle` answers a request; `run` has to run. `sessions`: by id."""
 
@@ -140,7 +145,7 @@ class HttpEndpoint:
         """What the HTTP server adds to every answer to a page; see OriginPolicy."""
         self._limits = limits
         self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
-        self._legs: OrderedDict[str, Watch] = OrderedDict()  # without a session, by address of the client
+        self._legs: OrderedDict[tuple[str, str], Watch] = OrderedDict()  # those without a session
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
@@ -327,6 +332,25 @@ class HttpEndpoint:
         refusal = self._policy.refuses(request.headers.get("host", ""), origin)
         if refusal is not None:
             return refuse_with(reply, 403, refusal)
+        judging = self._service.judging(request.principal) if request.query else None
+        if judging is not None:
+            return self._judge_and_serve(judging, request, reply)
+        return self._serve_entered(request, reply)
+
+    async def _judge_and_serve(
+        self, judging: Awaitable[list[str]], request: HttpRequest, reply: HttpReply
+    ) -> None:
+        """Serve a request whose query may select nothing."""
+        await in_task()
+        try:
+            await judging
+        except BadNarrowing as mistake:
+            await refuse_with(reply, 400, str(mistake))
+        else:
+            await self._serve_entered(request, reply)
+
+    def _serve_entered(self, request: HttpRequest, reply: HttpReply) -> Handling:
+        """Serve a request whose principal is in its view."""
         if request.path != self._path:
             if self._sse is not None and request.path == self._sse_path:
                 return self._sse.handle(request, reply)
@@ -374,7 +398,7 @@ class HttpEndpoint:
 
     def _watch(self, tap: Tap, request: HttpRequest, reply: HttpReply) -> None:
         session = self._find_session(request)
-        watch = (session.watch if session is not None else None) or self._leg_from(request.peer, tap)
+        watch = (session.watch if session is not None else None) or self._leg_of(request, tap)
         if EXCHANGE.get():  # this task works for the one before no more
             EXCHANGE.set(0)
         if request.path == self._path:
@@ -382,13 +406,15 @@ class HttpEndpoint:
                 tap.message_passed(watch.leg, "in", request.body)
             reply.tap = WatchedReply(watch)
 
-    def _leg_from(self, address: str, tap: Tap) -> Watch:
-        if address not in self._legs:
-            self._legs[address] = Watch(tap, tap.client("http"))
+    def _leg_of(self, request: HttpRequest, tap: Tap) -> Watch:
+        place = _place_of_leg(request)
+        if place not in self._legs:
+            self._legs[place] = Watch(tap, tap.client("http"))
+            self._legs[place].leg.view = request.principal.view or None
             if len(self._legs) > LEGS_LIMIT:
                 tap.gone(self._legs.popitem(last=False)[1].leg)
-        self._legs.move_to_end(address)  # the first is the one that was silent for longest
-        return self._legs[address]
+        self._legs.move_to_end(place)  # the first is the one that was silent for longest
+        return self._legs[place]
 
     def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.headers.get("content-type", "") != JSON_TYPE and not is_json(request):
@@ -486,7 +512,7 @@ class HttpEndpoint:
         if isinstance(reply.tap, WatchedReply):
             opened.watch = reply.tap.watch
             opened.watch.leg.session = session_id
-            self._legs.pop(request.peer, None)  # the next leg there is a new one
+            self._legs.pop(_place_of_leg(request), None)  # the next leg there is a new one
         log.info("session opened", revision=session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
 

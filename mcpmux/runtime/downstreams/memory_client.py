@@ -59,6 +59,7 @@ class MemoryClient:
         assert service.tap is not None
         self._service = service
         self._watch = Watch(service.tap, service.tap.client(TRANSPORT))
+        self._watch.leg.view = principal.view or None
         self._principal = principal
         info = {"name": name, "version": __version__}
         self._meta = {VERSION: NEWEST, CLIENT_INFO: info, CLIENT_CAPABILITIES: dict(capabilities)}

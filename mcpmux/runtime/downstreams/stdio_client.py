@@ -211,6 +211,7 @@ async def serve_messages(
     client = DuplexClient(service, limits.client_stall, principal, gate, is_counted)
     if service.tap is not None:
         client.watch = Watch(service.tap, service.tap.client(transport))
+        client.watch.leg.view = principal.view or None
         messages = tapped(messages, client.watch)
     try:
         async with (

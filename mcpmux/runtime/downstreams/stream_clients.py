@@ -81,6 +81,8 @@ class StreamClients:
             view = "" if path == door.path else path.rpartition("/")[2]
             try:
                 entered = self.service.enter(admission.principal, view, query)
+                if entered is not None and (judging := self.service.judging(entered)) is not None:
+                    await judging
             except BadNarrowing as mistake:
                 return 400, str(mistake), ()
             if entered is None:

@@ -222,6 +222,9 @@ class Mock:
         """There is everything, and no views."""
         return None if view else principal
 
+    def judging(self, principal: Principal) -> None:
+        """No query narrows anything."""
+
     async def initialize(self, request: Request, principal: Principal = ANYONE) -> tuple[MockSession, Fields]:
         await in_task()
         call = Call.of(request.method, request.payload)

@@ -1,0 +1,148 @@
+"""The names that a client can see: the nearest one to a misspelt name, and whether a query selects any.
+
+Promises: no name is mentioned that the client's principal may not use, or that is not in its view; a hint
+never delays an answer for longer than HINT_SECONDS, and a hint that fails is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Collection
+from itertools import compress
+from typing import Final
+
+import structlog
+import trio
+
+from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES
+from mcpmux.errors import Refused, RpcError
+from mcpmux.mux.naming import Naming
+from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in
+from mcpmux.mux.override import Names
+from mcpmux.mux.pattern import matches, parse_glob
+from mcpmux.mux.view import KIND_OF_LIST
+from mcpmux.protocol import method as m
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcpmux.protocol.principal import Principal
+from mcpmux.runtime.access_control import AccessControl
+from mcpmux.runtime.merger import learn_tools, walk
+from mcpmux.runtime.upstreams.registry import UpstreamRegistry
+from mcpmux.transports.inline import in_task
+
+log = structlog.get_logger()
+
+HINT_SECONDS: Final = 2.0  # for all lists together; a refusal without a hint is better than a late one
+UNKNOWN_SECONDS: Final = 60.0  # until a query is judged again when some upstream has not answered
+JUDGED_LIMIT: Final = (
+    256  # queries of principals that are remembered; a hostile client may say new ones all day
+)
+
+_LIST_OF: Final = {KIND_OF_LIST[method]: method for method in m.LISTS}
+_NOT_FOUND: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, -32002})
+
+
+class VisibleNames:
+    def __init__(self, registry: UpstreamRegistry, access: AccessControl) -> None:
+        self._registry, self._access = registry, access
+        # Until when a query is taken to be right: for good once it has selected something, so that a change
+        # of lists does not end a session.
+        self._judged: dict[Principal, float] = {}
+
+    @property
+    def _naming(self) -> Naming:
+        return self._access.naming
+
+    # Hints
+
+    async def with_hint(self, error: RpcError, text: str, call: Call, kinds: Collection[str]) -> RpcError:
+        """Return an error, with the nearest name if it says that there is nothing of the name `text`."""
+        if error.code not in _NOT_FOUND or text not in error.message or "did you mean" in error.message:
+            return error
+        await in_task()
+        near = None
+        with trio.move_on_after(HINT_SECONDS):
+            names, _ = await self._look(call, kinds, connected=True)
+            view = call.principal.view.partition(NARROWED)[0]
+            near = self._naming.nearest(text, kinds, names, view, with_own=False)
+        if near is None or near == text:
+            return error
+        message = f"{error.message}; did you mean `{near}`?"
+        if isinstance(error, Refused):
+            return Refused(error.code, message, error.rule, error.data)
+        return RpcError(error.code, message, error.data)
+
+    async def _look(self, call: Call, kinds: Collection[str], *, connected: bool) -> tuple[Names, bool]:
+        """(what upstreams list, as far as the client of a call sees it; whether all of them have answered).
+
+        `connected`: those that have no connection are left out.
+        """
+        found: dict[str, dict[str, list[str]]] = {}
+        is_whole = True
+
+        async def look(name: str, kind: str) -> None:
+            nonlocal is_whole
+            asked = call.on_behalf(_LIST_OF[kind], {})
+            try:
+                upstream = self._registry.for_call(name, asked)
+                if connected and upstream.connection is None:
+                    return
+                with trio.fail_after(upstream.config.list_timeout):
+                    texts = (await walk(upstream, asked)).texts
+                    if asked.method == m.TOOLS_LIST:
+                        await learn_tools(self._access, upstream, asked)
+                shown = self._access.shown(asked, name, upstream.key, texts)
+                found.setdefault(name, {})[kind] = list(compress(texts, shown))
+            except (RpcError, trio.TooSlowError):
+                is_whole = False
+
+        async with trio.open_nursery() as nursery:
+            for kind in kinds:
+                for name in self._access.visible(call.on_behalf(_LIST_OF[kind], {}), self._registry):
+                    nursery.start_soon(look, name, kind)
+        return found, is_whole
+
+    # Queries
+
+    def judging(self, principal: Principal) -> Awaitable[list[str]] | None:
+        """What finds out whether the query in a principal's view selects anything; None if that is known.
+
+        Awaiting it gives a sentence for each part that selects nothing. It raises BadNarrowing if none does.
+        """
+        if NARROWED not in principal.view or self._judged.get(principal, 0.0) > trio.current_time():
+            return None
+        return self._judge(principal)
+
+    async def _judge(self, principal: Principal) -> list[str]:
+        await in_task()
+        view, _, narrowing = principal.view.partition(NARROWED)
+        globs = globs_in(narrowing)
+        kinds = [kind for kind in KINDS if kind in globs]
+        among = list(map(parse_glob, globs.get(UPSTREAMS, ())))
+        call = Call(m.TOOLS_LIST, {}, {}, principal=principal.within(view))
+        looked_at = [*kinds, TEMPLATES] if RESOURCES in kinds and TEMPLATES not in kinds else kinds
+        names, is_whole = await self._look(call, looked_at, connected=False)
+        names = {
+            name: listed
+            for name, listed in names.items()
+            if not among or any(matches(glob, name) for glob in among)
+        }
+        parts = [(kind, glob) for kind in kinds for glob in globs[kind]]
+        idle = [part for part in parts if is_whole and not self._selects(*part, names, view)]
+        sentences = [self._about(*part, names, view) for part in idle]
+        if idle and len(idle) == len(parts):
+            raise BadNarrowing(f"the query selects nothing: {'; '.join(sentences)}")
+        for sentence in sentences:
+            log.warning("a part of a client's query selects nothing", problem=sentence, view=principal.view)
+        if len(self._judged) >= JUDGED_LIMIT:
+            self._judged.clear()
+        self._judged[principal] = math.inf if is_whole else trio.current_time() + UNKNOWN_SECONDS
+        return sentences
+
+    def _selects(self, kind: str, glob: str, names: Names, view: str) -> bool:
+        return glob == "*" or self._naming.is_listed(glob, [kind], (), names, self._naming.certain, view)
+
+    def _about(self, kind: str, glob: str, names: Names, view: str) -> str:
+        count = sum(len(listed.get(kind, ())) for listed in names.values())
+        near = self._naming.nearest(glob, [kind], names, view)
+        return f"none of {count} {kind} is `{glob}`" + (f"; did you mean `{near}`?" if near else "")
