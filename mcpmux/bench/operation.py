@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from mcpmux.config.report import InvalidValue, closest
+from mcpmux.mux.naming import SUGGESTIONS_LIMIT, likely_own
 from mcpmux.mux.pattern import matches as is_match
 from mcpmux.mux.pattern import parse_glob
 from mcpmux.protocol import method as m
@@ -137,12 +138,14 @@ def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
 
     def draw_from(items: Sequence[T], about: str = "") -> Draw[T]:
         if not items:
-            raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}")
+            near = closest(operation.subject, uris[:SUGGESTIONS_LIMIT]) if operation.subject else None
+            hint = f"; did you mean `{near}`?" if near else ""
+            raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}{hint}")
         return draw_by(items, zipf(len(items), exponent))
 
     if verb in OF_URIS:
         glob = operation.subject
-        found = [uri for uri in uris if matches(glob or "*", uri)]
+        found = [uri for uri in uris if matches(glob, uri)]
         asks = [Ask(name, Call(OF_URIS[verb], {"uri": raw(uri)}, {}), uri) for uri in found]
         draw = draw_from(asks, f" that matches {glob}" if glob else "")
         return lambda _number, random: draw(random)
@@ -153,8 +156,12 @@ def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
 
 
 def matches(glob: str, uri: str) -> bool:
-    """Whether a glob, in which `*` is any text, matches the whole URI."""
-    return is_match(parse_glob(glob), uri)
+    """Whether a glob, in which `*` is any text, matches the whole URI, with its prefix or without.
+
+    So one text is about the same resource at a server and at the mcpmux in front of it.
+    """
+    globs = {glob, likely_own(glob)} if glob else {"*"}
+    return any(is_match(parse_glob(each), text) for each in globs for text in (uri, likely_own(uri)))
 
 
 def _build(operation: Operation, values: Fields) -> Ask:

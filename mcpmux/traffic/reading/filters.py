@@ -31,6 +31,7 @@ import msgspec
 from attrs import define
 
 from mcpmux.errors import McpmuxError
+from mcpmux.mux.naming import likely_own, likely_shown
 from mcpmux.mux.pattern import Glob, casefold, is_inside, matches
 from mcpmux.traffic.reading.summary import BAD_HTTP, WORDS, ExchangeSummary, http_words, statuses_of
 from mcpmux.traffic.record import Record
@@ -249,6 +250,16 @@ def _time(subject: Subject) -> str:
     return subject.time[:TIME_LENGTH]
 
 
+def _spellings(subject: Subject) -> tuple[str, ...]:
+    """What a message or an exchange is about, as clients name it and as the upstream does."""
+    target, upstream = subject.target, subject.upstream
+    if isinstance(target, tuple):
+        return (*target, *map(likely_own, target))
+    if not target:
+        return ()
+    return target, likely_shown(target, upstream) if isinstance(upstream, str) else likely_own(target)
+
+
 def body_texts(record: Record) -> tuple[str, ...]:
     """The body as on the wire and, when there are escapes in it, all its text without them."""
     if record.message is None:
@@ -278,7 +289,7 @@ _KINDS = ("request", "notification", "result", "error", "invalid")
 _TABLE = (
     Key("method", (), "text", "the method; an answer has that of its request", lambda s: s.method),
     Key("upstream", ("server",), "text", "name of the upstream", lambda s: s.upstream),
-    Key("uri", ("name", "target"), "text", "URI or name that the method is about", lambda s: s.target),
+    Key("uri", ("name", "target"), "text", "URI or name that the method is about, on either leg", _spellings),
     Key("client", (), "text", "what the client calls itself", lambda s: s.client),
     Key("status", (), "status", "ok, error, tool-error, invalid, 404, 5xx", _statuses),
     Key("failed", (), "flag", "a flag: error, tool-error, invalid, or HTTP 4xx 5xx", _has_failed),
