@@ -11,7 +11,9 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
+import attrs
 import click
 import trio
 
@@ -33,10 +35,14 @@ from mcpmux.cli.options import (
 from mcpmux.cli.process import Mistake, run
 from mcpmux.cli.serve import choose_listeners
 from mcpmux.cli.traffic_source import CaptureFiles, format_seconds, read_redactor, redact_option
-from mcpmux.config import AnyListener, Limits, Listeners, Upstream, parse_upstream_argument
+from mcpmux.config import AnyListener, Http, Limits, Listeners, Upstream, parse_upstream_argument
+from mcpmux.config.model import Target, WebSocket
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.traffic import parse_path
+from mcpmux.mux.narrowing import NARROWED
 from mcpmux.printable import printable
+from mcpmux.runtime.calls import Hear
+from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.traffic.reading.dialogue import Reading, SideName, why_not
 from mcpmux.traffic.reading.stats import PERCENTILES
@@ -216,6 +222,7 @@ def replay(
     The default is the folder mcpmux-capture. Each captured client gets its own session, in its revision.
     Cursors, states and task ids are those of the new run. Questions of a server get the captured answers.
     Lists, reads, prompts, completions and subscriptions are sent. Tools are called with --with-tools only.
+    Clients that were in a view are sent to its path below the URL.
 
     \b
     Examples:
@@ -243,13 +250,34 @@ def replay(
     report = Report(reading.left_out, redactor)
     limits = Limits()
     opener = ChannelOpener(limits, STOP_LADDER)
-    run(partial(run_replay, **options), dialogues, partial(opener.open, server), report)
+    views = {dialogue.view for dialogue in dialogues} - {""}
+    if views and not isinstance(server.target, Http | WebSocket):
+        names = ", ".join(map(printable, sorted(views)))
+        tell(f"clients were in views, which only the URL of a server can choose: {names}")
+
+    def open_channel(hear: Hear, view: str) -> AbstractAsyncContextManager[Channel]:
+        return opener.open(attrs.evolve(server, target=at_view(server.target, view)), hear)
+
+    run(partial(run_replay, **options), dialogues, open_channel, report)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
         show_report(report)
     if not report.clean:
         raise click.exceptions.Exit(DIFFERENT)
+
+
+def at_view(target: Target, view: str) -> Target:
+    """The same server, at the path of a view as records have it, unless that is where it is already."""
+    if not view or not isinstance(target, Http | WebSocket):
+        return target
+    name, _, narrowing = view.partition(NARROWED)
+    url = urlsplit(target.url)
+    path = url.path.rstrip("/")
+    if name and path.rpartition("/")[2] != name:
+        path = f"{path}/{name}"
+    query = "&".join(filter(None, (url.query, narrowing)))
+    return attrs.evolve(target, url=urlunsplit(url._replace(path=path, query=query)))
 
 
 DRAIN_SECONDS = 2.0  # to finish responses when asked to stop

@@ -22,6 +22,7 @@ not know; a change that would make such a reader wrong gets a new `v`.
 | `peer` | key of the upstream session (`docs`, `docs@legacy`, `docs#3`), or `c` and the client's number |
 | `upstream` | configured name of the upstream; absent on the client leg |
 | `client` | what the client calls itself, on the client leg |
+| `view` | view of the client, with `?` and the query that narrows it; absent when it sees everything |
 | `session` | fingerprint of the HTTP session id: equal ids, equal fingerprints |
 | `transport` | `stdio`, `http`, `sse`, `websocket`, `tcp`, `unix`, `memory` |
 | `revision` | protocol revision of the leg, once agreed |
@@ -79,6 +80,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     peer: str | None = None
     upstream: str | None = None
     client: str | None = None
+    view: str | None = None
     session: str | None = None
     transport: str | None = None
     revision: str | None = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -14,6 +16,8 @@ import trio.testing
 
 from mcpmux import app
 from mcpmux.config import Config, Merging
+from mcpmux.config.views import View
+from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
@@ -157,13 +161,14 @@ class Tape:
 
 
 @asynccontextmanager
-async def open_taped(servers: dict[str, ScriptedServer]) -> AsyncIterator[tuple[World, Tape]]:
+async def open_taped(
+    servers: dict[str, ScriptedServer], views: Mapping[str, View] = MappingProxyType({})
+) -> AsyncIterator[tuple[World, Tape]]:
     """mcpmux with a tape between scripted servers and clients; its pages are small."""
     world, tape = World(dict(servers)), Tape()
     recorder = Recorder([tape], [], trio.current_time)
-    config = Config(
-        upstreams=tuple(upstream(name, era="newest") for name in servers), merging=Merging(page_size=3)
-    )
+    upstreams = tuple(upstream(name, era="newest") for name in servers)
+    config = Config(upstreams=upstreams, merging=Merging(page_size=3), views=views)
     async with (
         app.open_mux(config, world.open_channel, recorder) as world.mux,
         trio.open_nursery() as world.nursery,
@@ -172,8 +177,8 @@ async def open_taped(servers: dict[str, ScriptedServer]) -> AsyncIterator[tuple[
         world.nursery.cancel_scope.cancel()
 
 
-async def client_of(world: World, revision: str) -> ScriptedClient:
-    client = world.client()
+async def client_of(world: World, revision: str, view: str = "") -> ScriptedClient:
+    client = world.client(principal=world.mux.service.enter(ANYONE, *view.split("?", 1)))
     client.capabilities = CAPABILITIES
     if revision == MODERN:
         await client.request("server/discover")
@@ -246,7 +251,7 @@ def to_server(server: ScriptedServer) -> Open:
     """Opens channels to a scripted server."""
 
     @asynccontextmanager
-    async def open_channel(hear: Any) -> AsyncIterator[Any]:
+    async def open_channel(hear: Any, _view: str) -> AsyncIterator[Any]:
         ours, theirs = open_memory_pipes()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs)
@@ -262,10 +267,11 @@ def to_service(service: Any) -> Open:
     """Opens channels to the mux, or to what stands for it."""
 
     @asynccontextmanager
-    async def open_channel(hear: Any) -> AsyncIterator[Any]:
+    async def open_channel(hear: Any, view: str) -> AsyncIterator[Any]:
         ours, theirs = open_memory_pipes()
+        principal = service.enter(ANYONE, *view.split("?", 1)) if view else ANYONE
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_messages, theirs, service)
+            nursery.start_soon(partial(serve_messages, theirs, service, principal=principal))
             async with open_duplex_channel(ours, answer_server, hear, objects=False) as link:
                 yield link
             await ours.aclose()

@@ -12,7 +12,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.cli.traffic_replay import at_view
+from mcpmux.config import Http, Stdio
 from mcpmux.config.traffic import parse_path
+from mcpmux.config.views import Selector, View
 from mcpmux.errors import ConnectFailed
 from mcpmux.traffic.replay.report import Report, show_path
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
@@ -55,6 +58,39 @@ def paths(report: Report) -> dict[str, list[str]]:
         f"{o.captured.method} {o.captured.target or ''}".strip(): [show_path(d.path) for d in o.differences]
         for o in report.having("different")
     }
+
+
+@pytest.mark.parametrize("view", ["few", "few?tools=x__co*", "?upstreams=y"])
+@pytest.mark.parametrize("down", ERAS)
+async def test_a_client_of_a_view_is_replayed_in_its_view(down, view, autojump_clock):
+    views = {"few": View(include=(Selector(upstream="x"),))}
+    async with open_taped({"x": Varied(MODERN), "y": Varied(MODERN)}, views) as (world, tape):
+        for each in (view, ""):
+            client = await client_of(world, down, each)
+            await client.walk("tools/list", "tools")
+            await client.walk("resources/list", "resources")
+        await trio.testing.wait_all_tasks_blocked()
+    dialogues = tape.dialogues()
+    assert {each.view.partition("?")[0] for each in dialogues} == {view.partition("?")[0], ""}
+    async with open_taped({"x": Varied(MODERN), "y": Varied(MODERN)}, views) as (world, _):
+        report = await replayed(dialogues, to_service(world.mux.service))
+    assert told(report) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "view", "expected"),
+    [
+        ("http://h/mcp", "", "http://h/mcp"),
+        ("http://h/mcp", "few", "http://h/mcp/few"),
+        ("http://h/mcp/", "few?tools=a", "http://h/mcp/few?tools=a"),
+        ("http://h/mcp/few", "few", "http://h/mcp/few"),
+        ("http://h/mcp?x=1", "?tools=a", "http://h/mcp?x=1&tools=a"),
+    ],
+)
+def test_a_view_is_at_its_path_below_the_url(url, view, expected):
+    target = at_view(Http(url), view)
+    assert isinstance(target, Http) and target.url == expected
+    assert at_view(Stdio("x"), view) == Stdio("x")
 
 
 @pytest.mark.parametrize("up", ERAS)
@@ -235,7 +271,7 @@ async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock):
     assert report.reasons("failed") == {"no answer within 7 s": 4}
 
     @asynccontextmanager
-    async def nobody(_hear: Any) -> AsyncIterator[Any]:
+    async def nobody(_hear: Any, _view: str) -> AsyncIterator[Any]:
         raise ConnectFailed("nobody there")
         yield
 
@@ -254,7 +290,7 @@ async def test_a_server_that_is_not_there_is_not_waited_for_as_long_as_the_sessi
     tries = 0
 
     @asynccontextmanager
-    async def nobody(_hear: Any) -> AsyncIterator[Any]:
+    async def nobody(_hear: Any, _view: str) -> AsyncIterator[Any]:
         nonlocal tries
         tries += 1
         raise ConnectFailed("nobody there")
@@ -277,7 +313,7 @@ async def test_a_server_that_cannot_be_asked_ends_a_long_session_at_once(autojum
             raise ConnectFailed("nobody there")
 
     @asynccontextmanager
-    async def dead(_hear: Any) -> AsyncIterator[Any]:
+    async def dead(_hear: Any, _view: str) -> AsyncIterator[Any]:
         yield Dead()
 
     began = trio.current_time()

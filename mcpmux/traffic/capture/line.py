@@ -83,7 +83,7 @@ def encode_lines(
             method = method or observed.method  # that of the request before it, which may still be one
         kinds = legs.get(leg)
         if kinds is None:
-            kinds = _kinds_of(rules, leg, leg.name, leg.revision, leg.session, leg.transport)
+            kinds = _kinds_of(rules, leg, leg.name, leg.revision, leg.session, leg.transport, leg.view)
             legs[leg] = kinds
         at = round((observed.at - began) * MICROS)
         micros = since + at
@@ -139,6 +139,7 @@ def _encode_kind(kinds: _KindBySort, rules: RuleSet, observed: Observation, meth
         "peer": leg.peer,
         "upstream": leg.upstream,
         "client": clean(leg.name) if leg.side == "client" else None,
+        "view": clean(leg.view),
         "session": fingerprint(leg.session) if leg.session is not None else None,
         "transport": leg.transport,
         "revision": clean(leg.revision),

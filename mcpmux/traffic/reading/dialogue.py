@@ -124,11 +124,15 @@ Step: TypeAlias = CapturedRequest | ClientNotification
 
 @define(eq=False)
 class Dialogue:
-    """One conversation. `questions`: what the other side asked in requests of its own, in order."""
+    """One conversation. `questions`: what the other side asked in requests of its own, in order.
+
+    `view`: that of the client, as records have it.
+    """
 
     name: str
     client: str | None
     transport: str | None = None
+    view: str = ""
     steps: list[Step] = field(factory=list)
     questions: list[CapturedQuestion] = field(factory=list)
     # While it is being read: what is not answered yet on either side, subscriptions by URI, the last answer.
@@ -258,7 +262,9 @@ class Reading:
         key = (record.run, record.peer or "")
         dialogue = self._dialogues.get(key)
         if dialogue is None:
-            dialogue = self._dialogues[key] = Dialogue(record.peer or "?", record.client, record.transport)
+            dialogue = self._dialogues[key] = Dialogue(
+                record.peer or "?", record.client, record.transport, record.view or ""
+            )
         dialogue.client = dialogue.client or record.client
         is_from_client = record.direction == ("in" if self.side == "client" else "out")
         reason = dialogue.take(record, self.messages, is_from_client)
@@ -267,11 +273,12 @@ class Reading:
 
     def dialogues(self) -> list[Dialogue]:
         """All of them, by their beginning; those without a request are left out."""
-        stateless: dict[tuple[str, str | None], Dialogue] = {}
+        stateless: dict[tuple[str, str | None, str], Dialogue] = {}
         found: list[Dialogue] = []
         for (run, _), dialogue in self._dialogues.items():
             if self.side == "client" and dialogue.stateless:
-                whole = stateless.setdefault((run, dialogue.client), Dialogue(dialogue.name, dialogue.client))
+                key = run, dialogue.client, dialogue.view
+                whole = stateless.setdefault(key, _empty(dialogue))
                 whole.steps += dialogue.steps
             else:
                 found += _sessions(dialogue)
@@ -285,14 +292,18 @@ def _uri_in(params: Fields) -> str:
     return text_of(params.get("uri")) or ""
 
 
+def _empty(dialogue: Dialogue) -> Dialogue:
+    return Dialogue(dialogue.name, dialogue.client, view=dialogue.view)
+
+
 def _sessions(dialogue: Dialogue) -> list[Dialogue]:
     """A dialogue cut where another session begins; questions go with the session in which they were asked."""
-    parts = [Dialogue(dialogue.name, dialogue.client)]
+    parts = [_empty(dialogue)]
     opened = False
     for step in dialogue.steps:
         opens = isinstance(step, CapturedRequest) and step.opens_session
         if opens and opened:
-            parts.append(Dialogue(dialogue.name, dialogue.client))
+            parts.append(_empty(dialogue))
         opened = opened or opens
         parts[-1].steps.append(step)
     for question in dialogue.questions:

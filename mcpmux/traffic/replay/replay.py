@@ -53,8 +53,8 @@ IN_FLIGHT = 256  # requests of all sessions at a time, whatever the capture says
 
 _CAPABILITY = {m.CREATE_MESSAGE: "sampling", m.ELICIT: "elicitation", m.ROOTS_LIST: "roots"}
 
-OpenChannel = Callable[[Hear], AbstractAsyncContextManager[Channel]]
-"""A new connection to the server."""
+OpenChannel = Callable[[Hear, str], AbstractAsyncContextManager[Channel]]
+"""A new connection to the server, for a client of a view as records have it."""
 
 
 @define(eq=False)
@@ -156,7 +156,7 @@ class SessionReplay:
         return self
 
     async def _run(self) -> None:
-        async with self._whole.open_channel(_unheard) as self._channel:
+        async with self._whole.open_channel(_unheard, self._dialogue.view) as self._channel:
             self._channel.find_client = self._who_is_asked
             if any(not each.modern and each.method != m.PING for each in self._requests):
                 await self._begin()
