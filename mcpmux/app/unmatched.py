@@ -13,6 +13,7 @@ import trio
 
 from mcpmux.app.mux import Mux, config_naming
 from mcpmux.config import Config
+from mcpmux.config.model import find_idle_globs
 from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.mux.naming import is_among
@@ -84,7 +85,8 @@ def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list
     An upstream that is not in `names` may have anything.
     """
     upstreams, naming = config.enabled.values(), config_naming(config)
-    found = list(find_idle_targets(config.access, config.enabled, names, naming))
+    found = list(find_idle_globs(config, [each.name for each in config.upstreams]))
+    found += find_idle_targets(config.access, config.enabled, names, naming)
     found += find_unmatched(config.views, upstreams, names, naming)
     common = set[str]()  # what is wrong everywhere is told once
     for view, overrides in naming.overrides.items():

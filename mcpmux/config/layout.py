@@ -44,6 +44,7 @@ from mcpmux.config.scalars import (
     Inheritance,
     Text,
     derive_name,
+    derive_prefix,
     is_name,
     read_url,
 )
@@ -134,7 +135,9 @@ class UpstreamSettings(Handling):
     others; `env` wins over them. The path is relative to the folder of the configuration.
     """
     prefix: Annotated[str, PREFIX] | None = None
-    """Marks its names and URIs. Default: its name. "" means no prefix, which only one upstream may have."""
+    """Marks its names and URIs. Default: its name, with - in place of dots. "" means no prefix, which only
+    one upstream may have.
+    """
     tls: ClientTls = field(factory=ClientTls)
     """How to verify the server of an https, wss or tls URL, and what to show it."""
     proxy: Annotated[Secret, PROXY_URL] | None = None
@@ -202,7 +205,7 @@ def make_upstream(
         name=name,
         target=target,
         enabled=enabled,
-        prefix=name if table.prefix is None else table.prefix,
+        prefix=derive_prefix(name) if table.prefix is None else table.prefix,
         tools=ToolSelection(table.include_tools, table.exclude_tools),
         **{key.name: getattr(table, key.name) for key in attrs.fields(Handling)},
     )

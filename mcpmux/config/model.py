@@ -422,7 +422,23 @@ def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[st
 
     `prefixes`: prefix → name. None stands for what has mistakes of its own.
     """
-    # A misspelt name denies nothing, limits nothing, and keeps nothing out of a capture.
+    for place, name in _upstreams_named(settings):
+        if is_name(name) and name not in names:
+            close = prefixes.get(name) or closest(name, names)
+            hint = "" if close is None else f"; did you mean `{close}`?"
+            yield f"{place}: no upstream has the name `{name}`{hint}"
+    yield from find_mistakes(settings.views, names, settings.listeners)
+
+
+def find_idle_globs(settings: Settings, names: Sequence[str]) -> Iterator[str]:
+    """Yields a sentence for each glob that fits none of the upstreams' `names`: it may fit one some day."""
+    for place, glob in _upstreams_named(settings):
+        if not is_name(glob) and not any(fnmatchcase(name, glob) for name in names):
+            yield f"{place}: `{glob}` fits no upstream"
+
+
+def _upstreams_named(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yields (place, name or glob) of the rules that do nothing, or too much, if a name is misspelt."""
     groups: dict[str, Sequence[AccessRule | RateLimit | CaptureRule | None]] = {
         "access[{}].upstreams": settings.access,
         "limits.rate[{}].upstreams": settings.limits.rate,
@@ -430,18 +446,11 @@ def find_misnamed(settings: Settings, names: Sequence[str], prefixes: Mapping[st
     }
     for place, rules in groups.items():
         for number, rule in enumerate(rules):
-            for name in filter(is_name, _upstreams_of(rule)):
-                if name not in names:
-                    close = prefixes.get(name) or closest(name, names)
-                    hint = "" if close is None else f"; did you mean `{close}`?"
-                    yield f"{place.format(number)}: no upstream has the name `{name}`{hint}"
-    yield from find_mistakes(settings.views, names, settings.listeners)
-
-
-def _upstreams_of(rule: AccessRule | RateLimit | CaptureRule | None) -> Sequence[str]:
-    if isinstance(rule, CaptureRule):
-        return () if rule.upstream is None else (rule.upstream,)
-    return () if rule is None else rule.upstreams
+            if isinstance(rule, CaptureRule):
+                globs = () if rule.upstream is None else (rule.upstream,)
+            else:
+                globs = () if rule is None else rule.upstreams
+            yield from ((place.format(number), glob) for glob in globs)
 
 
 _OF_URIS: Final = frozenset({"read", "subscribe", "resources/read", "resources/subscribe"})

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import attrs
+import pytest
 import structlog.testing
 import trio
 import trio.testing
 
 from mcpmux.app.unmatched import PAUSE_SECONDS, find_unmatched_names, kinds_named, watch_names
-from mcpmux.config import Config
+from mcpmux.config import AccessRule, Capture, CaptureRule, Config
 from mcpmux.config.model import ToolSelection
 from mcpmux.config.views import Override, Parameter, Selector, View, ViewOverride
 from tests.runtime.scripted import Json, ScriptedServer
@@ -148,3 +149,48 @@ def test_only_what_is_named_is_asked_for():
         "host": {"tools"},
         "other": {"resources", "templates"},
     }
+
+
+LISTED = {"docs": {"tools": ["search", "add"], "resources": ["note:///a"], "templates": ["note:///t/{x}"]}}
+SELECTS_NOTHING = "selects nothing of what servers have"
+
+
+@pytest.mark.parametrize(
+    ("target", "near"),
+    [
+        ("docs__serach", "docs__search"),
+        ("serach", "search"),
+        ("docs+note:///b", "docs+note:///a"),
+        ("zzz", None),
+    ],
+)
+@pytest.mark.parametrize("effect", ["allow", "deny"])
+def test_a_target_that_is_nothing_is_told_with_the_nearest_name(effect, target, near):
+    rules = (AccessRule(effect="allow"), AccessRule(effect=effect, targets=("docs__add", target)))
+    config = Config(upstreams=(upstream("docs"), upstream("web")), access=rules)
+    hint = f"; did you mean `{near}`?" if near else ""
+    told = find_unmatched_names(config, {**LISTED, "web": {}}, {})
+    assert told == [f"access[1].targets: `{target}` {SELECTS_NOTHING}{hint}"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["docs__search", "sea*", "docs__*", "docs+note:///t/1", "note:///t/1", "*", "web__x", "docs+note:///*"],
+)
+def test_a_target_that_is_something_or_of_a_server_that_is_away_is_not_told(target):
+    rules = (AccessRule(effect="allow"), AccessRule(effect="deny", targets=(target,)))
+    config = Config(upstreams=(upstream("docs"), upstream("web")), access=rules)
+    assert find_unmatched_names(config, LISTED, {}) == []
+    assert set(kinds_named(config)) == {"docs", "web"}
+
+
+def test_globs_that_fit_no_upstream_are_told():
+    config = Config(
+        upstreams=(upstream("docs"),),
+        access=(AccessRule(effect="allow"), AccessRule(effect="deny", upstreams=("web*", "d*"))),
+        capture=Capture(rules=(CaptureRule(level="off", upstream="hr-*"),)),
+    )
+    assert find_unmatched_names(config, LISTED, {}) == [
+        "access[1].upstreams: `web*` fits no upstream",
+        "capture.rules[0].upstream: `hr-*` fits no upstream",
+    ]

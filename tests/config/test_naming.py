@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcpmux.config import Stdio, Upstream
 from mcpmux.config.scalars import derive_name, derive_names, is_name
 
 NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,31}", fullmatch=True)
@@ -44,7 +45,14 @@ def test_derived_names_are_names_and_all_different(texts):
 @given(st.lists(NAMES | st.text(), unique=True))
 def test_what_is_a_name_already_is_kept(texts):
     for text, name in zip(texts, derive_names(texts), strict=True):
-        assert name == text or not is_name(text)
+        assert name == text or not is_name(text) or "." in text
+
+
+@given(st.lists(st.text(alphabet="aA-. ", max_size=4) | NAMES))
+def test_default_prefixes_are_all_different_and_have_no_dots(texts):
+    prefixes = [Upstream(name=name, target=Stdio("x")).prefix for name in derive_names(texts)]
+    assert len(prefixes) == len(set(prefixes))
+    assert not any("." in prefix for prefix in prefixes)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +61,7 @@ def test_what_is_a_name_already_is_kept(texts):
         (["My Server", "my server", "my_server"], ["my-server", "my-server-2", "my-server-3"]),
         (["Docs", "docs"], ["docs-2", "docs"]),
         (["docs", "docs"], ["docs", "docs-2"]),
+        (["a.b", "a-b"], ["a.b-2", "a-b"]),
         (["A" * 40, "A" * 41], ["a" * 32, "a" * 30 + "-2"]),
     ],
 )
