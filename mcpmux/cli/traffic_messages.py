@@ -262,10 +262,10 @@ def _tail_files(where: CaptureFiles, lines: Lines, count: int, once: bool) -> No
             show_lines(lines.last(follower.recent(), count))
             where.tell_bad()
         elif count:
-            found = deque(lines.of(follower.recent()), maxlen=count)
-            show_lines(found)
+            recent = deque(lines.of(follower.recent()), maxlen=count)
+            show_lines(recent)
             where.tell_bad()
-            if len(found) < count and follower.left_out:
+            if len(recent) < count and follower.left_out:
                 tell("older messages were not searched; --once searches all for a filter, as `grep` does")
         else:
             follower.skip()

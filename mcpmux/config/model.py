@@ -446,10 +446,11 @@ def _upstreams_named(settings: Settings) -> Iterator[tuple[str, str]]:
     }
     for place, rules in groups.items():
         for number, rule in enumerate(rules):
+            globs: tuple[str, ...] = ()
             if isinstance(rule, CaptureRule):
                 globs = () if rule.upstream is None else (rule.upstream,)
-            else:
-                globs = () if rule is None else rule.upstreams
+            elif rule is not None:
+                globs = rule.upstreams
             yield from ((place.format(number), glob) for glob in globs)
 
 
