@@ -12,7 +12,7 @@ import trio
 from mcpmux.cli.console import tell
 from mcpmux.cli.process import Mistake
 from mcpmux.config import ClientTls
-from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError
+from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RemoteProtocolError
 from mcpmux.printable import printable
 from mcpmux.protocol.envelope import decode_any, decode_fields, value_of
 from mcpmux.traffic.record import Record, decode_record
@@ -53,7 +53,10 @@ class AdminClient(NamedTuple):
         return cls(origin, token, ca)
 
     async def ask(self, method: str, path: str) -> dict[str, Any]:
-        """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError."""
+        """The answer, an object; that of a broken configuration has `problems`. Raises McpmuxError.
+
+        It is a ConfigError if what the path names is not there.
+        """
         return (await self.ask_text(method, path))[0]
 
     async def ask_text(self, method: str, path: str) -> tuple[dict[str, Any], bytes]:
@@ -67,6 +70,8 @@ class AdminClient(NamedTuple):
                 if not isinstance(answer, dict) or not (is_fine or isinstance(answer.get("error"), str)):
                     raise self._stranger(response.status, body)
                 if "error" in answer and "problems" not in answer:
+                    if response.status == 404:  # what was named is not there, as a mistyped upstream
+                        raise ConfigError([str(answer["error"])])
                     raise NotDone(str(answer["error"]))
                 return answer, body
         raise NotDone(f"{self.origin.url} does not answer within {PATIENCE_SECONDS:g} s")

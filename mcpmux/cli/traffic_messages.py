@@ -238,6 +238,8 @@ def tail(
             found = CaptureFiles(where)
             _tail_files(found, Lines(found.filter, own=own, **how), lines, once)
     except KeyboardInterrupt:
+        if once:
+            raise
         raise click.exceptions.Exit(0) from None
 
 
