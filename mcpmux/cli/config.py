@@ -14,10 +14,10 @@ from mcpmux.cli.completion import complete_file
 from mcpmux.cli.console import Columns, show_items, show_json
 from mcpmux.cli.options import load_config, upstream_json_option
 from mcpmux.cli.process import Mistake
-from mcpmux.config import Config
 from mcpmux.config.schema import config_schema
+from mcpmux.mux.naming import Naming, naming_of
+from mcpmux.mux.override import KIND_OF
 from mcpmux.mux.policy import NO_RULE, USES, Explanation, explain, policy_of
-from mcpmux.mux.rewrite import Namespace
 from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import raw
@@ -95,7 +95,8 @@ def test(
       mcpmux access test mcpmux.toml --method complete --upstream docs --uri 'file:///{path}' --json
     """
     loaded = load_config(config)
-    policy = policy_of(loaded.access)
+    naming = naming_of(loaded.enabled.values(), loaded.views, loaded.merging.name_limit)
+    policy = policy_of(loaded.access, naming)
     if (uri is None) == (name is None):
         raise Mistake("give either --uri or --name")
     if policy is None:
@@ -104,12 +105,12 @@ def test(
     use = method or ("read" if uri is not None else "call")
     if use not in USES and "/" not in use:
         raise Mistake(f"--method: expected one of {', '.join(USES)}, or a method such as resources/read")
-    targets = [(upstream, uri or name or "")] if upstream is not None else find_targets(loaded, uri, name)
-    who = Principal(principal, frozenset(scopes))
     asked = USES.get(use, use)
+    found = find_targets(naming, asked, uri, name) if upstream is None else [(upstream, uri or name or "")]
+    who = Principal(principal, frozenset(scopes))
     is_template = uri is not None and asked == m.COMPLETE  # a URI that is completed is a template
     allowed = False
-    for each, own in targets:
+    for each, own in found:
         explanation = explain(policy, who, each, asked, own, is_template=is_template)
         allowed = allowed or explanation.decision.allowed
         if as_json:
@@ -120,19 +121,26 @@ def test(
         raise click.exceptions.Exit(1)
 
 
-def find_targets(config: Config, uri: str | None, name: str | None) -> list[tuple[str, str]]:
-    """(upstream, its own URI or name) for what a client sends. Raises Mistake."""
-    namespace = Namespace(config.prefixes)
+def find_targets(naming: Naming, method: str, uri: str | None, name: str | None) -> list[tuple[str, str]]:
+    """(upstream, its own URI or name) for what a client outside of views sends. Raises Mistake."""
+    namespace = naming.namespace
     if uri is not None:
         found = namespace.resolve_uri(uri)
-        return [found] if found is not None else [(each, uri) for each in config.enabled]
+        return [found] if found is not None else [(each, uri) for each in namespace.spaces]
     assert name is not None
     if namespace.is_shortened(name):
         raise Mistake("--name: this name was shortened; use the server's own name, with --upstream")
     resolved = namespace.resolve_name(name)
     if resolved is None:
         raise Mistake("--name: no upstream has this prefix; use the server's own, with --upstream")
-    return [resolved]
+    upstream, own = resolved
+    overrides, kind = naming.overrides.get(""), KIND_OF.get(method)
+    if overrides is None or kind is None:
+        return [resolved]
+    renamed = overrides.own_name(upstream, kind, own)
+    if renamed is None:
+        raise Mistake("--name: an override has given this another name")
+    return [(upstream, renamed)]
 
 
 def as_members(upstream: str, target: str, explanation: Explanation) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
@@ -251,7 +251,7 @@ class TargetGlob:
         return tuple(read(self._marked, way).split(STAR))
 
 
-EVERYTHING = TargetGlob("*")
+EVERYTHING: Final = TargetGlob("*")
 
 
 def exactly(name: str) -> TargetGlob:

@@ -64,6 +64,14 @@ def test_a_glob_chooses_among_the_resources_of_the_server() -> None:
     assert {make(turn, random).subject for turn in range(50)} == {"file:///a.md", "file:///dir/d.md"}
 
 
+@pytest.mark.parametrize("glob", ["docs+file:///*.md", "file:///*.md"])
+@pytest.mark.parametrize("prefix", ["", "docs+"])
+def test_a_glob_is_about_the_same_at_a_server_and_at_a_mux_in_front_of_it(glob: str, prefix: str) -> None:
+    make = bind(parse_operation(f"read {glob}"), [prefix + uri for uri in URIS], 0)
+    found = {make(turn, Random(turn)).subject for turn in range(50)}
+    assert found == {f"{prefix}file:///a.md", f"{prefix}file:///dir/d.md"}
+
+
 def test_a_uri_as_an_argument_is_one_of_the_server() -> None:
     uris = {call_of('tool t {"u": "{{uri}}"}', seed=seed)[1]["arguments"]["u"] for seed in range(40)}
     assert uris == set(URIS)

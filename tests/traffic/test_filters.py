@@ -250,3 +250,24 @@ def test_an_exchange_is_judged_by_both_legs():
     assert numbers("text~needle") == [1]
     assert numbers("!text~needle") == [2, 3]
     assert numbers("text~needle text~b.md") == []
+
+
+@pytest.mark.parametrize("text", ["name=docs__find", "name=find", "name=*find", "name~FIND", "!name!=find"])
+def test_a_name_is_found_on_both_legs_in_either_spelling(text: str):
+    asked = record(method="tools/call", target="docs__find", leg="client")
+    passed = record(method="tools/call", target="find", leg="upstream", upstream="docs")
+    elsewhere = record(method="tools/call", target="find", leg="upstream", upstream="web")
+    wanted = parse(text)
+    assert wanted.matches(asked) and wanted.matches(passed)
+    assert wanted.matches(elsewhere) is (text != "name=docs__find")
+
+
+@pytest.mark.parametrize("text", ["uri=docs+note:///a", "uri=note:///a", "uri=*note:*"])
+def test_a_uri_is_found_on_both_legs_in_either_spelling(text: str):
+    wanted = parse(text)
+    for leg, target, upstream in (
+        ("client", "docs+note:///a", None),
+        ("upstream", "note:///a", "docs"),
+    ):
+        assert wanted.matches(record(method="resources/read", target=target, leg=leg, upstream=upstream))
+    assert not wanted.matches(record(method="resources/read", target="docs+file:///a", leg="client"))
