@@ -45,7 +45,7 @@ async def test_an_answer_comes_in_the_stream_that_was_opened_before_it(before, f
         return {"ok": raw(True)}
 
     notify = HttpNotify(peer.reply, True)
-    await respond(Request(7, "tasks/result", raw({})), peer.reply, work(notify), legacy=True)
+    await respond(Request(7, "tasks/result", raw({})), peer.reply, work(notify), streams=True, legacy=True)
     assert peer.reply.stage is FINISHED
     head, _, body = peer.received.partition(b"\r\n\r\n")
     streamed = bool(before)

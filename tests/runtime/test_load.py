@@ -276,6 +276,6 @@ async def test_busy_goes_over_http_with_its_status_and_retry_after(busy: Busy, s
         raise busy
 
     request = Request(1, "tools/list")
-    await respond(request, reply(), work())
-    await respond(request, reply(), work(), legacy=True)
+    await respond(request, reply(), work(), streams=True)
+    await respond(request, reply(), work(), streams=True, legacy=True)
     assert sent == [(status, True, busy.data), (200, False, busy.data)]

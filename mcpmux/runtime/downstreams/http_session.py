@@ -219,11 +219,11 @@ class HttpSession:
             while pending.answer is None:
                 await woken(pending)
             return pending.result()
-        except trio.Cancelled:
+        except trio.Cancelled as cancelled:
             taken_back = {"requestId": pending.id, "reason": "the answer is not wanted any more"}
             with trio.move_on_after(FAREWELL_SECONDS, shield=True):
                 await say(encode_notification(m.CANCELLED, taken_back))
-            raise
+            raise cancelled  # by its name: compiled code knows no other behind an await
         finally:
             self._asked.close(pending)
 
