@@ -151,12 +151,11 @@ class BadMessage(RpcError):
     whether it answers a request; None when that cannot be read. `begins`: its beginning.
     """
 
-    is_answer: bool | None = False
-    begins = b""
-
     def __init__(self, code: int, message: str, id: Id | None = None, data: Any = None) -> None:  # noqa: A002 - the field's name
         super().__init__(code, message, data)
         self.id = id
+        self.is_answer: bool | None = False
+        self.begins = b""
 
     @property
     def may_answer(self) -> bool:
