@@ -129,7 +129,7 @@ class Channel:
     that no call has caused; without it nobody is. `legacy_only`: no modern server is to be expected there.
     `hearing`: whether what a legacy server says of its own accord is heard; `HEARING` says when that changes.
     `doubtful`: the server has refused something as one of another era would. `session`: the id that a legacy
-    server gave us over HTTP.
+    server gave us over HTTP, or the address with HTTP+SSE.
     """
 
     legacy_only = False

@@ -51,6 +51,7 @@ class SseFace:
         self.endpoint = "/messages/?session_id={}"
         self.hold: trio.Event | None = None
         self.refusal: int | None = None
+        self.forgotten = 404  # what is answered to a session that is not in `streams`
         self.url = ""
         self.streams: dict[str, _Stream] = {}
         self.requests: list[HttpRequest] = []
@@ -80,13 +81,16 @@ class SseFace:
         session = f"s{next(self._ids)}"
         stream = self.streams[session] = _Stream(reply)
         await reply.open(200, EVENT_STREAM, b"event: endpoint\ndata: %b\n\n" % self._address(session))
+        before = self.server._pipe
         with trio.CancelScope() as scope:
             self._connections.add(scope)
             try:
                 await self.server.serve(stream)
             finally:
+                if self.server._pipe is stream:
+                    self.server._pipe = before  # its older session goes on
                 self._connections.discard(scope)
-                del self.streams[session]
+                self.streams.pop(session, None)
 
     def _address(self, session: str) -> bytes:
         return self.endpoint.format(session).encode()
@@ -97,7 +101,7 @@ class SseFace:
         if self.refusal is not None:
             await reply.send(self.refusal, (), b"not today")
         elif stream is None:
-            await reply.send(404, (), b"Could not find session")
+            await reply.send(self.forgotten, (), b"Could not find session")
         else:
             await stream.posted.send(request.body)
             if self.hold is not None and b'"tools/call"' in request.body:

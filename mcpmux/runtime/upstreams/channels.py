@@ -97,6 +97,7 @@ async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
             open_duplex_channel(tapped(messages, watch), answer, hear, objects=False)
         )
         channel.legacy_only = True
+        channel.session = messages.target
         yield channel
 
 

@@ -88,6 +88,7 @@ from mcpmux.transports.http.client import (
     not_sent_yet,
 )
 from mcpmux.transports.http.route import MOVES, describe_move, target_after, target_of
+from mcpmux.transports.http.sse_streams import MessageRefused, SessionEnded
 from mcpmux.transports.sse import SseDecoder
 
 RETRY_SECONDS = 1.0  # before a broken event stream is opened again, when the server did not say `retry`
@@ -251,7 +252,7 @@ def may_mean_forgotten(error: McpmuxError) -> bool:
     """Tell whether the refusal of a request with a session may mean that the server has forgotten it."""
     if isinstance(error, HttpStatusError):
         return error.status not in _NOT_OF_SESSIONS and error.status >= 400 and error.retry_after is None
-    if isinstance(error, HttpErrorReply):
+    if isinstance(error, HttpErrorReply | MessageRefused):
         return error.status not in _NOT_OF_SESSIONS
     return isinstance(error, SessionExpired) or (isinstance(error, RpcError) and error.code in _OF_SESSIONS)
 
@@ -261,11 +262,11 @@ def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
 
     `holds`: the server was found to serve the session, and to speak as agreed, nevertheless.
     """
-    if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired):
+    if call.method in m.IDEMPOTENT or isinstance(error, SessionExpired | SessionEnded):
         return True
     if holds:
         return False
-    status = error.status if isinstance(error, HttpStatusError | HttpErrorReply) else 200
+    status = error.status if isinstance(error, HttpStatusError | HttpErrorReply | MessageRefused) else 200
     if 400 <= status < 500:
         return status not in _NOT_OF_SESSIONS
     if isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD and status == 200:

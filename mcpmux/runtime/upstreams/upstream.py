@@ -60,6 +60,7 @@ from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
 from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeating
 from mcpmux.runtime.upstreams.status import BREATH_SECONDS, OnChange, UpstreamStatus, when_again
 from mcpmux.runtime.upstreams.subscriber import Subscriber
+from mcpmux.transports.http.sse_streams import SessionEnded
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock, limited
 from mcpmux.transports.wall import walled
@@ -342,6 +343,9 @@ class Upstream(UpstreamStatus):
 
     async def renewed(self, connection: Connection, error: McpmuxError) -> bool:
         """Return whether another session serves after `error`, having opened one if that may help."""
+        if isinstance(error, SessionEnded):
+            await connection.closed.wait()
+            self._forget(connection)
         if not connection.doubts_session(error):
             return False
         if self._renewing is None and self.connection is connection:

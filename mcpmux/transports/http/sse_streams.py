@@ -64,6 +64,18 @@ class NoEventStream(RemoteProtocolError):
         self.challenge = challenge
 
 
+class MessageRefused(TransportError):
+    """The server answered a POST with `status`, a 4xx or 5xx of HTTP."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class SessionEnded(MessageRefused, TransportClosed):
+    """The refusal ends the stream: the message was not taken, and has to be sent on another one."""
+
+
 @dataclass(eq=False)
 class EventStream:
     """The events of one response, as they come. `next` raises TransportClosed at the end, every time."""
@@ -108,10 +120,10 @@ class _Post:
 
 @dataclass(eq=False, repr=False)
 class SseClientStream(MessageStream):
-    """A message stream to one server. Made by `open_sse_client_stream`."""
+    """A message stream to one server; `target` is where POSTs go. Made by `open_sse_client_stream`."""
 
     _pool: HttpPool
-    _target: str
+    target: str
     _headers: Fields
     _events: EventStream
     _nursery: trio.Nursery
@@ -174,7 +186,7 @@ class SseClientStream(MessageStream):
 
     async def _deliver(self, post: _Post) -> None:
         headers = self._headers if self._shown is None else (*self._headers, *await self._shown())
-        response = await self._pool.send("POST", self._target, headers, post.message, idempotent=False)
+        response = await self._pool.send("POST", self.target, headers, post.message, idempotent=False)
         try:
             if 200 <= response.status < 300:
                 post.answered.set()
@@ -188,13 +200,13 @@ class SseClientStream(MessageStream):
                 what = "refuses the token" if refused else "has forgotten the session"
                 reason = f"the server {what} (HTTP status {response.status})"
                 self._events.finish(reason)
-                raise TransportClosed(reason)
+                raise SessionEnded(reason, response.status)
             body = b""
             while len(body) < QUOTED_BYTES and (data := await response.receive_some()):
                 body += data
             text = excerpt(body)
             refusal = f"the message was refused with HTTP status {response.status}"
-            raise TransportError(f"{refusal}: {text}" if text else refusal)
+            raise MessageRefused(f"{refusal}: {text}" if text else refusal, response.status)
         finally:
             response.release()
 
