@@ -7,7 +7,7 @@ never delays an answer for longer than HINT_SECONDS, and a hint that fails is le
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Iterable
 from itertools import compress
 from typing import Final
 
@@ -62,7 +62,9 @@ class VisibleNames:
         await in_task()
         near = None
         with trio.move_on_after(HINT_SECONDS):
-            names, _ = await self._look(call, kinds, connected=True)
+            owner = next(filter(None, (self._naming.owner_of(text, kind) for kind in kinds)), None)
+            asked = self._registry if owner is None else [owner]
+            names, _ = await self._look(call, kinds, asked, connected=True)
             view = call.principal.view.partition(NARROWED)[0]
             near = self._naming.nearest(text, kinds, names, view, with_own=False)
         if near is None or near == text:
@@ -72,7 +74,9 @@ class VisibleNames:
             return Refused(error.code, message, error.rule, error.data)
         return RpcError(error.code, message, error.data)
 
-    async def _look(self, call: Call, kinds: Collection[str], *, connected: bool) -> tuple[Names, bool]:
+    async def _look(
+        self, call: Call, kinds: Collection[str], upstreams: Iterable[str], *, connected: bool
+    ) -> tuple[Names, bool]:
         """(what upstreams list, as far as the client of a call sees it; whether all of them have answered).
 
         `connected`: those that have no connection are left out.
@@ -98,7 +102,7 @@ class VisibleNames:
 
         async with trio.open_nursery() as nursery:
             for kind in kinds:
-                for name in self._access.visible(call.on_behalf(_LIST_OF[kind], {}), self._registry):
+                for name in self._access.visible(call.on_behalf(_LIST_OF[kind], {}), upstreams):
                     nursery.start_soon(look, name, kind)
         return found, is_whole
 
@@ -121,7 +125,7 @@ class VisibleNames:
         among = list(map(parse_glob, globs.get(UPSTREAMS, ())))
         call = Call(m.TOOLS_LIST, {}, {}, principal=principal.within(view))
         looked_at = [*kinds, TEMPLATES] if RESOURCES in kinds and TEMPLATES not in kinds else kinds
-        names, is_whole = await self._look(call, looked_at, connected=False)
+        names, is_whole = await self._look(call, looked_at, self._registry, connected=False)
         names = {
             name: listed
             for name, listed in names.items()
