@@ -46,6 +46,8 @@ MENTIONED: Final = 3  # names in one sentence; a server may have hundreds
 _MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 SUGGESTIONS_LIMIT: Final = 500  # names that a misspelt one is compared with: takes some 10 ms
+NAMES_ALIKE: Final = 0.6  # similarity of names that may be meant
+URIS_ALIKE: Final = 0.8  # of URIs, which begin alike
 TEXT_LIMIT: Final = 256  # characters of a misspelt name that are looked at
 
 
@@ -238,7 +240,7 @@ class Naming:
                     found.setdefault(shown, []).append(full)
                 if with_own:
                     found.setdefault(own, []).append(own)
-        part = closest(likely_own(text), found)
+        part = closest(likely_own(text), found, URIS_ALIKE if OF_URIS.issuperset(kinds) else NAMES_ALIKE)
         return None if part is None else closest(text, found[part], 0.0)
 
 

@@ -20,7 +20,7 @@ SAID = """\
    page 20 of 20
 5 × the
 tools/call library__build_index asked library: ok
--32602 Resource not found: library+book:///nowhere; did you mean `library+book:///cover`?
+-32602 Resource not found: library+book:///nowhere
 resources/read library+book:///nowhere asked library: invalid_params
 given up
 """
