@@ -7,7 +7,7 @@ never delays an answer for longer than HINT_SECONDS, and a hint that fails is le
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import Final
 
@@ -33,6 +33,7 @@ from mcpmux.transports.inline import in_task
 log = structlog.get_logger()
 
 HINT_SECONDS: Final = 2.0  # for all lists together; a refusal without a hint is better than a late one
+JUDGE_SECONDS: Final = 2.0  # for all lists together; host apps wait some ten seconds for a first answer
 UNKNOWN_SECONDS: Final = 60.0  # until a query is judged again when some upstream has not answered
 JUDGED_LIMIT: Final = (
     256  # queries of principals that are remembered; a hostile client may say new ones all day
@@ -81,7 +82,7 @@ class VisibleNames:
 
         `connected`: those that have no connection are left out.
         """
-        found: dict[str, dict[str, list[str]]] = {}
+        found: dict[str, dict[str, Sequence[str]]] = {}
         is_whole = True
 
         async def look(name: str, kind: str) -> None:
@@ -125,7 +126,10 @@ class VisibleNames:
         among = list(map(parse_glob, globs.get(UPSTREAMS, ())))
         call = Call(m.TOOLS_LIST, {}, {}, principal=principal.within(view))
         looked_at = [*kinds, TEMPLATES] if RESOURCES in kinds and TEMPLATES not in kinds else kinds
-        names, is_whole = await self._look(call, looked_at, self._registry, connected=False)
+        names: Names = {}
+        is_whole = False
+        with trio.move_on_after(JUDGE_SECONDS):  # a server may still be starting
+            names, is_whole = await self._look(call, looked_at, self._registry, connected=False)
         names = {
             name: listed
             for name, listed in names.items()

@@ -308,3 +308,27 @@ def test_arguments_are_followed_to_a_limit():
     assert resolved(nested(deeper, "docs+a:b")) == nested(deeper, "docs+a:b")
     endless = nested(100_000, "docs+a:b")
     assert resolved(endless) == endless
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Tool not found: nowx", "Tool not found: docs__nowx"),
+        ("Unknown tool: 'nowx'", "Unknown tool: 'docs__nowx'"),
+        ("MCP error -32602: Tool nowx not found", "MCP error -32602: Tool docs__nowx not found"),
+        ("nowx is no nowx-like: nowx", "nowx is no nowx-like: docs__nowx"),
+        ("nowx: no nowx here: nowx", "nowx: no nowx here: docs__nowx"),
+        ("nowxy, my.nowx, nowx/2 and nowx.io", "nowxy, my.nowx, nowx/2 and nowx.io"),
+        ("something else", "something else"),
+    ],
+)
+def test_an_error_names_a_tool_as_its_client_does(message, expected):
+    space = NAMESPACE.spaces["docs"]
+    assert expose_error(RpcError(-32602, message), space, "nowx", "docs__nowx").message == expected
+
+
+@given(st.text(), st.text(min_size=1), st.text(min_size=1))
+def test_a_message_that_does_not_have_the_name_stays(message, own, shown):
+    space, error = NAMESPACE.spaces["docs"], RpcError(-32602, message)
+    if own not in message:
+        assert expose_error(error, space, own, shown) is error

@@ -664,3 +664,16 @@ async def test_an_error_of_a_server_names_what_the_client_asked_for(down, up, au
         assert error["message"] == "Not found: docs__open-promt; did you mean `docs__open-prompt`?"
         error = await refusal(client, "resources/read", {"uri": "docs+file:///open/O"})
         assert error["message"].startswith("Not found: docs+file:///open/O; did you mean `docs+file:///open/")
+
+
+async def test_a_rule_follows_the_prefix_that_a_reload_gives(autojump_clock):
+    rules = (AccessRule(effect="allow"), AccessRule(effect="deny", targets=("d__secret-tool",)))
+    async with open_world({"docs": Store(MODERN), "web": Store(MODERN)}, access=rules) as world:
+        client = await client_of(world, ALICE, MODERN)
+        assert await client.request("tools/call", {"name": "docs__secret-tool"})
+        docs, web = world.mux.config.upstreams
+        upstreams = (attrs.evolve(docs, prefix="d"), web)
+        world.mux.apply(attrs.evolve(world.mux.config, upstreams=upstreams))
+        await refusal(client, "tools/call", {"name": "d__secret-tool"})
+        assert await client.request("tools/call", {"name": "d__open-tool"})
+        assert await client.request("tools/call", {"name": "web__secret-tool"})
