@@ -27,23 +27,23 @@ from urllib.parse import unquote
 
 from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
 
-STAR = "\ue000"
+STAR: Final = "\ue000"
 """Stands for a star while a glob is read; in a URI it would have to be percent-encoded."""
 
-DECODE_LIMIT = 3  # rounds; a URI in which something is left to decode after them is not clear
-LENGTH_LIMIT = 8192  # characters of a URI that has several readings: bounds the time that they take
+DECODE_LIMIT: Final = 3  # rounds; a URI in which something is left to decode after them is not clear
+LENGTH_LIMIT: Final = 8192  # characters of a URI that has several readings: bounds the time that they take
 
-_PLAIN_HEAD = re.compile(
+_PLAIN_HEAD: Final = re.compile(
     r"[a-z][a-z0-9+.-]*://(?=/)|(?!file:)[a-z][a-z0-9+.-]*:(?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?=/))?"
 )
-_ODD = re.compile(rf"[%\\?#{STAR}\x00-\x20\x7f]|//|(?:^|/)\.{{1,2}}(?:/|$)")
-_SCHEME = re.compile(rf"([A-Za-z{STAR}][A-Za-z0-9+.\-{STAR}]*):")
-_TAIL = re.compile(r"[?#]")
-_IGNORED = str.maketrans("", "", "\t\r\n")
-_ENDS = "".join(map(chr, range(0x21)))
-_BLANKS = re.compile(r"[\x00-\x20]")
-_SLASHES = re.compile(r"/{2,}")
-_DEFAULT_PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
+_ODD: Final = re.compile(rf"[%\\?#{STAR}\x00-\x20\x7f]|//|(?:^|/)\.{{1,2}}(?:/|$)")
+_SCHEME: Final = re.compile(rf"([A-Za-z{STAR}][A-Za-z0-9+.\-{STAR}]*):")
+_TAIL: Final = re.compile(r"[?#]")
+_IGNORED: Final = str.maketrans("", "", "\t\r\n")
+_ENDS: Final = "".join(map(chr, range(0x21)))
+_BLANKS: Final = re.compile(r"[\x00-\x20]")
+_SLASHES: Final = re.compile(r"/{2,}")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
 
 
 Cut = Literal["first", "last", "never"]
@@ -63,8 +63,8 @@ class Way(NamedTuple):
     turning: bool
 
 
-CUTS: tuple[Cut, ...] = ("first", "last", "never")
-BOTH = (True, False)
+CUTS: Final[tuple[Cut, ...]] = ("first", "last", "never")
+BOTH: Final = (True, False)
 
 
 def is_plain(uri: str) -> bool:
