@@ -119,6 +119,12 @@ def configure_logs(level: str, style: str, redactor: Redactor | None = None) -> 
         accepting.propagate = False
 
 
+def tell_notes(config: Config) -> None:
+    """Log what the configuration says and mcpmux does not use."""
+    for note in config.notes:
+        structlog.get_logger().warning("configuration", note=note)
+
+
 def set_up_logs(config: Config) -> None:
     configure_logs(config.logging.level, config.logging.format, Redactor(config.redaction))
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 import click
-import structlog
 import trio
 
 from mcpmux import app
@@ -31,10 +30,8 @@ from mcpmux.config import AnyListener, Config, HttpListener, Listeners, Stdio, U
 from mcpmux.config.listener import LISTENER_KEYS, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
 from mcpmux.errors import ConfigError
-from mcpmux.logs import set_up_logs
+from mcpmux.logs import set_up_logs, tell_notes
 from mcpmux.mux.rewrite import WORKERS_LIMIT
-
-log = structlog.get_logger()
 
 
 @click.command()
@@ -144,12 +141,6 @@ def run_server(
 
         serving = partial(serve_workers, workers=workers)
     trio.run(partial(serving, config, announce, file, watch=watch, followers=followers))
-
-
-def tell_notes(config: Config) -> None:
-    """Log what the configuration says and mcpmux does not use."""
-    for note in config.notes:
-        log.warning("configuration", note=note)
 
 
 SERVERS = ("notes", "clock", "library")  # modules of `mcpmux.demo`

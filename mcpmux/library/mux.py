@@ -28,7 +28,7 @@ from mcpmux.errors import ConfigError, LocalProtocolError
 from mcpmux.hosts.configuration import read_config, read_mapping
 from mcpmux.library.client import Client, as_raised
 from mcpmux.library.exchanges import ExchangeFeed, Exchanges
-from mcpmux.logs import set_up_logs
+from mcpmux.logs import set_up_logs, tell_notes
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.principal import Principal, is_name
 from mcpmux.runtime.upstreams.upstream import OpenChannel
@@ -112,6 +112,7 @@ async def open_mux(source: Source, *, open_channel: OpenChannel | None = None) -
     config = await trio.to_thread.run_sync(load, source)
     if not structlog.is_configured():
         set_up_logs(config)
+    tell_notes(config)
     with in_one_thread():
         async with as_raised(_open(config, open_channel)) as mux:
             yield mux

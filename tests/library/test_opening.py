@@ -173,3 +173,19 @@ async def test_the_log_of_a_program_stays_as_it_has_configured_it(autojump_clock
         assert ("upstream ready" in [entry["event"] for entry in captured.entries]) is is_configured
     finally:
         structlog.configure(**before)
+
+
+async def test_an_entry_that_cannot_be_read_is_absent_and_others_are_there():
+    notes = {"command": sys.executable, "args": ["-m", "mcpmux.demo.notes"], "isActive": True}
+    broken = {"command": "x", "env": {"KEY": "${UNSET_9}"}}
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            open_mux({"mcpServers": {"notes": notes, "broken": broken}}) as mux,
+            mux.client() as client,
+        ):
+            assert await client.list_all("tools/list")
+            (reason,) = mux.absent().values()
+            assert reason.startswith("env.KEY: the environment variable `UNSET_9` is not set")
+    assert [each["note"] for each in logs if "note" in each] == [
+        "mcpServers.notes: keys that mcpmux does not know: isActive"
+    ]
