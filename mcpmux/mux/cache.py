@@ -27,13 +27,14 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from mcpmux.errors import Refused, RpcError
-from mcpmux.mux.subscriptions import at_or_above
+from mcpmux.mux.subscriptions import is_at_or_above, parents
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, VERSION, Call
 from mcpmux.protocol.codes import URL_ELICITATION_REQUIRED
@@ -279,15 +280,14 @@ class Cache:
         """A resource has changed: it, what is above it, and what is below it."""
         if not self.knows(session):
             return
-        above = at_or_above(uri)
         self._remove_tagged(("below", session, uri))
-        for other in above:
-            self._remove_tagged(("at", session, other))
+        for above in (uri, *islice(parents(uri), PARTS_LIMIT)):  # nothing further down is kept
+            self._remove_tagged(("at", session, above))
         self._spoil(
             fetch
             for fetch in self._open.get(session, ())
             if fetch.key.method == m.RESOURCES_READ
-            and ((target := fetch.key.target or "") in above or uri in at_or_above(target))
+            and (is_at_or_above(target := fetch.key.target or "", uri) or is_at_or_above(uri, target))
         )
 
     def change(self, session: str, lists: Collection[str]) -> None:
@@ -356,7 +356,7 @@ def _tags(key: Key) -> tuple[Hashable, ...] | None:
     uri = target or ""
     if len(uri) > URI_LIMIT:
         return None
-    above = at_or_above(uri)
+    above = [uri, *islice(parents(uri), PARTS_LIMIT)]
     if len(above) > PARTS_LIMIT:
         return None
     return ("all", session), ("at", session, uri), *(("below", session, each) for each in above)

@@ -12,8 +12,14 @@ Source: `server/resources` (a sub-resource of a subscribed one may be named), 20
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+import re
+from collections.abc import Collection, Hashable, Iterator
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+PARENTS_LIMIT: Final = 64  # of a URI whose parents are looked up one by one: bounds the text that is copied
+
+_SEPARATOR: Final = re.compile("[/?#]")
 
 Listener = TypeVar("Listener", bound=Hashable)
 
@@ -100,17 +106,42 @@ class Subscriptions(Generic[Listener]):
         if not uris:
             return {}
         heard: dict[Listener, str] = {}
-        for subscribed in at_or_above(uri):
-            for listener in uris.get(subscribed, ()):
+        for subscribed in find_above(uris, uri):
+            for listener in uris[subscribed]:
                 heard.setdefault(listener, subscribed)
         return heard
 
 
-def at_or_above(uri: str) -> list[str]:
-    """`uri`, then every URI that it is a sub-resource of, nearest first.
+def is_at_or_above(above: str, uri: str) -> bool:
+    """Return whether `uri` is `above` or a sub-resource of it.
 
     A URI is above another when the other goes on from it behind a `/`, `?` or `#`: `file:///a` and
     `file:///a/` are above `file:///a/b`; `file:///a` is not above `file:///ab`.
     """
-    ends = range(len(uri) - 1, 0, -1)
-    return [uri, *[uri[:end] for end in ends if uri[end] in "/?#" or uri[end - 1] == "/"]]
+    if not uri.startswith(above):
+        return False
+    end = len(above)
+    return end == len(uri) or (end > 0 and (uri[end] in "/?#" or above[-1] == "/"))
+
+
+def parents(uri: str) -> Iterator[str]:
+    """Yield every URI that `uri` is a sub-resource of, the shortest first.
+
+    A stranger's URI can have as many as it has characters: take only as many as are needed.
+    """
+    last = 0
+    for separator in _SEPARATOR.finditer(uri):
+        start = separator.start()
+        for end in (start, start + 1) if separator[0] == "/" else (start,):
+            if last < end < len(uri):
+                last = end
+                yield uri[:end]
+
+
+def find_above(known: Collection[str], uri: str) -> list[str]:
+    """Return those of the `known` URIs that are `uri` or above it, nearest first."""
+    # A URI can have more parents than URIs are known; then each of these is compared with it.
+    candidates = [*islice(parents(uri), PARENTS_LIMIT + 1), uri]
+    if len(candidates) <= PARENTS_LIMIT + 1:
+        return [above for above in reversed(candidates) if above in known]
+    return sorted((above for above in known if is_at_or_above(above, uri)), key=len, reverse=True)

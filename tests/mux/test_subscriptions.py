@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mcpmux.mux.subscriptions import Subscriptions
+from mcpmux.mux.subscriptions import (
+    PARENTS_LIMIT,
+    Subscriptions,
+    find_above,
+    is_at_or_above,
+    parents,
+)
 
 LISTENERS = ["ann", "ben", "cid"]
 UPSTREAMS = ["x", "y"]
@@ -134,3 +142,38 @@ def test_every_separator_ends_a_uri_that_is_above():
     for uri in [*above, "https://h/a/b?q"]:
         subscriptions.add(uri, "x", uri)
     assert set(subscriptions.audience("x", "https://h/a/b?q=1#part")) == set(above)
+
+
+texts = st.text("/?#a", max_size=8)
+
+
+@given(texts)
+def test_parents_are_all_shorter_uris_above(uri: str):
+    prefixes = [uri[:end] for end in range(1, len(uri))]
+    assert list(parents(uri)) == [prefix for prefix in prefixes if is_at_or_above(prefix, uri)]
+
+
+@given(st.sets(texts, max_size=8), texts, st.booleans())
+def test_known_uris_above_are_found_nearest_first(known: set[str], uri: str, is_deep: bool):
+    if is_deep:  # so that the known ones are compared one by one
+        prefix = "/" * PARENTS_LIMIT
+        known, uri = {prefix + each for each in known}, prefix + uri
+    above = [each for each in known if each and is_at_or_above(each, uri)]
+    found = find_above(known - {""}, uri)
+    assert set(found) == set(above)
+    assert found == sorted(found, key=len, reverse=True)
+
+
+def test_a_uri_of_many_separators_takes_no_more_memory_than_its_text():
+    subscriptions: Subscriptions[str] = Subscriptions()
+    subscriptions.add("ann", "x", "x:a")
+    subscriptions.add("ben", "x", "x:/")
+    uri = "x:" + "/" * 90_000
+    tracemalloc.start()
+    try:
+        audience = subscriptions.audience("x", uri)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert audience == {"ben": "x:/"}
+    assert peak < len(uri)

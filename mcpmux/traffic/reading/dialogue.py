@@ -24,7 +24,7 @@ import msgspec
 from attrs import define, field
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.subscriptions import at_or_above
+from mcpmux.mux.subscriptions import find_above
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, SUBSCRIPTION_ID, VERSION
 from mcpmux.protocol.codes import INVALID_PARAMS
@@ -214,8 +214,9 @@ class Dialogue:
             sent = ServerMessage(max(0.0, at - request.at), said.method, params, is_question)
             request.before_answer.append(sent)
         elif not is_question:
-            uris = at_or_above(_uri_in(params)) if said.method == m.RESOURCE_UPDATED else []
-            hearing = [self._subscribed[uri] for uri in uris if uri in self._subscribed]
+            is_update = said.method == m.RESOURCE_UPDATED
+            subscribed = find_above(self._subscribed, _uri_in(params)) if is_update else []
+            hearing = [self._subscribed[uri] for uri in subscribed]
             for request in hearing or filter(None, [self._last]):
                 since = request.answered_at or request.at
                 request.after_answer.append(ServerMessage(max(0.0, at - since), said.method, params))

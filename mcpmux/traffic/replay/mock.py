@@ -20,7 +20,7 @@ import trio
 from attrs import define, field
 
 from mcpmux.errors import RpcError
-from mcpmux.mux.subscriptions import at_or_above
+from mcpmux.mux.subscriptions import is_at_or_above
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
     META,
@@ -156,7 +156,7 @@ class CapturedAnswers:
             captured = self._turn(("updates", uri), listens)
         told = (*captured.before_answer, *captured.after_answer) if captured is not None else ()
         updates = (sent for sent in told if sent.method == m.RESOURCE_UPDATED)
-        return [sent for sent in updates if uri in at_or_above(text_of(sent.params.get("uri")) or "")]
+        return [sent for sent in updates if is_at_or_above(uri, text_of(sent.params.get("uri")) or "")]
 
 
 def _problem_of(captured: CapturedRequest) -> str | None:
