@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
@@ -31,7 +31,8 @@ STAR: Final = "\ue000"
 """Stands for a star while a glob is read; in a URI it would have to be percent-encoded."""
 
 DECODE_LIMIT: Final = 3  # rounds; a URI in which something is left to decode after them is not clear
-LENGTH_LIMIT: Final = 8192  # characters of a URI that has several readings: bounds the time that they take
+LENGTH_LIMIT: Final = 8192  # characters of a URI that has several readings
+READINGS_LIMIT: Final = 32_768  # characters of all its readings together: they take some 2 ms
 
 _PLAIN_HEAD: Final = re.compile(
     r"[a-z][a-z0-9+.-]*://(?=/)|(?!file:)[a-z][a-z0-9+.-]*:(?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?=/))?"
@@ -47,6 +48,8 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":4
 
 
 Cut = Literal["first", "last", "never"]
+Convert = Callable[[str], str]
+ReadFront = Callable[[str, bool], str]
 
 
 class Way(NamedTuple):
@@ -75,46 +78,65 @@ def is_plain(uri: str) -> bool:
     return _ODD.search(uri[head.end() :]) is None  # where its `^` fits
 
 
-def readings_of(uri: str) -> Iterator[tuple[Way | None, str]]:
-    """(way, reading) for every way that a server may take, the first as written; some come more than once."""
+def readings_of(uri: str, ways: Sequence[Way] | None = None) -> Iterator[tuple[Way | None, str]]:
+    """Yield (way, reading) for every way that a server may take, the first as written.
+
+    Some come more than once. `ways`: what `clear_ways` returned for a URI of a stranger. Without it the readings may be long.
+    """
     yield None, uri
+    if ways is None:
+        ways = () if is_plain(uri) else _ways(uri, min(_rounds_in(uri), DECODE_LIMIT))
+    decode, read_front = cache(unquote), cache(_read_front)  # most ways go through the same texts
+    for way in ways:
+        yield way, read(uri, way, decode, read_front)
+
+
+def clear_ways(uri: str) -> Sequence[Way] | None:
+    """Return the ways of reading a URI besides as it is written; None when it is not clear.
+
+    It is not clear when its readings are too long together, or when it is encoded too often.
+    """
     if is_plain(uri):
-        return
-    last = min(_rounds_in(uri), DECODE_LIMIT)
-    bare = _decoded(uri, last)
+        return ()
+    if len(uri) > LENGTH_LIMIT or (rounds := _rounds_in(uri)) > DECODE_LIMIT:
+        return None
+    ways = _ways(uri, rounds)
+    return ways if len(uri) * len(ways) <= READINGS_LIMIT else None
+
+
+def _ways(uri: str, rounds: int) -> list[Way]:
+    """Return the ways that make a difference for this text."""
+    bare = _decoded(uri, rounds, unquote)
     turned = bare.replace("\\", "/")
-    # Ways that come to the same for this text are gone once.
     cuts = CUTS if _TAIL.search(bare) else CUTS[:1]
     merging = BOTH if "//" in turned.partition("://")[2] or "://" not in turned else BOTH[:1]
     trimming = BOTH if _BLANKS.search(bare) else BOTH[:1]
     turning = BOTH if "\\" in bare else BOTH[:1]
-    for way in itertools.starmap(Way, itertools.product(range(last + 1), cuts, merging, trimming, turning)):
-        yield way, read(uri, way)
+    choices = itertools.product(range(rounds + 1), cuts, merging, trimming, turning)
+    return list(itertools.starmap(Way, choices))
 
 
-def is_clear(uri: str) -> bool:
-    """Whether all readings of a URI are known: it is neither too long nor encoded too often to look into."""
-    return is_plain(uri) or (len(uri) <= LENGTH_LIMIT and _rounds_in(uri) <= DECODE_LIMIT)
+def read(uri: str, way: Way | None, decode: Convert = unquote, read_front: ReadFront | None = None) -> str:
+    """Return what a server that reads in this way takes the URI for.
 
-
-def read(uri: str, way: Way | None) -> str:
-    """What a server that reads in this way takes the URI for."""
+    `decode` and `read_front` may remember what they returned before.
+    """
     if way is None:
         return uri
     if way.trimming:
         uri = uri.strip(_ENDS).translate(_IGNORED)
     if way.cut != "first":
-        uri = _decoded(uri, way.rounds)
+        uri = _decoded(uri, way.rounds, decode)
     cut = _TAIL.search(uri) if way.cut != "never" else None
     end = cut.start() if cut is not None else len(uri)
     service, tail = uri[:end], uri[end:]
     if way.cut == "first":
-        service, tail = _decoded(service, way.rounds), _decoded(tail, way.rounds)
+        service, tail = _decoded(service, way.rounds, decode), _decoded(tail, way.rounds, decode)
     if way.trimming:
         service = service.translate(_IGNORED)
     if way.turning:
         service = service.replace("\\", "/")
-    return _read_front(service, way.merging) + tail
+    return (read_front or _read_front)(service, way.merging) + tail
 
 
 def _rounds_in(uri: str) -> int:
@@ -127,11 +149,11 @@ def _rounds_in(uri: str) -> int:
     return DECODE_LIMIT + 1
 
 
-def _decoded(text: str, rounds: int) -> str:
+def _decoded(text: str, rounds: int, decode: Convert) -> str:
     for _ in range(rounds):
         if "%" not in text:
             break
-        text = unquote(text)
+        text = decode(text)
     return text
 
 
@@ -193,28 +215,39 @@ class Target:
         return not self.is_uri or is_plain(self._marked)
 
     @cached_property
+    def _ways(self) -> Sequence[Way] | None:
+        return () if self.is_plain else clear_ways(self._marked)
+
+    @property
     def is_clear(self) -> bool:
         """Whether all its readings are known."""
-        return self.is_plain or is_clear(self._marked)
+        return self._ways is not None
 
     @cached_property
     def readings(self) -> list[tuple[Way | None, str]]:
         """Every way to read it, with what it is then."""
-        if self.is_plain or not self.is_clear:
-            return [(None, self._marked)]
-        return list(dict.fromkeys(readings_of(self._marked)))
+        return list(dict.fromkeys(readings_of(self._marked, self._ways or ())))
+
+    @cached_property
+    def _texts(self) -> frozenset[str]:
+        """The texts of all readings."""
+        return frozenset(text for _, text in self.readings)
 
     @cached_property
     def _broadly(self) -> frozenset[str]:
         """Everything that it can be taken for. Some servers do not look at query and fragment."""
-        texts = {text for _, text in self.readings}
+        texts = self._texts
         return frozenset(texts | {_TAIL.split(text, 1)[0] for text in texts} if self.is_uri else texts)
 
     def is_in(self, glob: TargetGlob) -> bool:
         """Whether the glob fits it, or all that a template stands for, in every reading."""
         if self.is_plain:
             return glob.fits(self._marked)
-        return self.is_clear and all(matches(glob.read(way), text) for way, text in self.readings)
+        if not self.is_clear:
+            return False
+        if glob.is_plain:  # it is the same in every way
+            return all(matches(glob.glob, text) for text in self._texts)
+        return all(matches(glob.read(way), text) for way, text in self.readings)
 
     def may_be_in(self, glob: TargetGlob) -> bool:
         """Whether the glob fits, or may fit, something that it can be taken for or may stand for."""
@@ -237,6 +270,11 @@ class TargetGlob:
         self._marked = text.replace("*", STAR)
         self.read = cache(self._read)
         """The glob in one way; there are few to remember."""
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether the glob is the same in every way of reading."""
+        return is_plain(self._marked.replace(STAR, ""))
 
     @cached_property
     def broadly(self) -> frozenset[Glob]:
