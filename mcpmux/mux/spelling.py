@@ -81,7 +81,8 @@ def is_plain(uri: str) -> bool:
 def readings_of(uri: str, ways: Sequence[Way] | None = None) -> Iterator[tuple[Way | None, str]]:
     """Yield (way, reading) for every way that a server may take, the first as written.
 
-    Some come more than once. `ways`: what `clear_ways` returned for a URI of a stranger. Without it the readings may be long.
+    Some come more than once. `ways`: what `clear_ways` returned for a URI of a stranger. Without it the
+    readings may be long.
     """
     yield None, uri
     if ways is None:

@@ -17,13 +17,14 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
+import structlog
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
 from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, view_of
 from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.ownership import MadeTasks
-from mcpmux.mux.parameters import BadArguments, fill_in
+from mcpmux.mux.parameters import BadArguments, NotJudged, check_arguments, fill_in
 from mcpmux.mux.pattern import matches, parse_glob
 from mcpmux.mux.policy import CAPABILITY_USES, USED_BY, Policy, Rules, offers, sees
 from mcpmux.mux.rewrite import NAMED_BY, Space
@@ -37,6 +38,8 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
+
+log = structlog.get_logger()
 
 _JUDGED: Final = {key.casefold(): key for key in ("uri", "name", "ref", TASK_ID)}
 _JUDGED_OF_REF: Final = {key: key for key in ("type", "uri", "name")}
@@ -103,6 +106,7 @@ class AccessControl:
         self._has_views = False  # whether there may be clients in views, which these may outlive
         self._learned: dict[str, tuple[Hints, float]] = {}  # by upstream, and until when they are good
         self._schemas: dict[str, dict[str, Raw]] = {}  # of tools whose parameters are overridden
+        self._not_judged: set[tuple[str, str]] = set()  # tools with overridden parameters, once logged
         self.forgotten = 0  # how often lists of tools have changed
         self.adopt(policy, shown)
 
@@ -188,13 +192,21 @@ class AccessControl:
         parameters = overrides.parameters(upstream, own) if overrides is not None else {}
         if not parameters:
             return None
-        schema, arguments = value_of(self._schemas.get(upstream, {}).get(own)), value_of(sent)
-        if not isinstance(arguments, dict):
-            raise RpcError(INVALID_PARAMS, 'Invalid params: "arguments" must be an object')
         try:
-            return raw(fill_in(arguments, schema if isinstance(schema, dict) else {}, parameters))
+            arguments = decode_fields(sent)
+        except ValueError:
+            raise RpcError(INVALID_PARAMS, 'Invalid params: "arguments" must be an object') from None
+        schema = value_of(self._schemas.get(upstream, {}).get(own))
+        try:
+            check_arguments(arguments, schema if isinstance(schema, dict) else {}, parameters)
         except BadArguments as mistake:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {mistake}") from None
+        except NotJudged as reason:
+            if (upstream, own) not in self._not_judged:
+                self._not_judged.add((upstream, own))
+                what = "arguments are not checked: the server will judge"
+                log.warning(what, upstream=upstream, tool=own, reason=str(reason))
+        return raw(fill_in(arguments, parameters))
 
     def overridden(
         self, call: Call, space: Space, names: Sequence[str | None], items: Sequence[Raw]

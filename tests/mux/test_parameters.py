@@ -9,7 +9,18 @@ from jsonschema import Draft202012Validator
 
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.views import Parameter
-from mcpmux.mux.parameters import BadArguments, fill_in, find_bad_values, override_schema
+from mcpmux.mux.parameters import (
+    SIZE_LIMIT,
+    BadArguments,
+    NotJudged,
+    check_arguments,
+    fill_in,
+    find_bad_values,
+    find_mistake,
+    override_schema,
+)
+from mcpmux.protocol.envelope import raw, value_of
+from mcpmux.protocol.raw_json import Raw
 
 SCHEMA = {
     "type": "object",
@@ -50,11 +61,13 @@ def test_what_the_shown_schema_takes_is_sent_with_what_is_fixed(said, given_argu
     shown = override_schema(SCHEMA, said)
     is_valid = Draft202012Validator(shown).is_valid(given_arguments)
     names_hidden = any(name in said and not said[name].is_shown for name in given_arguments)
+    written = {name: raw(value) for name, value in given_arguments.items()}
     if not is_valid or names_hidden:
         with pytest.raises(BadArguments):
-            fill_in(given_arguments, SCHEMA, said)
+            check_arguments(written, SCHEMA, said)
         return
-    sent = fill_in(given_arguments, SCHEMA, said)
+    check_arguments(written, SCHEMA, said)
+    sent = {name: value_of(value) for name, value in fill_in(written, said).items()}
     for name, value in given_arguments.items():
         assert sent[name] == value
     for name, parameter in said.items():
@@ -87,8 +100,9 @@ def test_what_is_said_of_a_parameter_replaces_what_the_server_says():
     ],
 )
 def test_arguments_that_do_not_fit_are_told_where(sent, sentence):
+    written = {name: raw(value) for name, value in sent.items()}
     with pytest.raises(BadArguments) as caught:
-        fill_in(sent, SCHEMA, {"tenant": Parameter(value="acme")})
+        check_arguments(written, SCHEMA, {"tenant": Parameter(value="acme")})
     assert sentence in str(caught.value)
 
 
@@ -99,12 +113,78 @@ def test_arguments_that_do_not_fit_are_told_where(sent, sentence):
         {"type": "nonsense"},
         {"properties": {"a": {"type": "integer"}, "b": {"pattern": "("}}, "patternProperties": {"(": {}}},
         {"properties": {"a": {"$ref": "#/$defs/none"}}},
-        {"properties": 7, "required": 7},
-        {"$schema": "https://example.com/dialect", "type": "object"},
+        {"minProperties": "x"},
+        {"properties": {"a": {"minimum": "x"}}},
+        {"properties": {"a": {"type": "integer", "$ref": 7}}},
+        {"type": "object", "patternProperties": {"^(a+)+$": {}}},
+        {"allOf": [{"$schema": "http://json-schema.org/draft-07/schema#"}], "$schema": "x"},
     ],
 )
 def test_what_cannot_be_understood_is_left_to_the_server(schema):
-    assert fill_in({"a": 1}, schema, {"b": Parameter(value=2)}) == {"a": 1, "b": 2}
+    with pytest.raises(NotJudged):
+        check_arguments({"a": raw(1)}, schema, {"b": Parameter(value=2)})
+
+
+def doubled(depth: int, end: dict[str, object]) -> dict[str, object]:
+    """Return a schema in which each definition refers to the next one twice."""
+    steps = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(depth)}
+    return {"$ref": "#/$defs/a0", "$defs": {**steps, f"a{depth}": end}}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        ("x", doubled(40, {"type": "string"})),
+        ("x", doubled(40, {"type": "integer"})),
+        ("x", {"$ref": "#"}),
+        ([{"n": n} for n in range(2000)], {"uniqueItems": True}),
+        (
+            ["x"] * 500,
+            {"$defs": {f"d{n}": {"$anchor": f"a{n}"} for n in range(999)}, "items": {"$ref": "#a998"}},
+        ),
+        ("x" * (SIZE_LIMIT + 1), {"type": "string"}),
+        ("x", {"enum": [str(n) for n in range(SIZE_LIMIT)]}),
+        ("a" * 40, {"pattern": "^((((a{999}){999}){999}){999})$"}),
+    ],
+    ids=["doubled", "doubled errors", "loop", "unique", "anchors", "long value", "long schema", "repeats"],
+)
+def test_a_schema_past_its_budget_is_left_to_the_server(value, schema):
+    with pytest.raises(NotJudged):
+        find_mistake(value, schema)
+
+
+def test_a_pattern_takes_no_time_that_doubles():
+    assert find_mistake("a" * 2000 + "!", {"pattern": "^(a+)+$"}) is not None
+    assert find_mistake("a" * 2000, {"pattern": "^(a+)+$"}) is None
+
+
+@pytest.mark.parametrize("draft", ["http://json-schema.org/draft-07/schema#", "https://example.com/dialect"])
+def test_a_schema_that_names_its_draft_has_the_same_budget(draft):
+    looped = {"$schema": draft, "type": "object", "properties": {"a": {"$ref": "#"}}}
+    assert find_mistake({"a": {"a": {}}}, looped) is None
+    assert find_mistake({"a": {"a": 1}}, looped) == "a.a: 1 is not of type 'object'"
+    with pytest.raises(NotJudged):
+        find_mistake("x", {"$schema": draft, **doubled(40, {"type": "string"})})
+
+
+def test_hidden_names_are_in_no_part_of_the_schema():
+    either = {"type": "object", "properties": SCHEMA["properties"]}
+    either["anyOf"] = [{"required": ["tenant"]}, {"required": ["limit"], "properties": {"tenant": {}}}]
+    either["if"] = {"allOf": [{"required": ["tenant"]}]}
+    shown = override_schema(either, {"tenant": Parameter(value="acme")})
+    assert "tenant" not in str(shown)
+    check_arguments({"query": raw("q")}, either, {"tenant": Parameter(value="acme")})
+
+
+@pytest.mark.parametrize("number", [b"1e2", b"1.0", b"1e400", b"123456789012345678901234567890"])
+def test_arguments_are_sent_as_they_are_written(number):
+    filled = fill_in({"limit": Raw(number)}, {"tenant": Parameter(value="acme")})
+    assert {name: bytes(value) for name, value in filled.items()} == {"limit": number, "tenant": b'"acme"'}
+
+
+def test_a_number_that_is_too_large_is_left_to_the_server():
+    with pytest.raises(NotJudged):
+        check_arguments({"limit": Raw(b"1e400")}, SCHEMA, {"tenant": Parameter(value="acme")})
 
 
 @pytest.mark.parametrize(
