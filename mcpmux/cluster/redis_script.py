@@ -135,7 +135,12 @@ local now = time[1] + time[2] / 1000000
 local full_at, number = {}, nil
 local longest = 0.000001  -- the clock's resolution: less than that is an error of the sum
 for i, bucket in ipairs(KEYS) do
-  full_at[i] = math.max(tonumber(redis.call('GET', bucket) or now), now)
+  local full = tonumber(redis.call('GET', bucket) or now) or now
+  local latest = now + ARGV[2 * i - 1] + ARGV[2 * i]
+  if not (full <= latest) then  -- of a store whose clock was ahead, or no number: an empty bucket
+    full = latest
+  end
+  full_at[i] = math.max(full, now)
   local wait = full_at[i] - now - ARGV[2 * i]
   if wait > longest then
     number, longest = i - 1, wait

@@ -2,7 +2,8 @@
 
 A limit is a bucket that holds `burst` tokens and gets `requests` of them in `per` seconds, evenly. An
 exchange takes one out of each bucket that it counts for, or out of none. Instead of tokens the time is kept
-at which a bucket will be full again (the generic cell rate algorithm): a full bucket need not be kept.
+at which a bucket will be full again (the generic cell rate algorithm): a full bucket need not be kept, and
+only a full one is dropped. Methods that mcpmux does not know share a bucket, as a client can invent them.
 
 Laws: in t seconds no more than burst + requests * t / per exchanges begin; who comes back when it is told to,
 and is alone, may begin; what is refused costs nothing.
@@ -12,14 +13,19 @@ Source: RFC 6585 section 4 (429 Too Many Requests).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcpmux.config.model import RateLimit
 from mcpmux.mux.pattern import Glob, matches, parse_glob
+from mcpmux.mux.policy import ANY_OTHER
+from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
-BUCKETS_KEPT: Final = 10_000  # the last ones that were used
+BUCKETS_LIMIT: Final = 100_000  # that are not full, some 20 MB; past them only known clients may begin
+SWEEP_FROM: Final = 1_000  # buckets; full ones among fewer take no room worth a look
+RETRY_SECONDS: Final = 1.0  # between two looks for full buckets when there are too many
 
 
 class Exceeded(NamedTuple):
@@ -64,7 +70,8 @@ class _Buckets:
         )
         if not is_about:
             return None
-        named = {"principal": principal.name, "upstream": upstream, "method": method}
+        known = method if method in m.REQUESTS else ANY_OTHER
+        named = {"principal": principal.name, "upstream": upstream, "method": known}
         key = tuple(named[each] for each in self.limit.each)
         return Counted(self.setting, self.limit, key, self._interval, self._room)
 
@@ -89,6 +96,8 @@ class Rates:
         self._exchanges = [each for each in buckets if each.limit.is_about_upstreams]
         self.counts_requests, self.counts_exchanges = bool(self._requests), bool(self._exchanges)
         self._full: dict[tuple[str, ...], float] = {}
+        self._sweep_at = SWEEP_FROM
+        self._sweep_after = -math.inf
 
     def counted(self, principal: Principal, method: str, upstream: str = "") -> list[Counted]:
         """The buckets for a request of a client, or for an exchange with an upstream."""
@@ -102,17 +111,22 @@ class Rates:
         longest = max(range(len(waits)), key=waits.__getitem__, default=0)
         if waits and waits[longest] > 0:
             return Exceeded(counted[longest].setting, counted[longest].limit, waits[longest])
+        self._sweep(now)
         for each in counted:
-            self._take(each, now)
+            if len(self._full) >= BUCKETS_LIMIT and (each.setting, *each.key) not in self._full:
+                return Exceeded(each.setting, each.limit, RETRY_SECONDS)
+        for each in counted:
+            self._full[each.setting, *each.key] = self._full_at(each, now) + each.interval
         return None
 
     def _full_at(self, counted: Counted, now: float) -> float:
-        """When a bucket is full, if nobody takes anything."""
+        """Return when a bucket is full, if nothing is taken out of it."""
         return max(self._full.get((counted.setting, *counted.key), now), now)
 
-    def _take(self, counted: Counted, now: float) -> None:
-        full_at = self._full_at(counted, now) + counted.interval
-        self._full.pop((counted.setting, *counted.key), None)
-        if len(self._full) >= BUCKETS_KEPT:
-            del self._full[next(iter(self._full))]
-        self._full[counted.setting, *counted.key] = full_at
+    def _sweep(self, now: float) -> None:
+        """Drop the full buckets when there are twice as many as after the last time."""
+        if len(self._full) < self._sweep_at or now < self._sweep_after:
+            return
+        self._full = {key: full_at for key, full_at in self._full.items() if full_at > now}
+        self._sweep_at = min(max(SWEEP_FROM, 2 * len(self._full)), BUCKETS_LIMIT)
+        self._sweep_after = now + RETRY_SECONDS if len(self._full) * 2 > BUCKETS_LIMIT else now

@@ -113,6 +113,9 @@ READ_ONLY: Final = frozenset(
 )
 """What changes nothing that others read. Everything else may: calls, the end of a task, what nobody knows."""
 
+REQUESTS: Final = READ_ONLY | ABOUT_TASKS | {INITIALIZE}
+"""Every request of a client that mcpmux knows."""
+
 REMOVED_IN_MODERN: Final = frozenset(
     {INITIALIZE, PING, SET_LEVEL, RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE, TASKS_LIST, TASKS_RESULT}
 )

@@ -324,6 +324,16 @@ async def use_everything(store: Store, name: str) -> None:
     assert (await store.version()).startswith("redis ")
 
 
+@pytest.mark.parametrize("bad", ["inf", "nan", "99999999999", "-inf", "no number"])
+async def test_a_bucket_with_a_bad_time_holds_up_for_no_longer_than_an_empty_one(redis, bad):
+    server = redis.start()
+    bucket = Bucket("b", 1.0, 9.0)
+    async with open_redis_store(at(server, timeout=MOST_SECONDS)) as store:
+        assert server.ask(f"SET {{mcpmux.rate}}:b '{bad}'") == "+OK\r\n"
+        refused = await store.take([bucket])
+        assert refused is None or refused == (0, pytest.approx(1.0, abs=0.1))
+
+
 async def test_everything_there_ends_by_itself(redis):
     server = redis.start()
     async with open_redis_store(at(server, timeout=MOST_SECONDS)) as store:

@@ -68,10 +68,11 @@ def test_a_burst_is_followed_by_an_even_rate():
     ],
 )
 def test_what_is_counted_apart(each, together):
-    others = {"same": (ALICE, "a"), "principal": (BOB, "a"), "method": (ALICE, "b")}
+    a, b = "tools/call", "tools/list"
+    others = {"same": (ALICE, a), "principal": (BOB, a), "method": (ALICE, b)}
     for kind, (principal, method) in others.items():
         rates = Rates([RateLimit(requests=1, each=each)])
-        assert begin(rates, ALICE, "a", 0) is None
+        assert begin(rates, ALICE, a, 0) is None
         assert (begin(rates, principal, method, 0) is not None) is (kind in together), kind
 
 
@@ -105,13 +106,32 @@ def test_what_is_refused_costs_nothing():
     assert [begin(rates, Principal(str(number)), "b", 0) for number in range(5)] == [None] * 5
 
 
-def test_few_buckets_are_kept(monkeypatch):
-    monkeypatch.setattr(rate, "BUCKETS_KEPT", 10)
+def test_a_bucket_is_dropped_only_when_it_is_full(monkeypatch):
+    monkeypatch.setattr(rate, "SWEEP_FROM", 10)
     rates = Rates([RateLimit(requests=1, per=100.0)])
     for number in range(100):
-        assert begin(rates, Principal(str(number)), "m", 0) is None
-        assert len(rates._full) <= 10
-    assert begin(rates, Principal("99"), "m", 0) is not None
+        assert begin(rates, Principal(str(number)), "m", number) is None
+    assert begin(rates, Principal("0"), "m", 99) is not None
+    for number in range(1000, 1200):
+        assert begin(rates, Principal(str(number)), "m", number) is None
+    assert len(rates._full) < 300
+
+
+def test_past_the_limit_of_buckets_only_known_clients_begin(monkeypatch):
+    monkeypatch.setattr(rate, "BUCKETS_LIMIT", 10)
+    monkeypatch.setattr(rate, "SWEEP_FROM", 10)
+    rates = Rates([RateLimit(requests=1, per=1000.0, burst=5)])
+    begun = [begin(rates, Principal(str(number)), "m", 0) is None for number in range(20)]
+    assert begun == [True] * 10 + [False] * 10
+    assert begin(rates, Principal("3"), "m", 1) is None
+    assert begin(rates, Principal("19"), "m", 3000) is None
+
+
+def test_methods_that_are_not_known_share_a_bucket():
+    rates = Rates([RateLimit(requests=1, each=("method",))])
+    assert begin(rates, ALICE, "vendor/a", 0) is None
+    assert begin(rates, ALICE, "vendor/b", 0) is not None
+    assert begin(rates, ALICE, "tools/list", 0) is None
 
 
 def test_other_limits_have_full_buckets():
