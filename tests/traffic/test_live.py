@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from datetime import UTC, datetime
 
 import pytest
@@ -15,7 +16,6 @@ from mcpmux.runtime.tap import EXCHANGE, Said
 from mcpmux.traffic.admin.ring import (
     EDGES,
     GROUPS,
-    MESSAGE_BYTES,
     RECENT,
     REST,
     ROW_MESSAGES,
@@ -23,6 +23,7 @@ from mcpmux.traffic.admin.ring import (
     TimedCall,
     measure,
     percentile,
+    weight_of,
 )
 from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
 from mcpmux.traffic.observer import Exchange
@@ -177,7 +178,7 @@ def test_the_ring_stays_within_its_bounds_and_its_rows_have_consecutive_numbers(
         assert weight <= most_bytes or len(kept) == 1
         assert ring.row(ring.first - 1) is None
         for row in kept:
-            assert row.weight == 600 + sum(MESSAGE_BYTES + len(each.observed.data) for each in row.messages)
+            assert row.weight == 600 + sum(weight_of(each.observed) for each in row.messages)
             assert [each.seq for each in row.messages] == sorted(each.seq for each in row.messages)
     live = {row.exchange for row in kept if row.exchange} if messages else set()
     assert {key for key in ring._growing if isinstance(key, int)} == live
@@ -340,6 +341,22 @@ async def test_an_exchange_whose_request_has_not_been_looked_at_has_its_view():
     )
     (row,) = rows(traffic)
     assert (row.exchange, row.view, row.status) == (number, "coding", "open")
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000], ids=["kept", "too large to keep"])
+def test_what_is_held_is_what_is_counted(size: int):
+    limit = 4 * MIB
+    tracemalloc.start()
+    try:
+        traffic = Traffic(size=limit)
+        for number in range(100):
+            uri = f"file:///{number}" + "y" * size
+            traffic.exchange("resources/read", {"uri": uri}, answer={"result": {"contents": []}})
+            traffic.recorder.settle()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1.5 * limit
 
 
 def test_what_a_client_narrows_its_view_to_counts_as_memory():

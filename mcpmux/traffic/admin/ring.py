@@ -18,6 +18,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
+from sys import getsizeof
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -30,6 +31,7 @@ from mcpmux.transports.inline import AT_ONCE
 
 MESSAGE_BYTES: Final = 400  # what a message takes besides its text
 ROW_BYTES: Final = 600  # what a row takes besides its messages
+SHORT: Final = 2048  # characters of the target and the method of a message whose text is not kept
 OWN_SHARE: Final = 8  # mcpmux's own may take as much again as a part of this
 SHARE: Final = 8  # one row may take a part of this much of the memory, one message half of that
 ROW_MESSAGES: Final = 2000  # of one row; a listen lasts for days
@@ -85,7 +87,7 @@ class Row:
         observed = stored.observed
         self.messages.append(stored)
         self.size += stored.size
-        self.weight += MESSAGE_BYTES + len(observed.data)
+        self.weight += weight_of(observed)
         upstream = observed.leg.upstream
         if upstream is not None and upstream not in self.upstreams:
             self.upstreams = (*self.upstreams, upstream)
@@ -107,7 +109,15 @@ class Row:
         gone = self.messages[1:end]
         del self.messages[1:end]
         self.left_out += len(gone)
-        self.weight -= sum(MESSAGE_BYTES + len(stored.observed.data) for stored in gone)
+        self.weight -= sum(weight_of(stored.observed) for stored in gone)
+
+
+def weight_of(observed: Observation) -> int:
+    """Return the bytes that a message takes."""
+    texts = (observed.method, observed.id, observed.target)
+    return (
+        MESSAGE_BYTES + len(observed.data) + sum(getsizeof(text) for text in texts if isinstance(text, str))
+    )
 
 
 class LiveRing:
@@ -127,7 +137,7 @@ class LiveRing:
         self._rows: dict[int, Row] = {}
         # By exchange, or by leg, direction and id for a request that belongs to none and has no answer.
         self._growing: dict[object, Row] = {}
-        self._recent: deque[Row] = deque(maxlen=RECENT)  # the row of each of the last messages
+        self._recent: deque[int] = deque(maxlen=RECENT)  # the number of the row of each of the last messages
         self._views: dict[int, str] = {}  # of exchanges that were admitted since messages were taken
         self._bytes = 0
         self.first = 1  # number of the oldest row; above `last` when there is none
@@ -157,11 +167,15 @@ class LiveRing:
         self.seq += 1
         size = len(observed.data) if size is None else size
         if size > self._most_bytes // SHARE // 2:
-            observed = Observation(observed.leg, observed.direction, b"", observed.at, *observed.facts())
+            kind, exchange, method, request_id, target, *more = observed.facts()
+            texts = (method and method[:SHORT], request_id, target and target[:SHORT])
+            observed = Observation(
+                observed.leg, observed.direction, b"", observed.at, kind, exchange, *texts, *more
+            )
         row = self._row_of(observed)
         before = row.weight
         row.add(StoredMessage(self.seq, size, observed))
-        self._recent.append(row)
+        self._recent.append(row.number)
         if len(row.messages) > ROW_MESSAGES or row.weight > self._most_bytes // SHARE:
             row.shorten()
         self._bytes += row.weight - before
@@ -209,7 +223,7 @@ class LiveRing:
     def _tell_again(self, row: Row) -> None:
         """Readers are to look at a row that has no new message."""
         self.seq += 1
-        self._recent.append(row)
+        self._recent.append(row.number)
 
     def row(self, number: int) -> Row | None:
         return self._rows.get(number)
@@ -228,20 +242,23 @@ class LiveRing:
 
     def changed_since(self, seq: int) -> tuple[list[Row], int]:
         """The rows that got messages after `seq`, each once, and how many messages were missed."""
-        rows, position = self._passed_since(seq)
-        return list({row.number: row for row in rows if row.number in self._rows}.values()), position - seq
+        numbers, position = self._passed_since(seq)
+        rows = map(self._rows.get, dict.fromkeys(numbers))
+        return [row for row in rows if row is not None], position - seq
 
     def messages_since(self, seq: int, most: int) -> tuple[list[StoredMessage], int, int]:
         """At most `most` messages after `seq`, the number of the last one looked at, how many were missed."""
-        rows, begin = self._passed_since(seq)
+        numbers, begin = self._passed_since(seq)
         found = []
-        for position, row in enumerate(rows[:most], begin + 1):
-            index = bisect.bisect_left(row.messages, position, key=attrgetter("seq"))
-            found += [each for each in row.messages[index : index + 1] if each.seq == position]
-        return found, begin + len(rows[:most]), begin - seq
+        for position, number in enumerate(numbers[:most], begin + 1):
+            row = self._rows.get(number)
+            messages = row.messages if row is not None else []
+            index = bisect.bisect_left(messages, position, key=attrgetter("seq"))
+            found += [each for each in messages[index : index + 1] if each.seq == position]
+        return found, begin + len(numbers[:most]), begin - seq
 
-    def _passed_since(self, seq: int) -> tuple[list[Row], int]:
-        """The row of each message after `seq`, as far as they are known: after which one they are."""
+    def _passed_since(self, seq: int) -> tuple[list[int], int]:
+        """Return the row's number for each message after `seq`, as far as known, and the `seq` before these."""
         begin = max(seq, self.seq - len(self._recent))
         return list(islice(reversed(self._recent), self.seq - begin))[::-1], begin
 
