@@ -48,7 +48,7 @@ class ClusterSeal:
         return hmac.new(self._digest("sign", "", ""), data, hashlib.sha256).hexdigest()
 
     def is_signed(self, data: bytes, signature: str) -> bool:
-        return hmac.compare_digest(self.sign(data), signature)
+        return signature.isascii() and hmac.compare_digest(self.sign(data), signature)
 
     def _cipher(self, kind: str, name: str) -> AESGCM:
         return AESGCM(self._digest("seal", kind, name))

@@ -92,12 +92,16 @@ class ReplicaPort:
         self._hear, self._describe, self._tell = hear, describe, tell
         self.handed_in = 0
         self._read: OrderedDict[str, float] = OrderedDict()
+        self._refused = 0
 
     async def handle(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one POST."""
         letter = self._letter_in(request)
         if isinstance(letter, str):
-            log.warning("a letter to this replica is refused", reason=letter, peer=request.peer)
+            self._refused += 1
+            if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood must not flood the log
+                count = self._refused
+                log.warning("letter refused", reason=letter, peer=request.peer, refused_so_far=count)
             await reply.send(403, (("Content-Type", "text/plain"), (REFUSED, "1")), letter.encode())
         elif isinstance(letter.content, News):
             self._hear(letter.content)

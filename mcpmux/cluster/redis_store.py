@@ -33,6 +33,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
+import structlog
 import trio
 from coredis import Redis, RedisCluster, Sentinel, SentinelConnectionPool
 from coredis.client import Client
@@ -68,15 +69,19 @@ from mcpmux.cluster.store import ENDED_KEPT, Bucket, Kept, Lease, Member, Place,
 from mcpmux.cluster.store_url import StoreUrl, Topology, parse_store_url
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
-from mcpmux.errors import ConfigError
+from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.transports.byte_stream import reason_of
 from mcpmux.transports.tls import client_context, explain_server
 
 T = TypeVar("T")
 
+log = structlog.get_logger()
+
 PAUSE: Final = 0.25  # seconds between attempts to open a client; soon enough, and no load for the store
 CONNECTIONS: Final = 8  # to one server: commands share one, and while it is being opened others are
 CALLS: Final = 1000  # at once; with as many unanswered, one more would not be answered in time either
+ID_LENGTH: Final = 64  # characters of a replica's id; ours have 10 and a prefix
+STRANGE_KEPT: Final = 100  # members that are no replicas and are told apart in the log
 FOLLOW_PERIOD: Final = 0.5  # seconds between questions to Sentinels where the primary is
 BATCH: Final = 500  # sessions, or places, that are kept in one go: a millisecond of the server
 
@@ -223,6 +228,7 @@ class RedisStore:
         self._tried = trio.Event()  # it is known whether there is a client
         self._trouble = trio.Event()  # the client is to be replaced
         self._calls = 0
+        self._strange: set[bytes] = set()  # members that are no replicas and are in the log
         self._member_keys = tuple(f"{{{config.prefix}}}:{name}" for name in ("replicas", "cards", "ended"))
 
     def __repr__(self) -> str:
@@ -332,13 +338,24 @@ class RedisStore:
             self.commands += 1
             return await client.eval(script.source, keys, arguments)
 
-    async def _ask_script(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
-        return await self._ask(lambda client: self._run_script(client, script, keys, arguments))
+    async def _ask_script(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        *arguments: str | bytes | int,
+        read: Callable[[Any], T] = bool,  # type: ignore[assignment]  # the usual T
+    ) -> T:
+        """Run a script and `read` its answer. Raises StoreAway."""
+
+        async def ask(client: Client[bytes]) -> T:
+            return _read(read, await self._run_script(client, script, keys, arguments), keys[0])
+
+        return await self._ask(ask)
 
     async def renew(
         self, replica: str, card: bytes, seconds: float, *, joining: bool
     ) -> Sequence[Member] | None:
-        answer = await self._ask_script(
+        return await self._ask_script(
             RENEW,
             self._member_keys,
             replica,
@@ -346,23 +363,44 @@ class RedisStore:
             _milliseconds(seconds),
             int(joining),
             _milliseconds(ENDED_KEPT),
+            read=self._read_members,
         )
+
+    def _read_members(self, answer: Any) -> Sequence[Member] | None:
         if answer is None:
             return None
         pairs = zip(answer[::2], answer[1::2], strict=True)
-        return sorted(Member(name.decode(), card) for name, card in pairs)
+        return sorted(Member(name.decode(), bytes(card)) for name, card in pairs if self._is_id(name))
 
     async def members(self) -> Roll:
-        now, *found = await self._ask_script(MEMBERS, self._member_keys[:2])
+        return await self._ask_script(MEMBERS, self._member_keys[:2], read=self._read_roll)
+
+    def _read_roll(self, answer: Any) -> Roll:
+        now, *found = answer
         triples = zip(found[::3], found[1::3], found[2::3], strict=True)
-        leases = sorted(Lease(name.decode(), card, left / 1000) for name, card, left in triples)
-        return Roll(now / 1000, leases)
+        leases = (
+            Lease(name.decode(), bytes(card), left / 1000)
+            for name, card, left in triples
+            if self._is_id(name)
+        )
+        return Roll(now / 1000, sorted(leases))
+
+    def _is_id(self, name: bytes) -> bool:
+        """Return whether a member's name can be an id of a replica: others may write to the store, too."""
+        if name.isascii() and len(name) <= ID_LENGTH:
+            return True
+        start = name[:ID_LENGTH]
+        if start not in self._strange and len(self._strange) < STRANGE_KEPT:
+            self._strange.add(start)
+            what = "the store has a member that is no replica of mcpmux"
+            log.warning(what, key=self._member_keys[0], member=repr(start))
+        return False
 
     async def leave(self, replica: str) -> None:
         await self._ask_script(LEAVE, self._member_keys, replica, _milliseconds(ENDED_KEPT))
 
     async def save(self, name: str, session: Kept, seconds: float) -> bool:
-        return bool(await self._ask_script(SAVE, self._keys(name)[:1], *session, _milliseconds(seconds)))
+        return await self._ask_script(SAVE, self._keys(name)[:1], *session, _milliseconds(seconds))
 
     async def find(self, name: str) -> Kept | None:
         return await self._ask(partial(self._find, name))
@@ -370,10 +408,10 @@ class RedisStore:
     async def _find(self, name: str, client: Client[bytes]) -> Kept | None:
         self.commands += 1
         owner, facts = await client.hmget(self._keys(name)[0], ["owner", "facts"])
-        return Kept(owner.decode(), facts) if owner is not None and facts is not None else None
+        return _read(_read_kept, (owner, facts), self._keys(name)[0])
 
     async def claim(self, name: str, owner: str, before: str) -> bool:
-        return bool(await self._ask_script(CLAIM, self._keys(name)[:1], owner, before))
+        return await self._ask_script(CLAIM, self._keys(name)[:1], owner, before)
 
     async def keep(self, names: Sequence[str], owner: str, seconds: float) -> Collection[str]:
         return await self._ask(partial(self._keep, names, owner, seconds))
@@ -427,19 +465,21 @@ class RedisStore:
     async def _read_events(self, name: str, client: Client[bytes]) -> Sequence[bytes]:
         self.commands += 1
         entries = await client.xrange(self._keys(name)[1])
-        return tuple(cast(bytes, entry.field_values[b"event"]) for entry in entries)
+        # What others have written there has no such field, and is passed over.
+        return tuple(
+            cast(bytes, entry.field_values[b"event"]) for entry in entries if b"event" in entry.field_values
+        )
 
     async def take(self, buckets: Sequence[Bucket]) -> tuple[int, float] | None:
         if not buckets:
             return None
         keys = [f"{{{self._prefix}.rate}}:{each.name}" for each in buckets]
         times = [repr(seconds) for each in buckets for seconds in (each.interval, each.room)]
-        answer = await self._ask_script(TAKE, keys, *times)
-        return None if answer is None else (answer[0], float(answer[1]))
+        return await self._ask_script(TAKE, keys, *times, read=_read_refusal)
 
     async def take_place(self, place: Place, most: int, seconds: float) -> bool:
         keys = (self._place_key(place), self._member_keys[0])
-        return bool(await self._ask_script(TAKE_PLACE, keys, _text_of(place), most, _milliseconds(seconds)))
+        return await self._ask_script(TAKE_PLACE, keys, _text_of(place), most, _milliseconds(seconds))
 
     async def keep_places(self, places: Sequence[Place], seconds: float) -> None:
         await self._ask(partial(self._run_on_places, KEEP_PLACES, places, _milliseconds(seconds)))
@@ -473,6 +513,27 @@ class RedisStore:
         return f"{self._prefix}:session:{tag}", f"{self._prefix}:events:{tag}"
 
 
+class _BadAnswer(McpmuxError):
+    """The answer of the store has another shape, as others may write there, too; the text says where."""
+
+
+def _read(read: Callable[[Any], T], answer: Any, key: str) -> T:
+    """Read an answer that is about a key. Raises _BadAnswer."""
+    try:
+        return read(answer)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise _BadAnswer(f"{key}: {error}") from error
+
+
+def _read_kept(answer: tuple[bytes | None, bytes | None]) -> Kept | None:
+    owner, facts = answer
+    return Kept(owner.decode(), bytes(facts)) if owner is not None and facts is not None else None
+
+
+def _read_refusal(answer: Any) -> tuple[int, float] | None:
+    return None if answer is None else (int(answer[0]), float(answer[1]))
+
+
 def _text_of(place: Place) -> str:
     return f"{place.owner} {place.name}"
 
@@ -494,7 +555,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether a server answered that it will not do this: another connection changes nothing."""
+    """Return whether a server answered: another connection changes nothing."""
+    if isinstance(error, _BadAnswer):
+        return True
     cause = next((each for each in _causes(error) if isinstance(each, ResponseError)), None)
     if cause is None or isinstance(cause, ReadOnlyError | RedisClusterError):
         return False
@@ -516,6 +579,8 @@ def _explain(error: BaseException, timeout: float) -> str:
                 return f"refuses: {cause}"
             case ssl.SSLError():
                 return f"cannot be reached: {explain_server(cause)}"
+            case _BadAnswer():
+                return f"has something else under the `prefix` of [cluster] ({cause})"
             case TimeoutError():
                 return f"does not answer within {timeout:g} s"
     broken = next((each for each in causes if isinstance(each, OSError)), None)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.cluster.redis_store import CALLS, open_redis_store
-from mcpmux.cluster.store import Bucket, Kept, Store, StoreAway
+from mcpmux.cluster.redis_store import CALLS, RedisStore, open_redis_store
+from mcpmux.cluster.store import Bucket, Kept, Place, Store, StoreAway
+from mcpmux.cluster.store_url import parse_store_url
 from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import ConfigError
@@ -332,6 +336,79 @@ async def test_a_bucket_with_a_bad_time_holds_up_for_no_longer_than_an_empty_one
         assert server.ask(f"SET {{mcpmux.rate}}:b '{bad}'") == "+OK\r\n"
         refused = await store.take([bucket])
         assert refused is None or refused == (0, pytest.approx(1.0, abs=0.1))
+
+
+async def test_what_others_write_to_the_store_is_passed_over(redis):
+    server = redis.start()
+    async with open_redis_store(at(server, timeout=MOST_SECONDS)) as store:
+        await use_everything(store, "s")
+        for command in (
+            r'ZADD {mcpmux}:replicas 99999999999999 "\xff\xfe"',
+            f"ZADD {{mcpmux}}:replicas 99999999999999 {'x' * 1000}",
+            "XADD mcpmux:events:{s} 99999999999999-1 other x",
+        ):
+            assert not server.ask(command).startswith("-"), command
+        members = await store.renew("a", b"card", LONG, joining=True)
+        assert members is not None
+        assert {member.replica for member in members} == {"a", "s"}
+        assert {lease.replica for lease in (await store.members()).leases} == {"a", "s"}
+        assert list(await store.events("s")) == [b"2", b"3"]
+
+
+async def test_a_session_that_others_have_written_is_told_with_its_key(redis):
+    server = redis.start()
+    async with open_redis_store(at(server, timeout=MOST_SECONDS)) as store:
+        server.ask(r'HSET mcpmux:session:{s} owner "\xff" facts x')
+        with pytest.raises(StoreAway, match=r"has something else under the `prefix` .*mcpmux:session:{s}"):
+            await store.find("s")
+        client = store._opened
+        assert await store.find("t") is None
+        assert store._opened is client
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.binary(max_size=8) | st.text(max_size=3),
+    lambda each: st.lists(each, max_size=4),
+    max_leaves=8,
+)
+QUESTIONS: list[Callable[[Store], Awaitable[object]]] = [
+    lambda store: store.renew("a", b"card", LONG, joining=True),
+    lambda store: store.members(),
+    lambda store: store.find("s"),
+    lambda store: store.claim("s", "a", "b"),
+    lambda store: store.keep(["s", "t"], "a", LONG),
+    lambda store: store.events("s"),
+    lambda store: store.take([Bucket("b", 1.0, 1.0)]),
+    lambda store: store.take_place(Place("g", "n"), 1, LONG),
+    lambda store: store.version(),
+]
+
+
+@settings(max_examples=300)
+@given(anything, st.sampled_from(QUESTIONS))
+def test_no_answer_of_a_store_raises_anything_but_that_it_is_away(answer, question):
+    class Client:
+        """Answers everything alike."""
+
+        async def evalsha(self, *_: object) -> object:
+            return answer
+
+        hmget = xrange = info = evalsha
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Any]:
+        yield Client()
+
+    async def ask() -> None:
+        config = Cluster(url=Secret("redis://127.0.0.1:1"), timeout=MOST_SECONDS)
+        store = RedisStore(config, parse_store_url(Secret("redis://127.0.0.1:1")), opened)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run, 1.0)
+            with suppress(StoreAway):
+                await question(store)
+            nursery.cancel_scope.cancel()
+
+    trio.run(ask)
 
 
 async def test_everything_there_ends_by_itself(redis):

@@ -258,7 +258,7 @@ class LiveRing:
         return found, begin + len(numbers[:most]), begin - seq
 
     def _passed_since(self, seq: int) -> tuple[list[int], int]:
-        """Return the row's number for each message after `seq`, as far as known, and the `seq` before these."""
+        """Return the row's number for each message after `seq`, as far as known, and the one before."""
         begin = max(seq, self.seq - len(self._recent))
         return list(islice(reversed(self._recent), self.seq - begin))[::-1], begin
 
