@@ -143,13 +143,13 @@ def find_mistake(value: object, schema: Mapping[str, Any]) -> str | None:
     from referencing.exceptions import Unresolvable
 
     try:
-        text = encode(schema)
-        if max(len(text), len(encode(value))) > SIZE_LIMIT:
+        encoded = encode(schema)
+        if max(len(encoded), len(encode(value))) > SIZE_LIMIT:
             raise NotJudged(f"its schema or a value has more than {SIZE_LIMIT:,} bytes")
         # Names are matched by the library's own engine, and a schema of another draft has no budget.
-        if b'"patternProperties"' in text or text.count(b'"$schema"') > 1:
+        if b'"patternProperties"' in encoded or encoded.count(b'"$schema"') > 1:
             raise NotJudged("its schema has `patternProperties`, or parts of another draft")
-        _budget.set([STEPS_LIMIT, len(text)])
+        _budget.set([STEPS_LIMIT, len(encoded)])
         judge = _bounded(validator_for(schema, default=Draft202012Validator))
         own = {keyword: member for keyword, member in schema.items() if keyword != "$schema"}
         error = best_match(judge(own, registry=Registry()).iter_errors(value))
