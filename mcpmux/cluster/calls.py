@@ -60,7 +60,8 @@ class HandedCalls:
             if there is None:
                 return None
             try:
-                return await self._client.exchange(there, call, notify)
+                with members.relying_on(there):
+                    return await self._client.exchange(there, call, notify)
             except (TransportError, RemoteProtocolError) as error:
                 log.info("a call was not answered", replica=there.card.name, reason=str(error))
                 if STATE in call.params and not was_unsent(error):  # with it nothing can be asked twice

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
@@ -22,7 +23,7 @@ from mcpmux.cluster.membership import RENEWALS, Membership
 from mcpmux.cluster.port import MISDIRECTED, NOT_HERE, Outcome
 from mcpmux.cluster.sessions import StoredSessions, store_away
 from mcpmux.cluster.store import Store, StoreAway
-from mcpmux.errors import RpcError
+from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.mux.rewrite import owner_of_request
 from mcpmux.protocol import method as m
 from mcpmux.protocol.codes import Busy
@@ -161,14 +162,15 @@ class Door:
             await self._refuse(request, reply, error)
 
     async def _hand_over(self, there: Neighbour, handed: HandedRequest, reply: HttpReply) -> Outcome:
-        if handed.method != "GET":
-            return await self._passing.hand_over(there, handed, reply)
-        with trio.CancelScope() as scope:
-            self._streams.add(scope)
-            try:
+        with suppress(TransportClosed), self._members.relying_on(there):
+            if handed.method != "GET":
                 return await self._passing.hand_over(there, handed, reply)
-            finally:
-                self._streams.discard(scope)
+            with trio.CancelScope() as scope:
+                self._streams.add(scope)
+                try:
+                    return await self._passing.hand_over(there, handed, reply)
+                finally:
+                    self._streams.discard(scope)
         return Outcome.LOST  # as the client sees it
 
     async def _locate(self, owner: str, session_id: str | None) -> Neighbour | None:

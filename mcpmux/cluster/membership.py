@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -23,6 +24,7 @@ import trio
 from mcpmux.cluster.card import Card, Neighbour
 from mcpmux.cluster.seal import ForeignSeal, Seal
 from mcpmux.cluster.store import Member, Store, StoreAway
+from mcpmux.errors import TransportClosed
 from mcpmux.mux.rewrite import Marks
 from mcpmux.transports.waiting import clock
 
@@ -77,6 +79,7 @@ class Membership:
         self._gone: dict[str, None] = {}  # ids that are not in force any more; of late
         self._asked_at = -math.inf  # when the store was last asked with success
         self.neighbours: dict[str, Neighbour] = {}
+        self._relying: dict[str, set[trio.CancelScope]] = {}  # what waits for other replicas, by their ids
         self._living: set[str] = set()  # all ids in force, also of those that we do not understand
         self.trouble: str | None = NOT_ASKED
         self._strangers: frozenset[str] = frozenset()  # ids of members that we have told of in the log
@@ -118,6 +121,24 @@ class Membership:
     def others(self) -> list[Neighbour]:
         """All other replicas, once each."""
         return [each for replica, each in self.neighbours.items() if replica == each.replica]
+
+    @contextmanager
+    def relying_on(self, neighbour: Neighbour) -> Iterator[None]:
+        """End what is done inside when another replica goes: a process that hangs closes no connection.
+
+        Raises TransportClosed then.
+        """
+        with trio.CancelScope() as scope:
+            scopes = self._relying.setdefault(neighbour.replica, set())
+            scopes.add(scope)
+            try:
+                yield
+            finally:
+                scopes.discard(scope)
+                if not scopes and self._relying.get(neighbour.replica) is scopes:
+                    del self._relying[neighbour.replica]
+        if scope.cancelled_caught:
+            raise TransportClosed("that replica has gone")
 
     def heed(self) -> None:
         """Look at the clock: what is remembered may be wrong while the others do not all know of us."""
@@ -211,6 +232,8 @@ class Membership:
         for replica in lost:
             self._tell("a replica has gone", gone=self.neighbours[replica].card.name)
             self._note_gone(replica)
+            for scope in self._relying.get(replica, ()):
+                scope.cancel(reason="that replica has gone")
         self.neighbours = found
         if lost:
             self.on_loss()

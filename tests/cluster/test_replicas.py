@@ -232,6 +232,40 @@ async def test_a_call_in_flight_ends_with_what_may_have_become_of_it():
         assert (await replicas["b"].client.send(request("ping"), session)).status == 200
 
 
+async def test_what_is_with_a_replica_that_hangs_ends_when_its_lease_does():
+    """Cut off from the store it goes on with what it has, and closes no connection."""
+    server = Working()
+    async with open_replicas(a=server, b=Working()) as replicas:
+        session = await replicas["a"].client.initialize(LEGACY)
+        call = request("tools/call", {"name": "docs__work"}, 7)
+        async with (
+            replicas["b"].client.stream("GET", None, session) as stream,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def ask() -> None:
+                answer = await replicas["b"].client.send(call, session)
+                assert answer.last["error"]["message"] == LOST
+                assert answer.last["error"]["data"]["mayHaveBeenCarriedOut"] is True
+
+            nursery.start_soon(ask)
+            await server.begun.wait()
+            replicas["a"].line.is_cut = True
+            assert await stream.response.read() == b": open\n\n"
+        assert (await replicas["b"].client.send(request("ping"), session)).status == 200
+
+
+async def test_a_call_on_any_transport_ends_with_the_lease_of_a_replica_that_hangs():
+    async with open_replicas(a=Asking(), b=Asking()) as replicas:
+        asked = (await ask(replicas["a"], "tools/call", ASKING))["result"]
+        client = await client_of(replicas["b"].world, MODERN, ABLE)
+        await client.start("tools/call", go_on_with(asked), progressToken=5)
+        assert (await client.receive())["method"] == "notifications/progress"
+        replicas["a"].line.is_cut = True
+        lost = (await client.receive())["error"]
+        assert (lost["code"], lost["message"]) == (-31001, LOST)
+
+
 async def test_a_replica_that_is_cut_off_from_the_store_serves_no_session_and_comes_back():
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
