@@ -27,6 +27,26 @@ _UNFIT = re.compile(
 )
 
 
+_FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+    "\n",
+    "\uff1d",
+    "\uff0b",
+    "\uff0d",
+    "\uff20",
+)  # the last are wide ones
+
+
+def spreadsheet_cell(text: str) -> str:
+    """Return text for a CSV cell, with a `'` in front of what a spreadsheet would take for a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
 def printable(text: str) -> str:
     """`text` as one line, with the characters above made visible."""
     if text.isascii() and text.isprintable():

@@ -55,8 +55,14 @@ Address = IPv4Address | IPv6Address
 PUBLIC, PRIVATE, LOOPBACK, METADATA = "public", "private", "loopback", "link-local or cloud metadata"
 """Where an address leads."""
 
-_NEVER_ASKED = tuple(map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32")))
-_NAT64 = ip_network("64:ff9b::/96")
+_NEVER_ASKED = tuple(
+    map(
+        ip_network,
+        ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32", "168.63.129.16/32"),
+    )
+)
+_EMBEDDING = tuple(map(ip_network, ("64:ff9b::/96", "::/96")))  # NAT64, and IPv4-compatible of old
+_NEVER_PUBLIC = tuple(map(ip_network, ("64:ff9b:1::/48", "fec0::/10")))  # a site's own NAT64, and site-local
 
 MOST_SERVERS = 16  # authorization servers of one upstream
 
@@ -74,7 +80,7 @@ def kind_of(address: Address) -> str:
     """Where an address leads; one that carries another address inside leads where that does."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
+        if inner is None and any(address in network for network in _EMBEDDING) and int(address) > 1:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return kind_of(inner)
@@ -82,7 +88,8 @@ def kind_of(address: Address) -> str:
         return METADATA
     if address.is_loopback or address.is_unspecified:
         return LOOPBACK
-    return PUBLIC if address.is_global and not address.is_multicast else PRIVATE
+    is_public = address.is_global and not address.is_multicast
+    return PUBLIC if is_public and not any(address in network for network in _NEVER_PUBLIC) else PRIVATE
 
 
 class OAuthHttp:

@@ -20,7 +20,7 @@ from mcpmux.config import Http, WebSocket
 from mcpmux.errors import TransportError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.file_lock import lock_file
+from mcpmux.transports.file_lock import OWN_FILE, lock_file
 
 OTHERS = 0o077
 DIGITS = 16  # of the URL's hash: one name may stand for different servers in different configurations
@@ -119,7 +119,7 @@ class LoginFile(msgspec.Struct, frozen=True):
         with _told(self.path), ExitStack() as undo:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self.path.with_name(f".{self.path.stem}.lock")
-            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | OWN_FILE, 0o600)
             undo.callback(os.close, descriptor)
             with suppress(BlockingIOError):
                 lock_file(descriptor)

@@ -151,8 +151,9 @@ def verify_chain(path: Path, key: bytes | None, after: str | None, head: str | N
     click.echo(f"{holds}, in {count(verdict.files, 'file')}; head {verdict.head.hash}")
     if verdict.torn:
         tell(
-            f"the last line is unfinished ({count(verdict.torn, 'byte')}): it is being written, or mcpmux "
-            "was killed while it wrote it; nobody had an answer for it"
+            f"the last line is unfinished ({count(verdict.torn, 'byte')}): it is being written, mcpmux was "
+            "killed while it wrote it, or the end of the file was lost; whether its client had an answer is "
+            "not known"
         )
     if verdict.first > 1 and after is None:
         tell(f"what is before record {verdict.first} was not checked; --after or the folder would")

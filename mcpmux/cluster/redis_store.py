@@ -570,7 +570,7 @@ def _explain(error: BaseException, timeout: float) -> str:
     for cause in causes:
         match cause:
             case AuthenticationRequiredError():
-                return "wants a password: set `password` in [cluster]"
+                return "wants a password; set `password` in [cluster]"
             case AuthenticationFailureError():
                 return "refuses the `username` and `password` of [cluster]"
             case PrimaryNotFoundError():

@@ -9,6 +9,9 @@ from typing import Final
 BINARY: Final[int] = getattr(os, "O_BINARY", 0)
 """A flag for `os.open`. Without it Windows writes line ends of its own."""
 
+OWN_FILE: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+"""A flag for `os.open` of a file that is written to: a link in its place leads to a file of somebody else."""
+
 if sys.platform == "win32":
     import msvcrt
 

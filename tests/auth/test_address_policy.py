@@ -30,6 +30,11 @@ KINDS = [
     ("::ffff:10.0.0.1", PRIVATE),
     ("64:ff9b::a9fe:a9fe", METADATA),
     ("2002:7f00:1::", LOOPBACK),
+    ("::169.254.169.254", METADATA),
+    ("::10.0.0.1", PRIVATE),
+    ("64:ff9b:1::8.8.8.8", PRIVATE),
+    ("fec0::1", PRIVATE),
+    ("168.63.129.16", METADATA),
 ]
 
 

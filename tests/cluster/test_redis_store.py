@@ -243,7 +243,7 @@ async def test_scripts_that_the_store_forgot_are_sent_again(redis):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({}, "wants a password: set `password` in [cluster]"),
+        ({}, "wants a password; set `password` in [cluster]"),
         ({"password": Secret("wrong")}, "refuses the `username` and `password` of [cluster]"),
         (
             {"username": "nobody", "password": Secret(PASSWORD)},

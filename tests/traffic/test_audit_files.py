@@ -315,3 +315,16 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
         (tmp_path / name).write_text("x")
     write(tmp_path, 1)
     assert check(tmp_path).records == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links take a privilege there")
+@pytest.mark.parametrize("name", ["audit.lock", "audit-000001.jsonl"])
+def test_a_link_in_the_folder_leads_to_no_other_file(tmp_path: Path, name: str):
+    other = tmp_path / "other"
+    other.write_text("mine")
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / name).symlink_to(other)
+    with pytest.raises((OSError, AuditUnusable)):
+        files_of(folder).open()
+    assert other.read_text() == "mine"

@@ -154,7 +154,7 @@ def test_a_table_has_a_row_for_each_message():
     }
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+x", "-x", "@x", "\tx", "\rx"])
+@pytest.mark.parametrize("text", ["=1+1", "+x", "-x", "@x", "\tx", "\rx", "\n=1", "\uff1d1+1"])
 def test_a_spreadsheet_gets_no_formula_from_a_stranger(text: str):
     (row,) = csv.DictReader(io.StringIO("".join(to_csv([record(target=text)])), newline=""))
     assert row["target"] == "'" + text

@@ -225,7 +225,7 @@ async def test_streams_arrive_piece_by_piece_and_leaving_them_is_noticed(certifi
 @pytest.mark.parametrize(
     ("userinfo", "problem"),
     [
-        ("", "asks for credentials: put user and password into its URL"),
+        ("", "asks for credentials; put user and password into its URL"),
         ("me:PLANTED@", "refuses the user and"),
     ],
 )

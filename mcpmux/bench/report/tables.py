@@ -15,6 +15,7 @@ import msgspec
 from mcpmux.bench.formatting import NOTHING, bytes_text, rate_text, share_text, time_text
 from mcpmux.bench.report.compare import Comparison
 from mcpmux.bench.results import FanOut, OperationResult, Report, Results, Step, by_name, pool, pooled
+from mcpmux.printable import spreadsheet_cell
 from mcpmux.traffic.reading.histogram import Distribution
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
@@ -242,7 +243,6 @@ def _table(title: str, headings: tuple[str, ...], rows: Iterable[Row], left: tup
 
 COLUMNS = ("name", "target", "transport", "revision", "when", "part", "measure", "value", "unit")
 CSV_PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
-_RISKY = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would take it for a formula
 
 Line = tuple[str, str, float | int | None, str]
 
@@ -256,7 +256,7 @@ def csv_of(report: Report) -> str:
         about = one.about
         head = (about.name, about.target, about.transport, about.revision, about.when)
         for part, measure, value, unit in _lines(one):
-            texts = map(_harmless, (*head, part, measure))
+            texts = map(spreadsheet_cell, (*head, part, measure))
             writer.writerow([*texts, "" if value is None else value, unit])
     return file.getvalue()
 
@@ -300,8 +300,3 @@ def _times(part: str, what: str, times: Distribution) -> Iterator[Line]:
         yield part, f"{what} p{percent:g}", value, "s"
     yield part, f"{what} mean", times.mean, "s"
     yield part, f"{what} max", times.most if times.count else None, "s"
-
-
-def _harmless(text: str) -> str:
-    """Text from outside, so that a spreadsheet does not take it for a formula."""
-    return f"'{text}" if text.startswith(_RISKY) else text

@@ -67,7 +67,7 @@ async def _say(reply: HttpReply, status: int, sentence: str, fields: Fields = ()
 
 
 UNKNOWN = (
-    "this needs the admin token: open the URL that mcpmux printed when it started, "
+    "this needs the admin token; open the URL that mcpmux printed when it started, "
     "or send `Authorization: Bearer TOKEN`"
 )
 NOT_DELIBERATE = (

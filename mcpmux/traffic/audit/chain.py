@@ -31,7 +31,7 @@ from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.traffic.capture.files import BadLine
 from mcpmux.transports.byte_stream import reason_of
-from mcpmux.transports.file_lock import BINARY, lock_file
+from mcpmux.transports.file_lock import BINARY, OWN_FILE, lock_file
 
 VERSION = 1
 
@@ -262,7 +262,7 @@ class AuditFiles:
 
     def _take_lock(self) -> None:
         path = self._directory / LOCK_NAME
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | OWN_FILE, 0o600)
         try:
             lock_file(self._lock)
         except BlockingIOError:
@@ -293,7 +293,7 @@ class AuditFiles:
 
     def _open_file(self, number: int, flag: int = 0) -> None:
         path = self._directory / f"audit-{number:06}.jsonl"
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY | flag, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY | OWN_FILE | flag, 0o600)
         before, self._file = self._file, file
         self._number, self._size, self._spoilt = number, os.fstat(file).st_size, False
         if before >= 0:

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
+from mcpmux.printable import spreadsheet_cell
 from mcpmux.traffic.reading.summary import Pair, pair_up, statuses_of
 from mcpmux.traffic.record import Record
 
@@ -26,7 +27,6 @@ _OWN: tuple[str, ...] = ("leg", "direction", "kind", "method", "target", "exchan
 _OWN += ("upstream", "client", "transport", "revision")
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _TIMINGS = {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "receive": 0, "ssl": -1}
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NO_HOST = re.compile(r"[^a-z0-9.-]+")
 
 
@@ -121,6 +121,4 @@ class _Echo:
 
 def _cell(record: Record, column: str) -> Any:
     value = " ".join(statuses_of(record)) if column == "outcome" else getattr(record, column)
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return "'" + value
-    return value
+    return spreadsheet_cell(value) if isinstance(value, str) else value

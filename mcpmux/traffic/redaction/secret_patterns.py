@@ -57,6 +57,12 @@ def _assignment(words: str, value: str) -> str:
     return rf"(?i:{kept}{_NOT_YET}{_TYPES}(?(q){_QUOTED}|{value}))"
 
 
+def _option(words: str) -> str:
+    """`--word value` of a command line."""
+    kept = rf"(?P<kept>(?<![^\s\"'`=(])--?[a-z0-9-]{{0,40}}?(?:{words})[ \t]{{1,4}}[\"']?)"
+    return rf"(?i:{kept}{_NOT_YET}{_TYPES}(?!-){_WORD})"
+
+
 def _element(words: str) -> str:
     """`<word>value</word>`, of XML and the like. The end tag may be missing where the text ends only."""
     tag = rf"<[A-Za-z0-9_.:-]{{0,40}}?(?:{words})(?:[ \t][^<>]{{0,200}})?>"
@@ -111,12 +117,39 @@ _BUILT_IN: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"[A-Za-z0-9._~+/-]{8,}+=*+",
     ),
     ("url-userinfo", ("@",), r"(?P<kept>:(?:\\{0,2}/){2})(?!\[redacted: )[^\s/?#\"'<>\\]{1,1024}(?=@)"),
+    # A password of a DSN may have any character. A port and a path are no password.
+    (
+        "url-userinfo",
+        ("@",),
+        r"(?P<kept>:(?:\\{0,2}/){2}[^\s/?#@:\"'<>\\]{1,256}:)(?!\[redacted: )(?![0-9]{1,5}[/?#])"
+        r"[^\s@\"'<>]{1,256}(?=@[A-Za-z0-9\[])",
+    ),
+    (
+        "url-token",
+        ("hook",),
+        r"(?P<kept>\b(?:hooks\.slack\.com(?:\\{0,2}/)[a-z]{1,20}"
+        r"|discord(?:app)?\.com(?:\\{0,2}/)api(?:(?:\\{0,2}/)v[0-9]{1,3})?(?:\\{0,2}/)webhooks"
+        r"|[A-Za-z0-9-]{1,60}\.webhook\.office\.com(?:\\{0,2}/)webhookb2)(?:\\{0,2}/))"
+        r"(?!\[redacted: )[^\s?#\"'<>]{8,512}",
+    ),
     (
         "url-token",
         ("token", "secret", "pass", "key", "sig", "credential", "auth", "code=", "pwd"),
         rf"(?i:(?P<kept>[?&#;](?:{_QUERY_NAMES})=)(?!\[redacted: )[^\s&#\"'<>\\]++)",
     ),
     ("password", ("pass",), _assignment(r"passw(?:or)?d|passphrase|passcode", _WORD)),
+    # PWD is where a program works, so a path is no password.
+    ("password", ("pwd",), rf"(?i:(?P<kept>(?<![A-Za-z])pwd=){_NOT_YET}(?![/~.$]|[A-Za-z]:){_WORD})"),
+    ("password", ("pass",), _option("passw(?:or)?d|passphrase")),
+    ("token", ("token",), _option("token")),
+    ("secret", ("secret",), _option("secret")),
+    ("api-key", ("key",), _option("api[-_]?key")),
+    (
+        "password",
+        ("curl",),
+        r"(?P<kept>\bcurl\b[^\r\n]{0,200}?[ \t](?:-u|--user)[ \t=]{0,4}[\"']?[^\s:\"']{1,128}:)"
+        rf"{_NOT_YET}{_WORD}",
+    ),
     ("password", ("pass",), _element(r"passw(?:or)?d|passphrase|passcode")),
     ("secret", ("secret", "credential"), _element(r"secret|credentials?")),
     ("api-key", ("key",), _element(r"(?:api|access|account|secret|subscription)[-_]?key")),

@@ -114,7 +114,7 @@ class Proxy:
     def wants_credentials(self) -> ConnectFailed:
         """What to raise for its status 407."""
         if self.authorization is None:
-            return ConnectFailed(f"the proxy {self} asks for credentials: put user and password into its URL")
+            return ConnectFailed(f"the proxy {self} asks for credentials; put user and password into its URL")
         return ConnectFailed(f"the proxy {self} refuses the user and password in its URL")
 
 
