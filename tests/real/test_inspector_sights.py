@@ -228,6 +228,7 @@ async def test_a_hostile_payload_runs_nothing_and_loads_nothing(browser: Browser
         )
         hostile = (
             f"<!doctype html><meta http-equiv=refresh content='0;url={elsewhere}/refresh'>"
+            f"<link rel=preconnect href={elsewhere}><base href={elsewhere}/base/>"
             f"<link rel=stylesheet href={elsewhere}/style><script src={elsewhere}/script></script>"
             f"<script>{hurt}</script><img src={elsewhere}/image onerror='{hurt}'><svg onload='{hurt}'></svg>"
             f"<iframe src={elsewhere}/frame></iframe><video src={elsewhere}/video autoplay></video>"

@@ -28,7 +28,7 @@ export function command(row, request, endpoint) {
   const { method, params = {} } = request;
   const last = (word) => (word.startsWith("-") ? `-- ${quote(word)}` : quote(word)); // it is no option
   const url = quote(place(row, endpoint));
-  if (method in KINDS) return `mcpmux ls ${url} ${KINDS[method]}`;
+  if (Object.hasOwn(KINDS, method)) return `mcpmux ls ${url} ${KINDS[method]}`;
   if (method === "resources/read") return `mcpmux read ${url} ${last(String(params.uri))}`;
   if (method !== "tools/call") return null;
   const given = Object.keys(params.arguments ?? {}).length ? ` --args ${quote(JSON.stringify(params.arguments))}` : "";
@@ -39,7 +39,7 @@ export function command(row, request, endpoint) {
 export function http(row, request, endpoint) {
   const version = request.params?._meta?.[VERSION];
   if (version !== undefined) {
-    const named = request.params[NAMED_BY[request.method]];
+    const named = Object.hasOwn(NAMED_BY, request.method) ? request.params[NAMED_BY[request.method]] : undefined;
     return curl(row, endpoint, request, [`MCP-Protocol-Version: ${version}`, `Mcp-Method: ${request.method}`, named === undefined ? null : `Mcp-Name: ${encode(String(named))}`]);
   }
   if (request.method === "initialize") return curl(row, endpoint, request, []);

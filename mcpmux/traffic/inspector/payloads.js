@@ -11,8 +11,8 @@ import { tree } from "./tree.js";
 const PAYLOADS = 20; // shown of one message
 const VALUES = 20_000; // of a message that are looked at
 const TEXT = 200_000; // characters of what is more than text; longer is in the JSON above
-// A browser may connect to where a frame comes from before it asks the policy, so frames in pages are shown as text.
-const FRAMES = /<(?=(?:iframe|frame|frameset|fencedframe|object|embed)\b)/gi;
+// A browser may connect to where a frame or link leads before it asks the policy, so these are shown as text.
+const LEADING = /<(?=(?:iframe|frame|frameset|fencedframe|object|embed|link|meta|base)\b)/gi;
 
 /** An element for each payload in a message. */
 export function payloads(message) {
@@ -56,7 +56,7 @@ const url = (type, text) => `data:${type};charset=utf-8,${encodeURIComponent(tex
 
 function page(text) {
   return [
-    h("iframe", { sandbox: "", title: "Page in this message", src: url("text/html", text.replace(FRAMES, "&lt;")) }),
+    h("iframe", { sandbox: "", title: "Page in this message", src: url("text/html", text.replace(LEADING, "&lt;")) }),
     h("p", { class: "hint" }, "Without its scripts, its styles, and whatever it would load."),
   ];
 }

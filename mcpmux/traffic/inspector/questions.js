@@ -11,7 +11,7 @@ let roots = ""; // as they were given last
 
 /** Asks all at once. `onAnswer(responses)`: by key; null when no answer is to be given. */
 export function questions(requests, onAnswer) {
-  const asked = Object.entries(requests ?? {}).map(([key, { method, params }]) => [key, (ASKING[method] ?? unknown)(params ?? {}, method)]);
+  const asked = Object.entries(requests ?? {}).map(([key, { method, params }]) => [key, (Object.hasOwn(ASKING, method) ? ASKING[method] : unknown)(params ?? {}, method)]);
   const answer = (event) => {
     event.preventDefault();
     const responses = asked.map(([key, each]) => [key, each.read()]);
