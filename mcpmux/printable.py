@@ -10,6 +10,7 @@ Letters that look like others and combining marks stay: they may deceive a reade
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 QUOTED_BYTES: Final = 4096  # of a foreign message or page that are looked at
@@ -59,6 +60,10 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def excerpt(data: bytes) -> str:
-    """Return the beginning of a peer's bytes as one short line, for an error message or the log."""
-    return printable(" ".join(data[:QUOTED_BYTES].decode(errors="replace").split())[:QUOTED_LENGTH])
+def excerpt(data: bytes, hide: Callable[[str], str] = str) -> str:
+    """Return the beginning of a peer's bytes as one short line, for an error message or the log.
+
+    `hide` takes secrets out of it, before it is cut.
+    """
+    text = hide(data[:QUOTED_BYTES].decode(errors="replace"))
+    return printable(" ".join(text.split())[:QUOTED_LENGTH])

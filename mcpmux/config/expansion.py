@@ -9,10 +9,13 @@ one.
 
 from __future__ import annotations
 
+import html
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Final, TypeAlias
+from urllib.parse import quote, quote_plus, urlsplit
 
 from mcpmux.config.report import InvalidValue, NoValue
 
@@ -42,6 +45,33 @@ class Secret:
 
     def __str__(self) -> str:
         return MASK
+
+
+HIDDEN_LENGTH: Final = 6  # characters; shorter values, such as "warn", stand in any text
+Hide: TypeAlias = Callable[[str], str]
+"""Takes known secrets out of text from outside."""
+
+
+def make_hide(values: Iterable[str]) -> Hide:
+    """Return a function that masks these values in a text, also as JSON, HTML and URLs spell them.
+
+    Servers echo what they were sent, such as an error page that lists the headers of the request.
+    """
+    spelled = {
+        spelling(value)
+        for value in values
+        if len(value) >= HIDDEN_LENGTH
+        for spelling in (str, _in_json, html.escape, quote, quote_plus)
+    }
+    if not spelled:
+        return str
+    longest_first = sorted(spelled, key=len, reverse=True)
+    known = re.compile("|".join(map(re.escape, longest_first)))
+    return lambda text: known.sub(MASK, text)
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
 
 
 def display_url(url: str) -> str:

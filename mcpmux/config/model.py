@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Final, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 from attrs import Factory, field, frozen
 
@@ -151,6 +152,28 @@ Target: TypeAlias = Stdio | Http | WebSocket | Tcp | Unix | Missing
 def transport_of(target: Target) -> str:
     """`stdio`, `http`, `websocket`, `tcp` or `unix`; `missing` when it is not known."""
     return type(target).__name__.lower()
+
+
+def secrets_of(target: Target) -> Iterator[str]:
+    """Yield what a server is given and must not come back in what it says: values, tokens, passwords."""
+    if isinstance(target, Stdio):
+        yield from (secret.reveal() for secret in target.env.values())
+    if not isinstance(target, Http | WebSocket):
+        return
+    urls = [target.url]
+    if isinstance(target, Http) and target.proxy is not None:
+        urls.append(target.proxy.reveal())
+    for url in urls:
+        parts = urlsplit(url)
+        yield from filter(None, (parts.password, parts.username))
+        yield from (value for _, value in parse_qsl(parts.query))
+    for secret in target.headers.values():
+        value = secret.reveal()
+        yield value
+        yield value.rpartition(" ")[2]  # without its scheme
+    if target.oauth is not None:
+        kept = (target.oauth.client_secret, target.oauth.private_key)
+        yield from (secret.reveal() for secret in kept if secret is not None)
 
 
 @frozen(kw_only=True)

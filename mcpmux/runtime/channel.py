@@ -39,6 +39,7 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.config.expansion import Hide
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.printable import excerpt
 from mcpmux.protocol import method as m
@@ -153,6 +154,7 @@ class Channel:
         self.doubtful = False
         self.session: str | None = None
         self._refused = 0  # messages of the peer that could not be taken
+        self.hide: Hide = str  # takes what the peer was given out of what it says in the log
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.pending_requests!r}>"
@@ -212,7 +214,7 @@ class Channel:
 
     def _log_refused(self, bad: BadMessage) -> None:
         """Log that a message could not be taken, and its beginning."""
-        shown = {"begins": excerpt(bad.begins)} if bad.begins else {}
+        shown = {"begins": excerpt(bad.begins, self.hide)} if bad.begins else {}
         self._log_seldom("message refused", reason=bad.message, source=self.source, **shown)
 
     def _log_unmatched(self, answer: Reply | ErrorReply) -> None:
@@ -220,7 +222,9 @@ class Channel:
         if self.pending_requests.was_used(answer.id):
             log.debug("late answer dropped", id=answer.id)
             return
-        shown = {"error": excerpt(answer.message.encode())} if isinstance(answer, ErrorReply) else {}
+        shown = {}
+        if isinstance(answer, ErrorReply):
+            shown["error"] = excerpt(answer.message.encode(), self.hide)
         self._log_seldom("answer matches no request", id=answer.id, source=self.source, **shown)
 
     def _log_seldom(self, event: str, **facts: object) -> None:

@@ -93,6 +93,18 @@ def test_the_first_words_of_a_failed_server_are_shown_with_the_last(invoke: Invo
     assert "the process exited with status 1; it said: error code E404" in told
 
 
+ECHO = "import os, sys; sys.exit('bad key ' + os.environ['API_KEY'])"
+
+
+def test_what_a_server_was_given_does_not_come_back_in_its_words(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    server = {"command": sys.executable, "args": ["-c", ECHO], "env": {"API_KEY": "planted-secret"}}
+    file.write_text(json.dumps({"mcpServers": {"echo": server}}))
+    result = invoke("check", str(file))
+    assert "bad key ***" in result.stdout
+    assert "planted-secret" not in result.stdout + result.stderr
+
+
 def test_json_tells_the_same_and_disabled_upstreams_do_no_harm(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}

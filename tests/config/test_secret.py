@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+import html
+import json
+from urllib.parse import quote, quote_plus
+
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpmux.config import Http, Secret, Stdio, display_url
+from mcpmux.config.auth import OAuth
+from mcpmux.config.expansion import HIDDEN_LENGTH, MASK, make_hide
+from mcpmux.config.model import secrets_of
 
 
 def test_secret_is_shown_only_by_reveal():
@@ -55,3 +64,27 @@ def test_target_keeps_its_own_copy_of_the_environment():
     assert set(target.env) == {"A"}
     with pytest.raises(TypeError):
         target.env["C"] = Secret("3")  # type: ignore[index]  # what is tested is that it fails
+
+
+SPELLINGS = [str, lambda text: json.dumps(text)[1:-1], html.escape, quote, quote_plus]
+
+
+@given(st.lists(st.text(min_size=HIDDEN_LENGTH), min_size=1), st.sampled_from(SPELLINGS), st.text())
+def test_no_known_value_is_left_in_a_text(values, spell, around):
+    told = make_hide(values)(f"{around} {spell(values[0])} {around}")
+    assert MASK in told
+    assert spell(values[0]) not in told.replace(MASK, "\0")
+
+
+def test_short_values_are_words_of_any_text():
+    assert make_hide(["warn", ""])("a warning") == "a warning"
+
+
+def test_secrets_of_a_server_are_what_it_is_given():
+    oauth = OAuth(client_id="me", client_secret=Secret("client-secret"), issuer="https://as.example")
+    headers = {"Authorization": Secret("Bearer tok-123456"), "X-Key": Secret("key-123456")}
+    proxy = Secret("http://me:proxy-pass@proxy:3128")
+    target = Http("https://user:url-pass@h/mcp?key=query-key", headers, oauth=oauth, proxy=proxy)
+    secrets = set(secrets_of(target))
+    assert secrets >= {"tok-123456", "key-123456", "url-pass", "query-key", "proxy-pass", "client-secret"}
+    assert list(secrets_of(Stdio("x", env={"A": Secret("a-secret")}))) == ["a-secret"]

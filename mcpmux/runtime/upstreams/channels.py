@@ -21,6 +21,8 @@ from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.config import ClientTls, Http, Limits, Missing, Stdio, Tcp, Unix, Upstream, WebSocket
+from mcpmux.config.expansion import Hide, make_hide
+from mcpmux.config.model import secrets_of
 from mcpmux.errors import ConfigError, ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
@@ -80,12 +82,12 @@ async def open_streamable(place: HttpPlace, older: OpenOlder | None = None) -> A
 @asynccontextmanager
 async def open_sse(place: HttpPlace) -> AsyncIterator[DuplexChannel]:
     """A channel over HTTP+SSE. Raises NoEventStream, another RemoteProtocolError, TransportError."""
-    pool, url, headers, limit, answer, hear, patience, watch, credential = place
+    pool, url, headers, limit, answer, hear, patience, watch, credential, hide = place
     async with AsyncExitStack() as stack:
         show = credential.header if credential is not None else None
         try:
             messages = await stack.enter_async_context(
-                open_sse_client_stream(pool, url, headers, limit, patience, show)
+                open_sse_client_stream(pool, url, headers, limit, patience, show, hide)
             )
         except NoEventStream as error:
             shown = credential.header_now() if credential is not None else ()
@@ -227,11 +229,12 @@ class ChannelOpener:
         target = upstream.target
         if isinstance(target, Missing):
             raise ConnectFailed(target.reason)
+        hide = make_hide(secrets_of(target))
         if isinstance(target, Stdio):
-            return self._open_process(target, hear, watch)
+            return self._open_process(target, hear, watch, hide)
         credential = self._credential_of(upstream)
         if isinstance(target, Http):
-            return self._open_http(upstream, target, hear, watch, credential)
+            return self._open_http(upstream, target, hear, watch, credential, hide)
         limit, patience = self.limits.max_message_bytes, upstream.connect_timeout
         return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential)
 
@@ -249,10 +252,13 @@ class ChannelOpener:
         return known[1]
 
     @asynccontextmanager
-    async def _open_process(self, target: Stdio, hear: Hear, watch: Watch | None) -> AsyncIterator[Channel]:
+    async def _open_process(
+        self, target: Stdio, hear: Hear, watch: Watch | None, hide: Hide
+    ) -> AsyncIterator[Channel]:
         last_words = LastWords()
 
         def on_stderr(line: str) -> None:
+            line = hide(line)
             last_words.add(line)
             log.info("upstream says", line=line)
 
@@ -271,7 +277,7 @@ class ChannelOpener:
             ) as process,
             open_duplex_channel(tapped(process, watch), answer_server, hear, objects=False) as channel,
         ):
-            channel.source = "standard output"
+            channel.source, channel.hide = "standard output", hide
             try:
                 yield channel
                 if channel.closed.is_set():
@@ -282,7 +288,13 @@ class ChannelOpener:
 
     @asynccontextmanager
     async def _open_http(
-        self, upstream: Upstream, target: Http, hear: Hear, watch: Watch | None, credential: Credential | None
+        self,
+        upstream: Upstream,
+        target: Http,
+        hear: Hear,
+        watch: Watch | None,
+        credential: Credential | None,
+        hide: Hide,
     ) -> AsyncIterator[Channel]:
         limits = PoolLimits(
             head_bytes=self.limits.max_head_bytes,
@@ -297,13 +309,14 @@ class ChannelOpener:
         with HttpPool(route.origin, limits=limits, route=route, poller=self.poller) as pool:
             limit, patience = self.limits.max_message_bytes, upstream.connect_timeout
             place = HttpPlace(
-                pool, target.url, headers, limit, answer_server, hear, patience, watch, credential
+                pool, target.url, headers, limit, answer_server, hear, patience, watch, credential, hide
             )
             if target.transport == "auto":
                 opening: AbstractAsyncContextManager[Channel] = open_either(place, self._sse_urls)
             else:
                 opening = open_sse(place) if target.transport == "sse" else open_streamable(place)
             async with opening as channel:
+                channel.hide = hide
                 yield channel
 
     async def _find_route(self, name: str, target: Http) -> Route:

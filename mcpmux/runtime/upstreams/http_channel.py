@@ -362,7 +362,7 @@ class HttpChannel(Channel):
             return answer
         if status != 200:
             raise peer.status_error(response, body)
-        raise nonsense(response, body, message)
+        raise nonsense(response, peer.hidden(body), message)
 
     async def _read_stream(
         self, response: HttpResponse, pending: PendingHttpRequest

@@ -33,6 +33,7 @@ import structlog
 import trio
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
+from mcpmux.config.expansion import Hide, make_hide
 from mcpmux.errors import (
     ConnectFailed,
     McpmuxError,
@@ -41,7 +42,7 @@ from mcpmux.errors import (
     TransportError,
 )
 from mcpmux.mux.breaker import Comeback
-from mcpmux.printable import QUOTED_LENGTH, excerpt
+from mcpmux.printable import QUOTED_BYTES, QUOTED_LENGTH, excerpt
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call, own_id, target_in
 from mcpmux.protocol.codes import (
@@ -304,16 +305,22 @@ class HttpPlace(NamedTuple):
     patience: float
     watch: Watch | None = None
     credential: Credential | None = None
+    hide: Hide = str
 
 
 class HttpPeer:
     """The endpoint of one server. `session` is the id that a legacy server gave us."""
 
     def __init__(self, place: HttpPlace) -> None:
-        self._pool, url, headers, self.message_limit, _, _, _, self._watch, self._credential = place
+        self._pool, self.message_limit, self._watch = place.pool, place.message_limit, place.watch
+        self._credential, self._hide = place.credential, place.hide
         self.watched = self._watch is not None  # somebody sees what is said
-        self._target = target_of(url)
-        self._fixed = (*headers, ("Content-Type", JSON_TYPE), ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"))
+        self._target = target_of(place.url)
+        self._fixed = (
+            *place.headers,
+            ("Content-Type", JSON_TYPE),
+            ("Accept", f"{JSON_TYPE}, {EVENT_STREAM}"),
+        )
         self._of_all = self._fixed
         self._of_method: dict[str, Headers] = {}
         self.session: str | None = None
@@ -435,7 +442,7 @@ class HttpPeer:
                     self.note(body, status)
                     again = hop < REDIRECTS and await self._credential.refused(shown, status, said)
                     if not again:
-                        raise HttpStatusError(status, body, self._credential.advice)
+                        raise HttpStatusError(status, self.hidden(body), self._credential.advice)
             elif status in MOVES and hop < REDIRECTS:  # elsewhere at the same origin, from now on
                 target = target_after(self._pool.origin, self._target, status, headers)
                 if again := target not in (None, self._target):
@@ -464,9 +471,15 @@ class HttpPeer:
         more = (("Last-Event-ID", last_event_id),) if last_event_id else ()
         return await self._send("GET", self._of_all, b"", idempotent=True, more=more)
 
+    def hidden(self, body: bytes) -> bytes:
+        """Return the beginning of a body, without what was sent to the server and is secret."""
+        text = self._hide(body[:QUOTED_BYTES].decode(errors="replace"))
+        shown = self._credential.header_now() if self._credential is not None else ()
+        return make_hide(value.rpartition(" ")[2] for _, value in shown)(text).encode()
+
     def status_error(self, response: HttpResponse, body: bytes) -> HttpStatusError:
         """What a response with `body` but without an MCP message says."""
-        status = response.status
+        status, body = response.status, self.hidden(body)
         move = describe_move(self._pool.origin, self._target, response.headers) if status in MOVES else None
         retry_after = read_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
         return HttpStatusError(status, body, move, retry_after)

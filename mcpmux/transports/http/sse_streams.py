@@ -128,6 +128,7 @@ class SseClientStream(MessageStream):
     _events: EventStream
     _nursery: trio.Nursery
     _shown: Shown | None = None
+    _hide: Callable[[str], str] = str
     _slots: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(POSTS_AT_ONCE))
     _under_way: set[_Post] = field(default_factory=set)
 
@@ -204,7 +205,7 @@ class SseClientStream(MessageStream):
             body = b""
             while len(body) < QUOTED_BYTES and (data := await response.receive_some()):
                 body += data
-            text = excerpt(body)
+            text = excerpt(body, self._hide)
             refusal = f"the message was refused with HTTP status {response.status}"
             raise MessageRefused(f"{refusal}: {text}" if text else refusal, response.status)
         finally:
@@ -238,9 +239,10 @@ async def open_sse_client_stream(
     max_message_bytes: int,
     patience: float,
     shown: Shown | None = None,
+    hide: Callable[[str], str] = str,
 ) -> AsyncIterator[SseClientStream]:
     """A message stream to the server at `url`, of the pool's origin. `patience`: seconds for its `endpoint`
-    event; some servers send others before it.
+    event; some servers send others before it. `hide` takes secrets out of what the server says in an error.
 
     Raises NoEventStream, another RemoteProtocolError for an `endpoint` that cannot be used, TransportError.
     Leaving waits a moment for POSTs under way, then closes the stream, which ends the session.
@@ -271,7 +273,7 @@ async def open_sse_client_stream(
             raise NoEventStream(f"GET brought no event stream with an `endpoint` event {late}")
         async with trio.open_nursery() as nursery:
             posted = (*headers, ("Content-Type", "application/json"))
-            messages = SseClientStream(pool, target, posted, events, nursery, shown)
+            messages = SseClientStream(pool, target, posted, events, nursery, shown, hide)
             try:
                 yield messages
             finally:
