@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcpmux"
 ROOMS = (  # lowest first; a room may import itself and those before it
     "errors",
     "printable",
+    "lru",
     "config",
     "protocol",
     "mux",
@@ -33,7 +34,7 @@ ROOMS = (  # lowest first; a room may import itself and those before it
     "cli",
     "__main__",
 )
-PURE = frozenset({"errors", "printable", "config", "protocol", "mux"})
+PURE = frozenset({"errors", "printable", "lru", "config", "protocol", "mux"})
 IMPURE_MODULES = frozenset(
     {"trio", "anyio", "asyncio", "time", "random", "secrets", "uuid", "logging", "structlog"}
 )

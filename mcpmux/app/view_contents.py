@@ -86,7 +86,7 @@ async def items_of(access: AccessControl, upstream: Upstream, call: Call) -> lis
     selection = access.views.get(call.principal.view.partition(NARROWED)[0])
     await learn_tools(access, upstream, call)
     for page in (await walk(upstream, call)).pages:
-        shown = access.shown(call, upstream.name, upstream.key, page.texts)
+        shown = await access.shown(call, upstream.name, upstream.key, page.texts)
         names, items = list(compress(page.texts, shown)), list(compress(page.items, shown))
         for own, item in zip(*access.overridden(call, upstream.space, names, items), strict=True):
             exposed = name_in(item, call.method) or own or ""

@@ -30,11 +30,12 @@ from typing import Final, NamedTuple, Protocol
 
 from mcpmux.config import AccessRule
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from mcpmux.lru import Lru
 from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
 from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.override import KIND_OF, Names
 from mcpmux.mux.pattern import Glob, matches, may_meet, parse_glob, template_glob
-from mcpmux.mux.spelling import STAR, Target, TargetGlob
+from mcpmux.mux.spelling import STAR, Target, TargetGlob, is_plain
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
@@ -82,6 +83,7 @@ KINDS_OF_USE: Final = {
 }
 """What is used by a method, the first if nothing else is said."""
 
+MEMORY_BYTES: Final = 4 * 2**20  # of decisions about URIs with several readings
 MEMORY_LIMIT: Final = 4096  # (principal, upstream, method) whose rules are remembered
 
 
@@ -184,10 +186,25 @@ def offers(rules: Rules, principal: Principal, upstream: str, capability: str) -
     return sees(rules, principal, upstream) if uses is None else rules.may_use(principal, upstream, *uses)
 
 
+def _decided(
+    denies: Sequence[Rule],
+    allows: Sequence[Rule],
+    target: Target | None,
+    upstream: str,
+    method: str,
+    view: str,
+) -> Decision:
+    for rule in (*denies, *allows):
+        if rule.fits(target, upstream, method, view):
+            return Decision(rule.allow, rule.name)
+    return Decision(False, NO_RULE)
+
+
 class Policy:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self._relevant = lru_cache(MEMORY_LIMIT)(self._find_relevant)
+        self._decisions: Lru[tuple[Principal, str, str, str], Decision] = Lru(MEMORY_LIMIT, MEMORY_BYTES)
 
     def _find_relevant(
         self, principal: Principal, upstream: str, method: str
@@ -204,11 +221,16 @@ class Policy:
         allows, denies = self._relevant(principal, upstream, method)
         if not allows and not isinstance(target, Target):
             return Decision(False, NO_RULE)
-        asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
-        for rule in (*denies, *allows):
-            if rule.fits(asked, upstream, method, principal.view):
-                return Decision(rule.allow, rule.name)
-        return Decision(False, NO_RULE)
+        if not isinstance(target, str) or method not in NAMES_URIS or is_plain(target):
+            asked = Target(target, is_uri=method in NAMES_URIS) if isinstance(target, str) else target
+            return _decided(denies, allows, asked, upstream, method, principal.view)
+        # A URI with many readings takes milliseconds, and comes again with each list.
+        key = (principal, upstream, method, target)
+        decision = self._decisions.get(key)
+        if decision is None:
+            decision = _decided(denies, allows, Target(target), upstream, method, principal.view)
+            self._decisions[key] = decision
+        return decision
 
     def allows(self, principal: Principal, upstream: str, method: str, target: str | None) -> bool:
         return self.decide(principal, upstream, method, target).allowed

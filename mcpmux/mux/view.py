@@ -25,11 +25,11 @@ from typing import Any, Final, TypeAlias
 
 from mcpmux.config import Upstream
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
-from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, Naming, is_among
+from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
 from mcpmux.mux.override import Names
 from mcpmux.mux.pattern import Glob, matches, parse_glob, template_glob
 from mcpmux.mux.policy import KINDS_OF_USE, NAMES_URIS, Decision, Rules
-from mcpmux.mux.spelling import EVERYTHING, Target, TargetGlob, exactly
+from mcpmux.mux.spelling import EVERYTHING, Target, TargetGlob, exactly, is_plain
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
@@ -41,6 +41,7 @@ KIND_OF_LIST: Final = {
     m.TASKS_LIST: TOOLS,  # a task belongs to the use of its tool
 }
 
+KEPT_LENGTH: Final = 1024  # characters of a name or URI about which a decision is remembered
 DECISIONS_KEPT: Final = 4096  # of one view; a hostile client may ask for new things all day
 
 
@@ -153,20 +154,19 @@ class Selection:
             return self._yes if selected.is_all else self._no
         if not isinstance(target, str):
             return self._yes if selected.has(target) else self._no
-        decision = selected.decided.get(target)
-        if decision is None:
-            self._make_room()
-            is_in = selected.has(Target(target, is_uri=method in NAMES_URIS))
-            decision = selected.decided[target] = self._yes if is_in else self._no
-        return decision
+        return selected.decided.get(target) or self._decide(selected, target, method in NAMES_URIS)
 
-    def _make_room(self) -> None:
-        """One more decision is to be remembered."""
-        if self._remembered >= self._kept:
-            self._remembered = 0
-            for selected in self._known.values():
-                selected.decided.clear()
-        self._remembered += 1
+    def _decide(self, selected: _Selected, text: str, is_uri: bool) -> Decision:
+        """Decide about a name or URI, and remember it unless it is long."""
+        decision = self._yes if selected.has(Target(text, is_uri=is_uri)) else self._no
+        if len(text) <= KEPT_LENGTH:
+            if self._remembered >= self._kept:
+                self._remembered = 0
+                for each in self._known.values():
+                    each.decided.clear()
+            self._remembered += 1
+            selected.decided[text] = decision
+        return decision
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
         """Whether something may be in the view for one of `methods`."""
@@ -187,7 +187,10 @@ class Selection:
         selected = self._selected(upstream, kind)
         if item is None or selected.is_all:
             return selected.is_all
-        return selected.has(Target(item, is_uri=kind in (RESOURCES, TEMPLATES)))
+        is_uri = kind in OF_URIS
+        if not is_uri or is_plain(item):  # which takes less than to remember it
+            return selected.has(Target(item, is_uri=is_uri))
+        return (selected.decided.get(item) or self._decide(selected, item, is_uri)).allowed
 
     def rule_for(self, upstream: str, kind: str, item: str) -> str:
         """The place of the first `include` that something in the view comes from, "" when there is none."""

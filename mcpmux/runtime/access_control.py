@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import structlog
+import trio
 
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
@@ -38,6 +39,7 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID
+from mcpmux.transports.inline import in_task
 
 log = structlog.get_logger()
 
@@ -52,6 +54,7 @@ Facts = list[tuple[str, ServerFacts]]
 _CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.LIST_CHANGES.items()}
 
 
+TURN_SECONDS: Final = 0.005  # that judging a list may take in one go
 NARROWINGS_KEPT: Final = 256  # made ready, with the views; a hostile client may say new ones all day
 DECISIONS_KEPT: Final = 64  # in one of them
 NOTHING: Final = Policy(())
@@ -289,14 +292,27 @@ class AccessControl:
         use = USED_BY[call.method]
         return [name for name in upstreams if rules.may_use(call.principal, name, use)]
 
-    def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
-        """Which items of an upstream's list are shown, by their names. A task, by its id, is as its tool."""
+    async def shown(self, call: Call, upstream: str, key: str, names: Sequence[str | None]) -> list[bool]:
+        """Return which items of an upstream's list are shown, by their names. A task is shown as its tool is.
+
+        Others get their turn in between: a list can have many URIs with many readings.
+        """
         rules, method = self.rules(call.principal), call.method
+        if rules is None:
+            return [True] * len(names)
         if method == m.TASKS_LIST:
             names = [self.tool_of(key, task_id) for task_id in names]
-        return [rules is None or rules.shows(call.principal, upstream, method, name) for name in names]
+        shown: list[bool] = []
+        until = trio.current_time() + TURN_SECONDS
+        for name in names:
+            shown.append(rules.shows(call.principal, upstream, method, name))
+            if trio.current_time() > until:
+                await in_task()
+                await trio.lowlevel.checkpoint()
+                until = trio.current_time() + TURN_SECONDS
+        return shown
 
-    def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
+    async def sift_result(self, call: Call, upstream: str, key: str, result: Fields) -> Fields:
         """An upstream's own answer to a list (changed in place), or to anything else."""
         overrides = self.overrides(call.principal)
         if overrides is None and self.rules(call.principal) is None:
@@ -308,7 +324,7 @@ class AccessControl:
             except ValueError:
                 items = []
             names = [text_of(item.get(NAMED_BY[call.method])) for item in items]
-            shown = self.shown(call, upstream, key, names)
+            shown = await self.shown(call, upstream, key, names)
             if overrides is not None and call.method in KIND_OF:
                 shown = list(map(and_, shown, overrides.apply(upstream, KIND_OF[call.method], names, items)))
             result[kind.items] = raw(list(compress(items, shown)))

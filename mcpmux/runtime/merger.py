@@ -461,10 +461,10 @@ class Merger:
         if walk.failures:
             parts.until = None
         result = self._result(call, walk, parts.freshness)
-        problems = self._problems(call, walk, parts)
+        problems = await self._problems(call, walk, parts)
         return self._access.confined(_told(result, ITEMS, problems) if problems else result)
 
-    def _problems(self, call: Call, walk: Walk, parts: Parts) -> dict[str, list[dict[str, object]]]:
+    async def _problems(self, call: Call, walk: Walk, parts: Parts) -> dict[str, list[dict[str, object]]]:
         """What is wrong with the parts of the list, as far as the client may know of it, by upstream."""
         told: dict[str, list[dict[str, object]]] = {}
         method = call.method
@@ -472,7 +472,7 @@ class Merger:
             upstream = self._registry[name]
             report(upstream, method, walk.problems.get(name, ()))
             found = [*parts.problems.get(name, ()), *walk.problems.get(name, ())]
-            shown = self._access.shown(call, name, upstream.key, [problem.name for problem in found])
+            shown = await self._access.shown(call, name, upstream.key, [problem.name for problem in found])
             found = [problem for problem, is_shown in zip(found, shown, strict=True) if is_shown]
             if found:
                 told[name] = [
@@ -535,7 +535,7 @@ class Merger:
                     except RpcError as error:
                         walk.take_failure(position, error.message)
                         return
-                shown = self._access.shown(call, upstream.name, upstream.key, page.texts)
+                shown = await self._access.shown(call, upstream.name, upstream.key, page.texts)
                 if of_tasks:
                     own = [not self._hides(upstream, call, task_id) for task_id in page.texts]
                     shown = list(map(and_, shown, own))

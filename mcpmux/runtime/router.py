@@ -197,7 +197,7 @@ class Router:
             self._visits.note(upstream, call, result)
         if STATE in result or TASK_ID in result or "inputRequests" in result:
             result = self._round_trips.given_out(call, upstream, result)
-        return self.access.sift_result(call, only, upstream.key, result)
+        return await self.access.sift_result(call, only, upstream.key, result)
 
     def _in_own_words(self, call: Call, only: str) -> Call:
         """A call to the only upstream, with its own name for what is asked for. Raises RpcError."""

@@ -96,7 +96,7 @@ class VisibleNames:
                     texts = (await walk(upstream, asked)).texts
                     if asked.method == m.TOOLS_LIST:
                         await learn_tools(self._access, upstream, asked)
-                shown = self._access.shown(asked, name, upstream.key, texts)
+                shown = await self._access.shown(asked, name, upstream.key, texts)
                 found.setdefault(name, {})[kind] = list(compress(texts, shown))
             except (RpcError, trio.TooSlowError):
                 is_whole = False

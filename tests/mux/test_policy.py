@@ -295,6 +295,19 @@ def test_a_denied_uri_is_denied_in_another_spelling(glob, uri):
     assert made.decide(ANYONE, "docs", m.RESOURCES_READ, uri) == (False, "no")
 
 
+@given(st.lists(st.tuples(st.sampled_from(["ann", "ben"]), st.sampled_from(STARTS), paths), max_size=8))
+def test_a_remembered_decision_is_the_one_of_a_first_look(asked):
+    rules = (
+        AccessRule(effect="allow", principals=("ann",), targets=("file:///public/*",)),
+        AccessRule(effect="allow", principals=("ben",)),
+        AccessRule(effect="deny", targets=("file:///secret/*",), name="no"),
+    )
+    made = policy(*rules)
+    for name, start, path in [*asked, *asked]:
+        question = Principal(name), "docs", m.RESOURCES_READ, start + path
+        assert made.decide(*question) == policy(*rules).decide(*question)
+
+
 def test_a_uri_that_is_encoded_without_end_is_not_allowed():
     made = policy(AccessRule(effect="allow", targets=("m:*",)))
     assert made.allows(ANYONE, "docs", m.RESOURCES_READ, "m:%252541")
