@@ -16,7 +16,7 @@ from typing import Final
 QUOTED_BYTES: Final = 4096  # of a foreign message or page that are looked at
 QUOTED_LENGTH: Final = 200  # characters of it that are worth showing
 
-_UNFIT = re.compile(
+_UNFIT: Final = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # control characters: line ends, escape sequences
     "\xad\u180e\u200b\u2060-\u2065\ufeff\ufff9-\ufffb"  # have no width
