@@ -27,6 +27,7 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import learn_tools, walk
+from mcpmux.runtime.tap import EXCHANGE
 from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.transports.inline import in_task
 
@@ -87,6 +88,7 @@ class VisibleNames:
 
         async def look(name: str, kind: str) -> None:
             nonlocal is_whole
+            EXCHANGE.set(0)  # mcpmux asks by itself: a refused exchange has asked nobody
             asked = call.on_behalf(_LIST_OF[kind], {})
             try:
                 upstream = self._registry.for_call(name, asked)
