@@ -88,7 +88,7 @@ class VisibleNames:
 
         async def look(name: str, kind: str) -> None:
             nonlocal is_whole
-            EXCHANGE.set(0)  # mcpmux asks by itself: a refused exchange has asked nobody
+            EXCHANGE.set(0)  # mcpmux asks by itself: the refused exchange asked no server
             asked = call.on_behalf(_LIST_OF[kind], {})
             try:
                 upstream = self._registry.for_call(name, asked)
