@@ -222,7 +222,7 @@ async def test_what_is_said_behind_the_answer_is_nobodys():
 
 
 async def test_error_in_a_stream_is_raised():
-    error = {"code": -32602, "message": "no such thing"}
+    error = {"code": -32603, "message": "no such thing"}
     async with asking(Server(lambda i: event({"id": i, "error": error}))) as client:
         for _ in range(2):
             with pytest.raises(RpcError, match="no such thing"):
