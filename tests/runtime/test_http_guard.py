@@ -137,6 +137,14 @@ async def test_a_foreign_page_is_refused_before_its_token_is_looked_at():
             assert (await mux.get("/.well-known/oauth-protected-resource", headers))[0] == 403
 
 
+async def test_a_foreign_page_learns_no_names_from_a_mistaken_query():
+    evil = {"Origin": "https://evil.example.com"}
+    async with open_guarded(is_open=True) as mux:
+        for path in ("/mcp?upstreams=dosc", "/mcp/some?tools=nothing"):
+            assert (await mux.get(path, evil))[0] == 403
+            assert (await mux.get(path, {}))[0] == 400
+
+
 @pytest.mark.parametrize(
     ("suffix", "resource"),
     [

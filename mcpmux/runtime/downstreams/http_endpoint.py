@@ -320,16 +320,17 @@ class HttpEndpoint:
             preflight = self._policy.answer_preflight(request.headers)
             if preflight is not None:
                 return reply.send(204, preflight)
+        refusal = self._policy.refuses(request.headers.get("host", ""), origin)
         if request.path != self._path or request.query:
             if self._card is not None and request.path == self._card.path:
                 return self._show(self._card, request, reply)
             try:
-                self._enter_view(request)
+                if refusal is None:  # what is wrong with a query tells names of upstreams
+                    self._enter_view(request)
             except BadNarrowing as mistake:
                 return refuse_with(reply, 400, str(mistake))
         if self._service.tap is not None:
             self._watch(self._service.tap, request, reply)
-        refusal = self._policy.refuses(request.headers.get("host", ""), origin)
         if refusal is not None:
             return refuse_with(reply, 403, refusal)
         judging = self._service.judging(request.principal) if request.query else None
