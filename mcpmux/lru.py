@@ -69,8 +69,12 @@ class Lru(Generic[K, V]):
         return entry[0]
 
     def __setitem__(self, key: K, value: V) -> None:
+        self.keep(key, value, weigh(value))
+
+    def keep(self, key: K, value: V, size: int) -> None:
+        """Remember a value of a size, in bytes, which counts as used."""
         self.discard(key)
-        size = ENTRY_BYTES + weigh(key) + weigh(value)
+        size += ENTRY_BYTES + weigh(key)
         if size * 4 > self._max_bytes:
             return
         self._entries[key] = value, size

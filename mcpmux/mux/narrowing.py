@@ -3,12 +3,13 @@
 `upstreams` names upstreams; `tools`, `prompts`, `resources` and `templates` name items as upstreams have
 them. Each is a list of globs, separated by commas; what is not named is not narrowed, but with `resources`
 alone there are no templates. Other parts of a query mean nothing here, unless one looks like a misspelt name.
-A narrowing is a View of its own: what the client gets is in its view and in this one.
+A narrowing is Views of its own, one of the upstreams and one of the items: what the client gets is in its
+view and in these. Together they hold as many selectors as the query has globs, and not the products of lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_plus
@@ -23,6 +24,7 @@ NARROWED: Final = "?"
 """Stands between the name of a view and what a client narrows it to."""
 
 MOST_BYTES: Final = 4096  # of a query that is looked at
+MOST_GLOBS: Final = 64  # in a query; each is held against each item of each upstream
 REMEMBERED: Final = 1024  # queries, which come again with each request of a client
 REMEMBERED_LENGTH: Final = 512
 _ALIKE: Final = 0.8
@@ -49,7 +51,12 @@ def _read(query: str) -> str:
             continue
         if len(query) > MOST_BYTES:
             raise BadNarrowing(f"the query has more than {MOST_BYTES} characters")
-        for item in map(unquote_plus, value.split(",")):
+        items = value.split(",", MOST_GLOBS)
+        if len(items) + sum(map(len, named.values())) > MOST_GLOBS:
+            raise BadNarrowing(
+                f"the query names more than {MOST_GLOBS} things; a * stands for any characters"
+            )
+        for item in map(unquote_plus, items):
             try:
                 named.setdefault(key, set()).add(str(ITEM.read(item)))
             except InvalidValue as mistake:
@@ -70,15 +77,15 @@ def globs_in(narrowing: str) -> Mapping[str, list[str]]:
     return {key: [unquote_plus(item) for item in value.split(",")] for key, _, value in parts}
 
 
-def view_of(narrowing: str) -> View:
-    """What `read_narrowing` gave, as a View."""
+def views_of(narrowing: str) -> Iterator[View]:
+    """Yield what `read_narrowing` gave as Views: of what is in all of them."""
     globs = {**globs_in(narrowing)}
+    upstreams = globs.pop(UPSTREAMS, None)
+    if upstreams is not None:
+        yield View(include=tuple(Selector(upstream=upstream) for upstream in upstreams))
     if RESOURCES in globs:  # else whatever a template can stand for would still be there
         globs.setdefault(TEMPLATES, [])
-    include = [
-        Selector(upstream=upstream, kind=kind, name=name)
-        for upstream in globs.get(UPSTREAMS, ["*"])
-        for kind in KINDS
-        for name in globs.get(kind, ["*"])
-    ]
-    return View(include=tuple(include))
+    if globs:
+        yield View(
+            include=tuple(Selector(kind=kind, name=name) for kind in KINDS for name in globs.get(kind, ["*"]))
+        )

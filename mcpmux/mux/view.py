@@ -25,6 +25,7 @@ from typing import Any, Final, TypeAlias
 
 from mcpmux.config import Upstream
 from mcpmux.config.views import KINDS, PROMPTS, RESOURCES, SEARCH, TEMPLATES, TOOLS, Selector, View
+from mcpmux.lru import Lru
 from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
 from mcpmux.mux.override import Names
 from mcpmux.mux.pattern import Glob, matches, parse_glob, template_glob
@@ -43,16 +44,17 @@ KIND_OF_LIST: Final = {
 
 KEPT_LENGTH: Final = 1024  # characters of a name or URI about which a decision is remembered
 DECISIONS_KEPT: Final = 4096  # of one view; a hostile client may ask for new things all day
+DECISIONS_BYTES: Final = 2**20  # of them
 
 
 class _Selected:
     """What a view has of one kind of an upstream's things: what `included` fits and `excluded` does not.
 
     `is_all`: it is everything, so that nothing has to be known of a thing. `is_possible`: something may be
-    selected. `decided`: what is remembered, by the text of the target.
+    selected.
     """
 
-    __slots__ = ("decided", "excluded", "included", "is_all", "is_possible")
+    __slots__ = ("excluded", "included", "is_all", "is_possible")
 
     def __init__(
         self, included: Sequence[TargetGlob], excluded: Sequence[TargetGlob], *, is_unknown: bool = False
@@ -62,7 +64,6 @@ class _Selected:
         self.excluded = excluded
         self.is_all = EVERYTHING in included and not excluded
         self.is_possible = is_unknown or (bool(included) and EVERYTHING not in excluded)
-        self.decided: dict[str, Decision] = {}
 
     def has(self, target: Target) -> bool:
         """Whether it is selected for sure."""
@@ -81,11 +82,11 @@ class Selection:
         self,
         rule: str,
         view: View,
-        kept: int = DECISIONS_KEPT,
+        kept_bytes: int = DECISIONS_BYTES,
         naming: Naming = AS_THEY_ARE,
         name: str | None = ANY_VIEW,
     ) -> None:
-        """`rule`: what is named when it refuses something. `kept`: how many decisions are remembered.
+        """`rule`: what is named when it refuses something. `kept_bytes`: of remembered decisions.
 
         `name`: of the view whose clients see the names; ANY_VIEW for what holds in all views.
         """
@@ -93,10 +94,9 @@ class Selection:
         self._naming, self._name = naming, name
         self._yes, self._no = Decision(True, rule), Decision(False, rule)
         self._view = view
-        self._kept = kept
-        self._remembered = 0
         self._principals = tuple(map(parse_glob, view.principals))
         self._known: dict[tuple[str, str], _Selected] = {}  # by upstream and kind, which are configured
+        self._decided: Lru[tuple[str, str, str], Decision] = Lru(DECISIONS_KEPT, kept_bytes)
         self._hints: dict[str, Hints] = {}  # of the tools of upstreams
         self._asking = [each for each in (*view.include, *view.exclude) if each.hints]
 
@@ -132,6 +132,7 @@ class Selection:
         """An upstream's tools, with what their annotations come to."""
         self._hints[upstream] = hints
         self._known.pop((upstream, TOOLS), None)
+        self._decided.clear()
 
     def admits(self, principal: Principal) -> bool:
         """Whether the view exists for somebody."""
@@ -149,23 +150,22 @@ class Selection:
         kind = kinds[0]
         if isinstance(target, Target) and target.is_template:
             kind, target = TEMPLATES, Target(target.text)
-        selected = self._readable(upstream) if kind == RESOURCES else self._selected(upstream, kind)
+        if kind == RESOURCES:
+            kind, selected = READABLE, self._readable(upstream)
+        else:
+            selected = self._selected(upstream, kind)
         if target is None or selected.is_all:
             return self._yes if selected.is_all else self._no
         if not isinstance(target, str):
             return self._yes if selected.has(target) else self._no
-        return selected.decided.get(target) or self._decide(selected, target, method in NAMES_URIS)
+        place = upstream, kind, target
+        return self._decided.get(place) or self._decide(selected, place, method in NAMES_URIS)
 
-    def _decide(self, selected: _Selected, text: str, is_uri: bool) -> Decision:
+    def _decide(self, selected: _Selected, place: tuple[str, str, str], is_uri: bool) -> Decision:
         """Decide about a name or URI, and remember it unless it is long."""
-        decision = self._yes if selected.has(Target(text, is_uri=is_uri)) else self._no
-        if len(text) <= KEPT_LENGTH:
-            if self._remembered >= self._kept:
-                self._remembered = 0
-                for each in self._known.values():
-                    each.decided.clear()
-            self._remembered += 1
-            selected.decided[text] = decision
+        decision = self._yes if selected.has(Target(place[2], is_uri=is_uri)) else self._no
+        if len(place[2]) <= KEPT_LENGTH:
+            self._decided[place] = decision
         return decision
 
     def may_use(self, principal: Principal, upstream: str, *methods: str) -> bool:
@@ -190,7 +190,8 @@ class Selection:
         is_uri = kind in OF_URIS
         if not is_uri or is_plain(item):  # which takes less than to remember it
             return selected.has(Target(item, is_uri=is_uri))
-        return (selected.decided.get(item) or self._decide(selected, item, is_uri)).allowed
+        place = upstream, kind, item
+        return (self._decided.get(place) or self._decide(selected, place, is_uri)).allowed
 
     def rule_for(self, upstream: str, kind: str, item: str) -> str:
         """The place of the first `include` that something in the view comes from, "" when there is none."""

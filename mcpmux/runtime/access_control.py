@@ -21,8 +21,9 @@ import structlog
 import trio
 
 from mcpmux.errors import Refused, RpcError
+from mcpmux.lru import Lru
 from mcpmux.mux.naming import AS_THEY_ARE, Naming
-from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, view_of
+from mcpmux.mux.narrowing import NARROWED, UPSTREAMS, BadNarrowing, globs_in, read_narrowing, views_of
 from mcpmux.mux.override import KIND_OF, Overrides
 from mcpmux.mux.ownership import MadeTasks
 from mcpmux.mux.parameters import BadArguments, NotJudged, check_arguments, fill_in
@@ -55,8 +56,10 @@ _CAPABILITY_OF_CHANGE: Final = {method: capability for capability, method in m.L
 
 
 TURN_SECONDS: Final = 0.005  # that judging a list may take in one go
-NARROWINGS_KEPT: Final = 256  # made ready, with the views; a hostile client may say new ones all day
-DECISIONS_KEPT: Final = 64  # in one of them
+NARROWINGS_KEPT: Final = 256  # made ready; a hostile client may send new ones all day
+NARROWINGS_BYTES: Final = 64 * 2**20  # of them and of their globs for each upstream
+GLOB_BYTES: Final = 1024  # that a glob takes, ready to be held against an upstream's items, about
+DECISIONS_BYTES: Final = 16 * 2**10  # of the decisions in one of them
 NOTHING: Final = Policy(())
 """For a view that is not there any more."""
 
@@ -126,6 +129,7 @@ class AccessControl:
             self.forget_tools(None)  # for the schemas of others
         whole = both(policy, common)
         self._in_force = {"": InForce(whole, None, overrides.get(""))}
+        self._narrowings: Lru[str, InForce] = Lru(NARROWINGS_KEPT, NARROWINGS_BYTES)
         self._anyone = {name: ANYONE.within(name) for name, each in views.items() if each.admits(ANYONE)}
         for name, selection in views.items():
             for upstream, (hints, _) in self._learned.items():
@@ -151,15 +155,20 @@ class AccessControl:
 
     def _narrowed(self, view: str) -> InForce:
         """What holds in a view that a client has narrowed; nothing is there if the view has gone."""
+        if (found := self._narrowings.get(view)) is not None:
+            return found
         name, _, narrowing = view.partition(NARROWED)
         whole = self._in_force.get(name)
         if not narrowing or whole is None:
             return InForce(NOTHING)
-        narrowed = Selection(f"views.{view}", view_of(narrowing), DECISIONS_KEPT, self._shown.naming, name)
-        if len(self._in_force) > NARROWINGS_KEPT:
-            self._in_force = {each: held for each, held in self._in_force.items() if NARROWED not in each}
-        found = InForce(both(whole.rules, narrowed), whole.selection, whole.overrides)
-        self._in_force[view] = found
+        rules, naming = whole.rules, self._shown.naming
+        globs = 0
+        for each in views_of(narrowing):
+            globs += len(each.include)
+            rules = both(rules, Selection(f"views.{view}", each, DECISIONS_BYTES, naming, name))
+        found = InForce(rules, whole.selection, whole.overrides)
+        size = globs * max(1, len(naming.namespace.spaces)) * GLOB_BYTES + 2 * DECISIONS_BYTES
+        self._narrowings.keep(view, found, size)
         return found
 
     def is_searched(self, principal: Principal) -> bool:

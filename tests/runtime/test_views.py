@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
 from mcpmux.config.model import ToolSelection
-from mcpmux.config.views import ITEM, Override, Parameter, Selector, View, ViewOverride
-from mcpmux.mux.narrowing import globs_in, read_narrowing
+from mcpmux.config.views import ITEM, KINDS, Override, Parameter, Selector, View, ViewOverride
+from mcpmux.mux.narrowing import (
+    MOST_GLOBS,
+    NARROWED,
+    BadNarrowing,
+    globs_in,
+    read_narrowing,
+    views_of,
+)
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
 from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
@@ -675,7 +682,7 @@ def test_a_narrowing_has_one_spelling():
     assert {read_narrowing(each) for each in spellings} == {"upstreams=x&tools=a,b"}
 
 
-@given(st.lists(st.text(min_size=1), min_size=1))
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=MOST_GLOBS))
 def test_what_a_query_names_is_read_as_it_was_written(names):
     names = [name for name in names if re.fullmatch(ITEM.pattern, name)]
     assume(names)
@@ -703,7 +710,22 @@ async def test_narrowings_are_forgotten_before_they_are_too_many(autojump_clock)
             somebody = world.mux.service.enter(ANYONE, "coding", f"tools=t{number}")
             assert access.may(somebody, "docs", "tools/call", f"t{number}")
             assert not access.may(somebody, "docs", "tools/call", "open-tool")
-        assert len(access._in_force) <= NARROWINGS_KEPT + 10
+        assert len(access._narrowings) <= NARROWINGS_KEPT
+
+
+async def test_a_query_costs_as_much_as_it_names(autojump_clock):
+    """Lists of upstreams and of items are held against things one by one, not multiplied."""
+    async with open_world(stores(), views=VIEWS) as world:
+        access = world.mux.router.access
+        names = ",".join(f"t{number}*" for number in range(MOST_GLOBS - 2))
+        somebody = world.mux.service.enter(ANYONE, "", f"upstreams=docs,v*&tools={names}")
+        for upstream, tool, is_in in (("docs", "t7x", True), ("vault", "t7x", True), ("docs", "x", False)):
+            assert access.may(somebody, upstream, "tools/call", tool) is is_in
+        views = list(views_of(somebody.view.partition(NARROWED)[2]))
+        assert sum(len(view.include) for view in views) <= MOST_GLOBS + len(KINDS)
+        for query in (f"tools=x,y,z&upstreams=docs&prompts={names}", "tools=" + "x," * MOST_GLOBS + "x"):
+            with pytest.raises(BadNarrowing, match="more than 64"):
+                world.mux.service.enter(ANYONE, "", query)
 
 
 # Over HTTP
