@@ -38,7 +38,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.framing import encode_line
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Id, Raw, RequestOut
+from mcpmux.protocol.raw_json import SHORT_CHARS, Fields, Id, Raw, RequestOut
 from mcpmux.protocol.revisions import NEWEST, is_modern
 
 META: Final = "_meta"
@@ -55,6 +55,10 @@ MODERN_KEYS: Final = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_L
 
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least to most severe (RFC 5424)."""
+
+SHORT_BYTES: Final = 6 * SHORT_CHARS  # as JSON, with each character escaped
+_SHORT: Final = ("name", "taskId")
+"""Parameters that are remembered in many places."""
 
 KEPT: Final = 256  # values of `_meta` that are kept as they were read
 KEPT_BYTES: Final = 1024  # of one; a longer one is read anew each time
@@ -118,7 +122,10 @@ class Call(Value):
         legacy: bool = False,
         principal: Principal = ANYONE,
     ) -> Call:
-        """Split params, raw or not. Raises MalformedRequest when they, or their `_meta`, are no object."""
+        """Split params, raw or not.
+
+        Raises MalformedRequest when they, or their `_meta`, are no object, or a name in them is too long.
+        """
         members: Fields = {}
         try:
             fields = params.copy() if isinstance(params, dict) else decode_fields(params)
@@ -129,6 +136,10 @@ class Call(Value):
                 members = known if known is not None else _read_meta(data)
         except ValueError:
             raise MalformedRequest('"_meta" must be an object') from None
+        for key in _SHORT:
+            value = fields.get(key)
+            if value is not None and len(memoryview(value)) > SHORT_BYTES:
+                raise MalformedRequest(f'"{key}" must have at most {SHORT_CHARS} characters')
         return Call(method, fields, members, client, None, legacy, principal)
 
     def with_params(self, params: Fields) -> Call:

@@ -25,6 +25,7 @@ from mcpmux.printable import QUOTED_BYTES
 from mcpmux.protocol.codes import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 from mcpmux.protocol.json_repair import BOM, repaired
 from mcpmux.protocol.raw_json import (
+    SHORT_CHARS,
     Fields,
     Id,
     Raw,
@@ -412,10 +413,12 @@ def data_of(error: RpcError) -> Any:
 
 
 def id_of(raw: Raw | None) -> Id | None:
-    """The request id or progress token that `raw` holds, or None when it is absent or none."""
+    """Return the request id or progress token that `raw` holds, None when it is absent, none or too long."""
     value = value_of(raw)
     if isinstance(value, float):
         return _whole(value)
+    if isinstance(value, str) and len(value) > SHORT_CHARS:
+        return None
     return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 

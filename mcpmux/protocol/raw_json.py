@@ -6,10 +6,10 @@ Never compiled: a compiled class keeps too little of its annotations for msgspec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 if TYPE_CHECKING:
     # The stubs of msgspec make it a subclass of `bytes`, which it is not. Compiled code would believe them.
@@ -29,13 +29,19 @@ Fields = dict[str, Raw]
 
 Id = int | str
 
+SHORT_CHARS: Final = 4096
+"""Most characters of an id, a token, a method or a name of a peer. They are remembered in many places."""
+
+_Short = Annotated[str, Meta(max_length=SHORT_CHARS)]
+_ShortId = int | _Short
+
 
 class Wire(msgspec.Struct, gc=False):
     """Any message."""
 
     jsonrpc: str | UnsetType = UNSET
-    id: Id | float | UnsetType | None = UNSET
-    method: str | UnsetType = UNSET
+    id: _ShortId | float | UnsetType | None = UNSET
+    method: _Short | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
@@ -53,7 +59,7 @@ class WireReply(msgspec.Struct, gc=False):
     """A successful answer, read at once."""
 
     jsonrpc: str
-    id: Id
+    id: _ShortId
     result: Fields
     method: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
@@ -63,8 +69,8 @@ class WireRequest(msgspec.Struct, gc=False):
     """A request, read at once."""
 
     jsonrpc: str
-    id: Id
-    method: str
+    id: _ShortId
+    method: _Short
     params: Fields | None = None
 
 

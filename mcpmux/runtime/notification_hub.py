@@ -28,6 +28,7 @@ import structlog
 import trio
 
 from mcpmux.errors import RpcError
+from mcpmux.lru import Lru, weigh
 from mcpmux.mux import rewrite
 from mcpmux.mux.narrowing import NARROWED
 from mcpmux.mux.ownership import Ownership
@@ -62,8 +63,10 @@ NOTICE_SECONDS: Final = 10.0  # at least, until it is noticed here that it has g
 
 PERSONAL: Final = frozenset({m.TASK_STATUS, m.ELICITATION_COMPLETE, m.PROGRESS})
 UNCLAIMED_LIMIT: Final = 64  # statuses of tasks whose making has not been answered yet
+UNCLAIMED_BYTES: Final = 16 * 2**20  # of them
 COMPLETED_LIMIT: Final = 1000  # completed elicitations that are remembered for a client that comes back later
 TOLD_LIMIT: Final = 1000  # subjects of changes that are remembered for people
+REMEMBERED_BYTES: Final = 4 * 2**20  # of either of these
 
 Key = tuple[str, str]
 
@@ -94,8 +97,8 @@ class Personal:
         self.tasks: Ownership[Raw | None] = Ownership()
         self._elicitations: Ownership[None] = Ownership()
         self._outboxes: dict[object, ClientOutbox] = {}
-        self._unclaimed: dict[Key, Event] = {}
-        self._completed: dict[Key, None] = {}
+        self._unclaimed: Lru[Key, Event] = Lru(UNCLAIMED_LIMIT, UNCLAIMED_BYTES)
+        self._completed: Lru[Key, bool] = Lru(COMPLETED_LIMIT, REMEMBERED_BYTES)
         self._completion = trio.Event()
 
     def end_question(self, state: str, error: RpcError | None = None) -> None:
@@ -125,7 +128,7 @@ class Personal:
         if client is None:
             return
         self.tasks.add(upstream, task_id, client, token)
-        if (early := self._unclaimed.pop((upstream, task_id), None)) is not None:
+        if (early := self._unclaimed.pop((upstream, task_id))) is not None:
             self._put(client, Event(early.method, rewrite.expose_task(early.params, space)))
 
     def own_elicitation(self, upstream: str, elicitation_id: str, client: object) -> None:
@@ -140,9 +143,7 @@ class Personal:
             owner = self._elicitations.find(upstream, elicitation_id)
             if owner is not None:
                 self._put(owner[0], Event(method, params))
-            if len(self._completed) >= COMPLETED_LIMIT:
-                del self._completed[next(iter(self._completed))]
-            self._completed[upstream, elicitation_id] = None
+            self._completed[upstream, elicitation_id] = True
             self._completion.set()
             self._completion = trio.Event()
             return
@@ -155,14 +156,12 @@ class Personal:
         elif found is not None:
             self._put(found[0], Event(method, rewrite.expose_task(params, space)))
         else:
-            if len(self._unclaimed) >= UNCLAIMED_LIMIT:
-                del self._unclaimed[next(iter(self._unclaimed))]
-            self._unclaimed[upstream, task_id] = Event(method, params)
+            self._unclaimed.keep((upstream, task_id), Event(method, params), weigh(params))
 
     async def completed(self, upstream: str, elicitation_ids: frozenset[str]) -> None:
         """Wait until the upstream has said that each of these is completed. The caller owns the deadline."""
         wanted = {(upstream, elicitation_id) for elicitation_id in elicitation_ids}
-        while not wanted <= self._completed.keys():
+        while not all(each in self._completed for each in wanted):
             await self._completion.wait()
 
     def _put(self, client: object, event: Event) -> None:
@@ -194,7 +193,7 @@ class NotificationHub:
         self.window = window
         self._on_wanted = on_wanted
         self.personal = Personal()
-        self.told: dict[Key, Told] = {}
+        self.told: Lru[Key, Told] = Lru(TOLD_LIMIT, REMEMBERED_BYTES)
         """The last change of a subscribed URI, by the session's key, or of a list, by "" and its method."""
         self._listeners: set[ClientOutbox] = set()
         self._changed: dict[str, set[str] | None] = {}  # by whose doing; None: nobody's in particular
@@ -419,9 +418,6 @@ class NotificationHub:
             self._note_told((upstream, subscribed), told)
 
     def _note_told(self, subject: Key, clients: int) -> None:
-        self.told.pop(subject, None)
-        if len(self.told) >= TOLD_LIMIT:
-            del self.told[next(iter(self.told))]
         self.told[subject] = Told(trio.current_time(), clients)
 
     def _may_hear_of(self, outbox: ClientOutbox, upstream: str, uri: str) -> bool:

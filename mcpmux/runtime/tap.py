@@ -32,6 +32,7 @@ Direction = Literal["in", "out"]
 LAST_SECONDS: Final = 5.0  # for keeping how an exchange went that was cut off
 NO_HEADERS: Final[Mapping[str, str]] = {}
 # Bytes; modern clients say it with every call, and longer is read anew.
+NAME_CHARS: Final = 256  # of a client's own name; logs and inspectors show less
 INTRODUCTION_LENGTH: Final = 1024
 
 Introduction: TypeAlias = tuple[Raw | None, Raw | None]
@@ -231,8 +232,9 @@ def _kept(said: Introduction) -> Introduction | None:
 
 
 def name_in(info: Raw | None) -> str | None:
-    """What a client calls itself."""
-    return text_of(members_of(info).get("name"))
+    """Return what a client calls itself, cut where a name is too long to be remembered."""
+    name = text_of(members_of(info).get("name"))
+    return name if name is None else name[:NAME_CHARS]
 
 
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:

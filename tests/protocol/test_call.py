@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from mcpmux.protocol.call import META, Call, with_meta
+from mcpmux.protocol.call import META, SHORT_BYTES, Call, with_meta
 from mcpmux.protocol.codes import MalformedRequest
 from mcpmux.protocol.envelope import decode_fields, raw
-from mcpmux.protocol.raw_json import Raw
+from mcpmux.protocol.raw_json import SHORT_CHARS, Raw
 from tests.payloads import member_texts, object_texts
 
 
@@ -34,6 +34,13 @@ def test_absent_params_are_empty():
 def test_params_or_meta_that_are_no_objects_are_refused(params: bytes):
     with pytest.raises(MalformedRequest):
         Call.of("tools/call", Raw(params))
+
+
+@pytest.mark.parametrize("key", ["name", "taskId"])
+def test_a_name_that_is_too_long_to_be_remembered_is_refused(key: str):
+    assert Call.of("tools/call", raw({key: "x" * SHORT_CHARS})).text(key) == "x" * SHORT_CHARS
+    with pytest.raises(MalformedRequest, match=f'"{key}" must have at most 4096 characters'):
+        Call.of("tools/call", raw({key: "x" * (SHORT_BYTES + 1)}))
 
 
 def test_other_params_leave_method_and_meta_alone():

@@ -30,7 +30,7 @@ from mcpmux.protocol.envelope import (
     split_batch,
     text_of,
 )
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import SHORT_CHARS, Fields, Raw
 from tests.payloads import json_texts, member_texts, object_texts
 
 DEEP = 100_000  # levels; far beyond what any decoder here follows
@@ -143,6 +143,8 @@ def test_a_message_that_is_cut_or_followed_by_something_is_a_parse_error(data: b
     assert decode_message(b" \r\n\t" + data + b" \r\n\t") == decode_message(data)
 
 
+LONG = b"x" * (SHORT_CHARS + 1)
+
 BAD: list[tuple[str, bytes, int, int | str | None]] = [
     ("nothing", b"", PARSE_ERROR, None),
     ("not JSON", b"hello", PARSE_ERROR, None),
@@ -174,6 +176,10 @@ BAD: list[tuple[str, bytes, int, int | str | None]] = [
     ("params array of a notification", b'{"jsonrpc":"2.0","method":"a","params":[]}', INVALID_REQUEST, None),
     ("neither", b'{"jsonrpc":"2.0","id":7}', INVALID_REQUEST, 7),
     ("result of nothing", b'{"jsonrpc":"2.0","id":null,"result":{}}', INVALID_REQUEST, None),
+    ("long id", b'{"jsonrpc":"2.0","id":"%b","method":"a"}' % LONG, INVALID_REQUEST, None),
+    ("long method", b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % LONG, INVALID_REQUEST, 1),
+    ("long method of a notification", b'{"jsonrpc":"2.0","method":"%b"}' % LONG, INVALID_REQUEST, None),
+    ("long id of a result", b'{"jsonrpc":"2.0","id":"%b","result":{}}' % LONG, INVALID_REQUEST, None),
 ]
 
 
