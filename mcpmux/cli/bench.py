@@ -190,8 +190,8 @@ def bench(
     \b
     Exit codes:
       0    measured, and every --assert holds
-      1    an --assert does not hold, all requests of an operation failed, or a target could not be measured
-           to the end
+      1    an --assert does not hold, all requests of an operation failed, or a target could not be
+           measured to the end
       2    a mistake on the command line or in a file
       130  interrupted; results until then are shown
 

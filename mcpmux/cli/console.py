@@ -133,7 +133,8 @@ def _print_cells(rows: Iterable[Iterable[Text]], widths: Sequence[int], whole: S
         table.add_column(width=width, justify="right" if is_whole else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    page = Console(width=sum(widths) + GAP * len(widths), markup=False, emoji=False, highlight=False)
+    width = sum(widths) + GAP * len(widths)  # which rich heeds on a dumb terminal only with a height
+    page = Console(width=width, height=1, markup=False, emoji=False, highlight=False)
     with page.capture() as captured:
         page.print(table)
     for line in captured.get().split("\n")[:-1]:

@@ -104,6 +104,11 @@ def test_a_table_too_wide_is_turned_with_its_rows_side_by_side() -> None:
     assert [line.split() for line in lines] == [[*heading.split(), "a", "b"] for heading in headings]
 
 
+def test_a_table_that_fits_is_not_folded_on_a_dumb_terminal() -> None:
+    headings = [f"MEASURE{number:02}" for number in range(8)]  # 86 columns; rich takes such a terminal for 80
+    assert len(printed(headings, [["a"] * 8], (), 100)) == 2
+
+
 def test_only_one_module_makes_tables() -> None:
     folder = Path(mcpmux.cli.__path__[0]).parent
     assert [path.name for path in folder.rglob("*.py") if "rich.table" in path.read_text()] == ["console.py"]
