@@ -20,6 +20,7 @@ import trio
 from mcpmux.app.control import ConfigFile, Control
 from mcpmux.app.hangup import reload_on_hangup
 from mcpmux.app.listeners import Announce, Serving, make_gate, serve_listener, serve_stdio
+from mcpmux.app.loop_watch import LoopWatch
 from mcpmux.app.mux import Follower, Mux, open_mux
 from mcpmux.app.observers import open_observers
 from mcpmux.app.unmatched import watch_names
@@ -106,7 +107,7 @@ async def serve(
                 more = mux.certificates, control, stopping, announce, replica
                 await listen(observers.serve_admin, *shown, metrics, *more)
             clients.start_soon(watch_names, mux, stopping)
-            settle_memory()
+            settle()
             await stopping.wait()
             if replica is not None:
                 await replica.leave()
@@ -162,16 +163,18 @@ def keep_freed_memory() -> None:
         library.mallopt(_MMAP_THRESHOLD, SEPARATE_BYTES)
 
 
-def settle_memory() -> None:
-    """Give memory back that only starting needed, and keep the garbage collector away from what exists now.
+def settle() -> None:
+    """Give memory back that only starting needed, and watch the event loop from now on.
 
-    The collector then comes rarely: an exchange leaves nothing behind that only the collector could free.
+    The garbage collector keeps away from what exists now, and comes rarely: an exchange leaves nothing behind
+    that only the collector could free.
     """
     gc.collect()
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    trio.lowlevel.add_instrument(LoopWatch())
 
 
 def _glibc() -> ctypes.CDLL | None:

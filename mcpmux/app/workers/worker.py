@@ -21,7 +21,7 @@ import trio
 from mcpmux.app.listeners import HandedConnections, Serving, make_gate, serve_listener
 from mcpmux.app.mux import Mux, open_mux
 from mcpmux.app.observers import open_observers
-from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle_memory
+from mcpmux.app.serving import DRAIN_SECONDS, prepare_serving, settle
 from mcpmux.app.unmatched import watch_names
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters
 from mcpmux.app.workers.shared_store import make_node, refuse_foreign
@@ -76,7 +76,7 @@ async def run_worker(
         set_up_logs(config)
         async with trio.open_nursery() as signals:
             signals.start_soon(_handle_signals, channel, name="signals")
-            await worker.run(config, folder, drained, settle_memory)
+            await worker.run(config, folder, drained, settle)
             signals.cancel_scope.cancel(reason="stopped")
     except* McpmuxError as group:
         errors = leaves_of(group)
