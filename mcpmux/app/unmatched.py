@@ -5,7 +5,7 @@ Servers change. Whoever names something of theirs wants to hear when it is gone,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -14,12 +14,13 @@ import trio
 from mcpmux.app.mux import Mux, config_naming
 from mcpmux.config import Config
 from mcpmux.config.model import find_idle_globs
+from mcpmux.config.report import closest
 from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
 from mcpmux.mux.naming import is_among
 from mcpmux.mux.override import Names, Schemas
 from mcpmux.mux.pattern import matches, parse_glob
-from mcpmux.mux.policy import find_idle_targets, kinds_of
+from mcpmux.mux.policy import USES, find_idle_targets, kinds_of
 from mcpmux.mux.view import KIND_OF_LIST, find_unmatched
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
@@ -34,6 +35,7 @@ OMITTED: Final = "left out"
 PASSED_ON: Final = "passed on as it is"
 """What clients get of an item that the protocol does not allow."""
 
+ALIKE: Final = 0.9  # a method that is less like one of the protocol may be a server's own
 TOLD_MOST: Final = 1000  # warnings; each is told once
 PAUSE_SECONDS: Final = 60.0  # between two looks, however often servers say that their lists have changed
 
@@ -79,6 +81,21 @@ async def list_names(upstream: Upstream, kinds: Collection[str] = KINDS) -> List
     return listed
 
 
+def find_odd_methods(config: Config) -> Iterator[str]:
+    """Yield a sentence for each method in rules that is nearly one of the protocol, and so is misspelt."""
+    groups: dict[str, list[tuple[str, ...]]] = {
+        "access[{}].methods": [rule.methods for rule in config.access],
+        "limits.rate[{}].methods": [rate.methods for rate in config.limits.rate],
+        "capture.rules[{}].method": [(rule.method,) if rule.method else () for rule in config.capture.rules],
+    }
+    for place, rules in groups.items():
+        for number, methods in enumerate(rules):
+            for method in methods:
+                known = method in USES or any(matches(parse_glob(method), each) for each in m.KNOWN)
+                if not known and (close := closest(method, m.KNOWN, ALIKE)) is not None:
+                    yield f"{place.format(number)}: `{method}` is no method; did you mean `{close}`?"
+
+
 def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list[str]:
     """A sentence for each name in the configuration that does not fit what upstreams list.
 
@@ -86,6 +103,7 @@ def find_unmatched_names(config: Config, names: Names, schemas: Schemas) -> list
     """
     upstreams, naming = config.enabled.values(), config_naming(config)
     found = list(find_idle_globs(config, [each.name for each in config.upstreams]))
+    found += find_odd_methods(config)
     found += find_idle_targets(config.access, config.enabled, names, naming)
     found += find_unmatched(config.views, upstreams, names, naming)
     common = set[str]()  # what is wrong everywhere is told once

@@ -53,7 +53,7 @@ from mcpmux.protocol.envelope import decode_any, decode_items, objects_in, raw, 
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.merger import LEFT_OUT
+from mcpmux.runtime.merger import ITEMS, LEFT_OUT
 from mcpmux.runtime.upstreams.upstream import Upstream
 
 # What servers list, as tables.
@@ -377,7 +377,7 @@ async def list_all(mux: Mux, method: str, left_out: dict[str, str]) -> list[Fiel
 
     async def exchange(call: Call, notify: Notify) -> Fields:
         result = await mux.router.exchange(call, notify)
-        for name, reason in read_left_out(result).items():
+        for name, reason in (read_left_out(result) | read_items_left_out(result)).items():
             left_out.setdefault(name, reason)  # what is known of our own upstreams is shorter
         return result
 
@@ -389,6 +389,18 @@ def read_left_out(result: Fields) -> dict[str, str]:
     told = _decoded(result, META, dict).get(LEFT_OUT)
     entries = told.items() if isinstance(told, dict) else ()
     return {name: str(entry.get("reason", "")) for name, entry in entries if isinstance(entry, dict)}
+
+
+def read_items_left_out(result: Fields) -> dict[str, str]:
+    """Return the items that mcpmux has left out of a list, as `NAME of UPSTREAM`, with the problem."""
+    told = _decoded(result, META, dict).get(ITEMS)
+    found: dict[str, str] = {}
+    for upstream, problems in told.items() if isinstance(told, dict) else ():
+        for each in problems if isinstance(problems, list) else ():
+            if isinstance(each, dict) and each.get("leftOut") is True:
+                what = f"`{each['item']}` of {upstream}" if "item" in each else f"a part of {upstream}"
+                found[what] = str(each.get("problem", ""))
+    return found
 
 
 target_argument = click.argument("target", shell_complete=complete_file)

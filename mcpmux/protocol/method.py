@@ -116,6 +116,14 @@ READ_ONLY: Final = frozenset(
 REQUESTS: Final = READ_ONLY | ABOUT_TASKS | {INITIALIZE}
 """Every request of a client that mcpmux knows."""
 
+KNOWN: Final = (
+    REQUESTS
+    | UNASKED
+    | {INITIALIZED, CANCELLED, PROGRESS, LOG_MESSAGE, ACKNOWLEDGED, ROOTS_CHANGED}
+    | {CREATE_MESSAGE, ELICIT, ROOTS_LIST}
+)
+"""Every method that passes on a wire."""
+
 REMOVED_IN_MODERN: Final = frozenset(
     {INITIALIZE, PING, SET_LEVEL, RESOURCES_SUBSCRIBE, RESOURCES_UNSUBSCRIBE, TASKS_LIST, TASKS_RESULT}
 )

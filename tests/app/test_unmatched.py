@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from mcpmux.app.unmatched import PAUSE_SECONDS, find_unmatched_names, kinds_named, watch_names
-from mcpmux.config import AccessRule, Capture, CaptureRule, Config
-from mcpmux.config.model import ToolSelection
+from mcpmux.config import AccessRule, Capture, CaptureRule, Config, Limits
+from mcpmux.config.model import RateLimit, ToolSelection
 from mcpmux.config.views import Override, Parameter, Selector, View, ViewOverride
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.test_tool_search import RawTools
@@ -182,6 +182,21 @@ def test_a_target_that_is_something_or_of_a_server_that_is_away_is_not_told(targ
     config = Config(upstreams=(upstream("docs"), upstream("web")), access=rules)
     assert find_unmatched_names(config, LISTED, {}) == []
     assert set(kinds_named(config)) == {"docs", "web"}
+
+
+def test_methods_that_are_misspelt_are_told_with_the_right_name():
+    config = Config(
+        upstreams=(upstream("docs"),),
+        access=(AccessRule(effect="deny", methods=("call", "tool/call", "tools/*", "resources/write")),),
+        capture=Capture(rules=(CaptureRule(level="off", method="notifications/resource/updated"),)),
+        limits=Limits(rate=(RateLimit(requests=1, methods=("prompt/get", "x/own")),)),
+    )
+    assert find_unmatched_names(config, LISTED, {}) == [
+        "access[0].methods: `tool/call` is no method; did you mean `tools/call`?",
+        "limits.rate[0].methods: `prompt/get` is no method; did you mean `prompts/get`?",
+        "capture.rules[0].method: `notifications/resource/updated` is no method; did you mean "
+        "`notifications/resources/updated`?",
+    ]
 
 
 def test_globs_that_fit_no_upstream_are_told():

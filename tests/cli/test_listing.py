@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcpmux.cli.client import KINDS, read_left_out
+from mcpmux.cli.client import KINDS, read_items_left_out, read_left_out
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.protocol.raw_json import Fields
 
@@ -45,6 +45,20 @@ def test_optional_arguments_are_in_brackets() -> None:
     assert cells("tools", {"inputSchema": schema})["ARGUMENTS"] == "[a] b"
     arguments = [{"name": "a"}, {"name": "b", "required": True}]
     assert cells("prompts", {"arguments": arguments})["ARGUMENTS"] == "[a] b"
+
+
+def test_items_that_are_left_out_are_read_from_the_result() -> None:
+    problems = [
+        {"item": "a__b", "problem": "has no inputSchema", "leftOut": True},
+        {"item": "a__c", "problem": "has no type", "leftOut": False},
+        {"problem": "7 is no object", "leftOut": True},
+        7,
+    ]
+    result = fields({"_meta": {"dev.mcpmux/items": {"a": problems, "b": 7}}})
+    assert read_items_left_out(result) == {
+        "`a__b` of a": "has no inputSchema",
+        "a part of a": "7 is no object",
+    }
 
 
 @pytest.mark.parametrize(
