@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from mcpmux.lru import Lru
+from mcpmux.protocol.raw_json import SHORT_CHARS
+
 OWNED_LIMIT = 1000  # things of one owner: more than any client looks after
-MADE_LIMIT = 50_000  # tasks of all clients; about 10 MB
+MADE_LIMIT = 50_000  # tasks of all clients
+MADE_BYTES = 32 * 2**20  # of them
 
 Note = TypeVar("Note")
 Key = tuple[str, str]
@@ -32,7 +36,7 @@ class Ownership(Generic[Note]):
     def add(self, upstream: str, own_id: str, owner: object, note: Note) -> None:
         """`owner` has made it; nothing changes when it has an owner already."""
         key = (upstream, own_id)
-        if key in self._things:
+        if key in self._things or len(own_id) > SHORT_CHARS:  # no client can name the latter
             return
         held = self._of_owner.setdefault(owner, {})
         if len(held) >= OWNED_LIMIT:
@@ -66,19 +70,18 @@ class Ownership(Generic[Note]):
 class MadeTasks:
     """Which tool has made a task, and for which principal: the first one, whatever session it was made in.
 
-    Past MADE_LIMIT the oldest is forgotten: it is nobody's, and of an unknown tool. A restart forgets all.
+    Past its bounds the one that was used longest ago is forgotten: it is nobody's, and of an unknown tool. A
+    restart forgets all.
     """
 
     def __init__(self) -> None:
-        self._made: dict[Key, tuple[str, str | None]] = {}
+        self._made: Lru[Key, tuple[str, str | None]] = Lru(MADE_LIMIT, MADE_BYTES)
 
     def note(self, upstream: str, task_id: str, principal: str, tool: str | None) -> None:
         """A call of `tool` has made a task for `principal`, "" for nobody in particular."""
         key = (upstream, task_id)
         holder, known = self._made.get(key, ("", None))
         self._made[key] = (holder or principal, tool or known)
-        if len(self._made) > MADE_LIMIT:
-            del self._made[next(iter(self._made))]
 
     def tool_of(self, upstream: str, task_id: str | None) -> str | None:
         """The tool that has made a task, None when that is not known."""

@@ -56,7 +56,6 @@ MODERN_KEYS: Final = frozenset({VERSION, CLIENT_INFO, CLIENT_CAPABILITIES, LOG_L
 LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Least to most severe (RFC 5424)."""
 
-SHORT_BYTES: Final = 6 * SHORT_CHARS  # as JSON, with each character escaped
 _SHORT: Final = ("name", "taskId")
 """Parameters that are remembered in many places."""
 
@@ -138,7 +137,9 @@ class Call(Value):
             raise MalformedRequest('"_meta" must be an object') from None
         for key in _SHORT:
             value = fields.get(key)
-            if value is not None and len(memoryview(value)) > SHORT_BYTES:
+            if value is None or len(memoryview(value)) <= SHORT_CHARS:
+                continue
+            if len(text_of(value) or "") > SHORT_CHARS:
                 raise MalformedRequest(f'"{key}" must have at most {SHORT_CHARS} characters')
         return Call(method, fields, members, client, None, legacy, principal)
 

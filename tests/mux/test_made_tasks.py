@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mcpmux.mux.ownership import MADE_LIMIT, MadeTasks
+from mcpmux.mux.ownership import MADE_BYTES, MADE_LIMIT, MadeTasks
 
 
 def test_a_task_is_of_the_first_principal_that_it_is_noted_for():
@@ -30,7 +30,9 @@ def test_the_memory_is_bounded_and_forgets_the_oldest():
     made = MadeTasks()
     for number in range(MADE_LIMIT + 1):
         made.note("docs", str(number), "ann", "build")
-    assert made.may_use("docs", "0", "ben")
-    assert made.tool_of("docs", "0") is None
+    made.note("docs", "x" * MADE_BYTES, "ann", "build")
+    for forgotten in ("0", "x" * MADE_BYTES):
+        assert made.may_use("docs", forgotten, "ben")
+        assert made.tool_of("docs", forgotten) is None
     assert not made.may_use("docs", "1", "ben")
     assert made.tool_of("docs", "1") == "build"

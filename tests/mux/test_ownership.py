@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mcpmux.mux import ownership
 from mcpmux.mux.ownership import OWNED_LIMIT, Ownership
+from mcpmux.protocol.raw_json import SHORT_CHARS
 
 OWNERS = "ab"
 steps = st.lists(
@@ -44,6 +45,7 @@ def test_what_one_owner_holds_is_bounded_and_the_oldest_goes_first():
     things.add("x", "other", "b", None)
     for number in range(OWNED_LIMIT + 1):
         things.add("x", str(number), "a", None)
+    things.add("x", "1" * (SHORT_CHARS + 1), "a", None)
     assert len(things) == ownership.OWNED_LIMIT + 1
     assert things.find("x", "0") is None
     assert things.is_of("x", "1", "a")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from mcpmux.protocol.call import META, SHORT_BYTES, Call, with_meta
+from mcpmux.protocol.call import META, Call, with_meta
 from mcpmux.protocol.codes import MalformedRequest
 from mcpmux.protocol.envelope import decode_fields, raw
 from mcpmux.protocol.raw_json import SHORT_CHARS, Raw
@@ -38,9 +38,10 @@ def test_params_or_meta_that_are_no_objects_are_refused(params: bytes):
 
 @pytest.mark.parametrize("key", ["name", "taskId"])
 def test_a_name_that_is_too_long_to_be_remembered_is_refused(key: str):
-    assert Call.of("tools/call", raw({key: "x" * SHORT_CHARS})).text(key) == "x" * SHORT_CHARS
+    for longest in ("x" * SHORT_CHARS, "\0" * SHORT_CHARS):
+        assert Call.of("tools/call", raw({key: longest})).text(key) == longest
     with pytest.raises(MalformedRequest, match=f'"{key}" must have at most 4096 characters'):
-        Call.of("tools/call", raw({key: "x" * (SHORT_BYTES + 1)}))
+        Call.of("tools/call", raw({key: "x" * (SHORT_CHARS + 1)}))
 
 
 def test_other_params_leave_method_and_meta_alone():
