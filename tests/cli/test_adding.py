@@ -146,7 +146,7 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
         ),
         (["add", "--registry", "ftp://x.example/a"], "--registry: expected a file, or a URL with https://"),
         (["remove", "dosc"], "there is no server `dosc`; did you mean `docs`?"),
-        (["remove", "docs"], "access[0]: `upstreams`: there is no upstream of one of these names"),
+        (["remove", "docs"], "access[0].upstreams: no upstream has the name `docs`"),
         (["remove", "docs", "-f", "none.toml"], "none.toml: there is no such file"),
     ],
 )
