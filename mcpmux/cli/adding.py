@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,13 @@ class AddCommand(click.Command):
     metavar="FILE|URL",
     help="Take it from a server.json of the MCP registry, or a server card.",
 )
+@click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    metavar="NAME",
+    help="Take over this argument or variable of the document, whatever it does. May be repeated.",
+)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Variable for the command.")
 @click.option(
     "--header",
@@ -75,6 +82,7 @@ def add(
     target: tuple[str, ...],
     file: Path,
     registry: str | None,
+    trusted: tuple[str, ...],
     env: tuple[str, ...],
     headers: tuple[str, ...],
 ) -> None:
@@ -86,7 +94,9 @@ def add(
 
     With --registry, the first package is added whose program (npx, uvx, docker, dnx) is here, else a URL.
     NAME is the last part of the name in the document by default. Nothing is asked: what the server needs
-    becomes ${VARIABLE}, and is told. Nothing is started or installed.
+    becomes ${VARIABLE}, and is told. Nothing is started or installed. Arguments for the program (npx, uvx,
+    docker, dnx), and variables, that may run other code, fetch packages from elsewhere or open a container
+    are refused, unless you --trust them by name.
 
     \b
     Examples:
@@ -95,17 +105,22 @@ def add(
       mcpmux add docs https://docs.example.com/mcp --header 'Authorization: Bearer ${DOCS_TOKEN}'
       mcpmux add files --file my-mux.toml --env MODE=ro -- npx -y files-server .
       mcpmux add --registry server.json
+      mcpmux add --registry server.json --trust --volume
     """
     if (registry is None) != bool(name and target):
         raise click.UsageError("expected NAME and a URL or a command, or --registry and perhaps NAME")
+    if trusted and registry is None:
+        raise click.UsageError("--trust is for the document of --registry")
     notes: tuple[str, ...] = ()
+    given = pairs_of("--env", env)
     if registry is not None:
-        name, (entry, notes) = read_registry(registry, name)
+        name, (entry, notes) = read_registry(registry, name, {*trusted, *given})
+        notes = (*notes_about_env(entry, given), *notes)
     else:
         entry = make_entry(target)
     assert name is not None
     check_name(name)
-    entry = with_values(entry, pairs_of("--env", env), pairs_of("--header", headers, is_header=True))
+    entry = with_values(entry, given, pairs_of("--header", headers, is_header=True))
     before = read_text(file)
     document, format_ = read_file(file, before)
     place = find_place(document, format_)
@@ -149,14 +164,20 @@ def check_name(name: str) -> None:
         raise Mistake(f"NAME: expected {expected}")
 
 
-def read_registry(source: str, name: str | None) -> tuple[str, Described]:
+def read_registry(source: str, name: str | None, trusted: Collection[str]) -> tuple[str, Described]:
     """The name of the server, by default that of the document, and what is taken. Raises McpmuxError."""
     try:
         document = parse_server_json(read_document("--registry", source, DOCUMENT_TYPES))
         name = name or derive_name(document.name.rpartition("/")[2])
-        return name, choose(document, name, lambda program: shutil.which(program) is not None)
+        return name, choose(document, name, lambda program: shutil.which(program) is not None, trusted)
     except (ConfigError, NotTakenOver) as error:
         raise ConfigError([f"--registry: {error}"]) from None
+
+
+def notes_about_env(entry: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """Return a sentence for each variable to which the document gives a value. `given`: those of the user."""
+    fixed = {key: value for key, value in entry.get("env", {}).items() if key not in given}
+    return [f"the document sets {key}={value}" for key, value in fixed.items() if not has_reference(value)]
 
 
 def make_entry(target: tuple[str, ...]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ The first package whose program is here is taken, else the first remote, Streama
 
 Nothing in the document is trusted. No text of it is expanded: `${` stays text. The name of a package is never
 an option, a path or a URL. Its program looks for it where it always looks; what the document says is told.
+Arguments of that program are taken over when they are known to be harmless, or when the user trusts them by
+name. Variables are taken over unless programs read them as code, as places or as the source of packages.
 
 Source: `server.json` of 2025-12-11, in the MCP registry; server cards of the experimental extension
 (SEP-2127), which have remotes only.
@@ -20,7 +22,8 @@ Source: `server.json` of 2025-12-11, in the MCP registry; server cards of the ex
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -119,14 +122,20 @@ def parse_server_json(data: bytes) -> Document:
         raise ConfigError([f"not a server.json of the MCP registry: {error}"]) from None
 
 
-def choose(document: Document, name: str, has_program: Callable[[str], bool]) -> Described:
-    """The first that can be used of what the document offers. Raises NotTakenOver with all reasons.
+def choose(
+    document: Document, name: str, has_program: Callable[[str], bool], trusted: Collection[str] = ()
+) -> Described:
+    """Return the first offer of the document that can be used. Raises NotTakenOver with all reasons.
 
-    `name`: of the upstream. `has_program`: whether a program is on this machine.
+    `name`: of the upstream. `has_program`: whether a program is on this machine. `trusted`: arguments of
+    programs, and variables, that the user wants to have as the document has them.
     """
     remotes = sorted(document.remotes, key=lambda remote: remote.type == "sse")
     offers: list[tuple[str, Callable[[], Described]]] = [
-        *((each.identifier, partial(_take_package, each, name, has_program)) for each in document.packages),
+        *(
+            (each.identifier, partial(_take_package, each, name, has_program, trusted))
+            for each in document.packages
+        ),
         *((each.url, partial(_take_remote, each, name)) for each in remotes),
     ]
     reasons: list[str] = []
@@ -148,31 +157,115 @@ def choose(document: Document, name: str, has_program: Callable[[str], bool]) ->
 # Packages.
 
 
+_SOURCE = "changes where packages come from"
+_OTHER = "runs something else than the package"
+_OPEN = "opens the container to this machine"
+_CODE = "makes programs load or run other code"
+_PLACE = "changes where programs look for their files"
+_UNKNOWN = "is not one that mcpmux knows to be harmless"
+
+
 class _Kind(NamedTuple):
     """How packages of one kind are started: PROGRAM `before` PACKAGE `joint` VERSION `after`.
 
-    `name`: what names of packages match.
+    `name`: what names of packages match. `harmless`: what the words of one more argument match, with spaces
+    between them, if it neither changes what is run nor what that may do. `effects`: of some other options.
     """
 
     programs: tuple[str, ...]
     name: str
+    harmless: str
+    effects: Mapping[str, str]
     joint: str = "@"
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+
+
+def _effects(**options: str) -> dict[str, str]:
+    """Return what each option does. `options`: those with one effect, which is named by the key."""
+    effects = {"source": _SOURCE, "other": _OTHER, "open": _OPEN}
+    return {option: effects[key] for key, texts in options.items() for option in texts.split()}
 
 
 _NPM_NAME = r"(?:@[\w.~-]+/)?\w[\w.~-]*"
 _IMAGE_NAME = r"\w[\w.-]*(?::[0-9]+(?=/))?(?:/[\w.-]+)*(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
 _VERSION = r"\w[\w.+!-]*"
 _KINDS = {
-    "npm": _Kind(("npx", "bunx"), _NPM_NAME, before=("-y",)),
-    "pypi": _Kind(("uvx",), r"\w[\w.-]*"),
-    "nuget": _Kind(("dnx",), r"\w[\w.-]*", after=("--yes",)),
-    "oci": _Kind(("docker", "podman"), _IMAGE_NAME, ":", before=("run", "-i", "--rm")),
+    "npm": _Kind(
+        ("npx", "bunx"),
+        _NPM_NAME,
+        harmless="-y|--yes|-q|--quiet|--silent|--offline|--prefer-offline|--prefer-online|--ignore-scripts",
+        effects=_effects(
+            source="--registry --userconfig --globalconfig --proxy --https-proxy --cafile --prefix",
+            other="-p --package -c --call -e --eval -n --node-arg --node-options --script-shell --shell",
+        ),
+        before=("-y",),
+    ),
+    "pypi": _Kind(
+        ("uvx",),
+        r"\w[\w.-]*",
+        harmless=r"-q|--quiet|-v|--verbose|-n|--no-cache|--isolated|--offline|--refresh|--no-progress|"
+        r"(?:-p|--python)[ =][0-9]+(?:\.[0-9]+)*",
+        effects=_effects(
+            source="-i --index --index-url --default-index --extra-index-url -f --find-links --config-file "
+            "--allow-insecure-host --directory",
+            other="--from -w --with --with-editable --with-requirements -p --python --env-file",
+        ),
+    ),
+    "nuget": _Kind(
+        ("dnx",),
+        r"\w[\w.-]*",
+        harmless=r"-y|--yes|--prerelease|--allow-roll-forward|(?:-v|--verbosity)[ =]\w+",
+        effects=_effects(source="--source --add-source --configfile"),
+        after=("--yes",),
+    ),
+    "oci": _Kind(
+        ("docker", "podman"),
+        _IMAGE_NAME,
+        harmless=r"run|-i|-t|-it|--interactive|--tty|--rm|--init|-q|--quiet|--read-only|"
+        r"(?:-m|--memory|--cpus|--pids-limit|--cap-drop|--platform|--pull|--name)[ =]\w[\w.:/-]*|"
+        r"(?:-e|--env)[ =]\w+=(?s:.*)|--network[ =]none|--security-opt[ =]no-new-privileges",
+        effects=_effects(
+            open="-v --volume --volumes-from --mount --privileged --cap-add --device --network --net --pid "
+            "--ipc --uts --userns --cgroupns --security-opt --gpus --group-add -p -P --publish "
+            "--publish-all --add-host -e --env --env-file",
+            other="--entrypoint --runtime",
+        ),
+        joint=":",
+        before=("run", "-i", "--rm"),
+    ),
 }
 
+_HARMLESS_VARIABLE = re.compile(
+    "NODE_ENV|NODE_NO_WARNINGS|PYTHON(UNBUFFERED|IOENCODING|UTF8|DONTWRITEBYTECODE|HASHSEED)|"
+    "DOTNET_(ENVIRONMENT|NOLOGO|CLI_TELEMETRY_OPTOUT)",
+    re.IGNORECASE,
+)
+_VARIABLES = tuple(
+    (re.compile(names, re.IGNORECASE), effect)
+    for names, effect in (
+        (
+            "(NPM|YARN|PNPM|COREPACK|BUN|UV|PIP|NUGET|DOCKER|CONTAINERS?|PODMAN|BUILDAH)_.*|"
+            "(HTTPS?|ALL|FTP)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE",
+            _SOURCE,
+        ),
+        (
+            "(LD|DYLD|NODE|DOTNET|COR|CORECLR|COMPLUS|DENO|OPENSSL|GLIBC)_.*|PYTHON.*|PERL.*|RUBY(OPT|LIB)|"
+            ".*JAVA_(TOOL_)?OPTIONS|CLASSPATH|PATH|PATHEXT|COMSPEC|SHELL|BASH_.*|IFS|GCONV_PATH|"
+            "GIT_(SSH|EXEC|CONFIG|ASKPASS|EDITOR|PAGER|PROXY|EXTERNAL|TEMPLATE).*|EDITOR|VISUAL|PAGER|BROWSER",
+            _CODE,
+        ),
+        (r"HOME|USERPROFILE|(LOCAL)?APPDATA|XDG_.*|TMP|TEMP|TMPDIR|HOSTALIASES", _PLACE),
+    )
+)
+"""Names of variables by what they do. Programs on Windows, and npm everywhere, do not look at the case."""
 
-def _take_package(package: Package, name: str, has_program: Callable[[str], bool]) -> Described:
+_ASKED_FOR = re.compile(r"\$\{\w+\}")
+
+
+def _take_package(
+    package: Package, name: str, has_program: Callable[[str], bool], trusted: Collection[str]
+) -> Described:
     kind = _KINDS.get(package.registry_type)
     if kind is None:
         raise NotTakenOver(f"mcpmux cannot run packages of `{package.registry_type}`")
@@ -185,23 +278,60 @@ def _take_package(package: Package, name: str, has_program: Callable[[str], bool
         raise NotTakenOver(f"there is no `{program}` on this machine")
     reading = _Reading(name)
     env = reading.pairs(package.environment_variables, same_names=True)
-    forwarded = [word for key in env for word in ("-e", key)] if package.registry_type == "oci" else []
+    forwarded = [["-e", key] for key in env] if package.registry_type == "oci" else []
     runtime = [
-        words for words in reading.arguments(package.runtime_arguments) if not {*words} <= {*kind.before}
+        words
+        for words in reading.arguments(package.runtime_arguments)
+        if not {*words} <= {*kind.before} and words not in forwarded
     ]
+    effects = {**_find_effects(runtime, kind), **_find_variable_effects(env)}
+    if refused := [
+        f"`{each}` {effect} (allow it with `--trust {shlex.quote(each)}`)"
+        for each, effect in effects.items()
+        if each not in trusted
+    ]:
+        raise NotTakenOver(f"not without your consent: {'; '.join(refused)}")
     own = [*chain(*reading.arguments(package.package_arguments))]
     after = [*kind.after, "--"] if kind.after and own else kind.after
     table: Table = {
         "command": program,
-        "args": [*kind.before, *forwarded, *chain(*runtime), _name_package(package, kind), *after, *own],
+        "args": [*kind.before, *chain(*forwarded, *runtime), _name_package(package, kind), *after, *own],
         **({"env": env} if env else {}),
     }
-    notes = reading.notes
+    notes = [f"the document has an argument for `{program}`: {shlex.join(words)}" for words in runtime]
+    notes += reading.notes
     if place := package.registry_base_url:
         notes.append(f"the document says that it is at {place}; `{program}` looks where it is set up to look")
     if package.file_sha256:
         notes.append(f"its hash is not checked: `{program}` fetches it, not mcpmux")
     return Described(table, tuple(notes))
+
+
+def _find_effects(arguments: list[list[str]], kind: _Kind) -> dict[str, str]:
+    """Return the name of each argument that is not known to be harmless, and its effect."""
+    effects: dict[str, str] = {}
+    for first, *rest in arguments:
+        words = _ASKED_FOR.sub("0", " ".join([first, *rest]))  # what the user gives is the user's
+        if re.fullmatch(kind.harmless, words, re.ASCII):
+            continue
+        is_option = first.startswith("-")
+        name = first.partition("=")[0] if is_option else first
+        # A short option may have its value in the same word: `-v/:/host`.
+        short = name[:2] if not name.startswith("--") else name
+        known = kind.effects.get(name) or kind.effects.get(short, _UNKNOWN)
+        effects[name] = known if is_option else _OTHER
+    return effects
+
+
+def _find_variable_effects(env: Mapping[str, str]) -> dict[str, str]:
+    """Return each variable with a text of the document that programs do not take for mere data."""
+    return {
+        key: effect
+        for key, value in env.items()
+        if not _ASKED_FOR.fullmatch(value) and not _HARMLESS_VARIABLE.fullmatch(key)
+        for names, effect in _VARIABLES
+        if names.fullmatch(key)
+    }
 
 
 def _name_package(package: Package, kind: _Kind) -> str:

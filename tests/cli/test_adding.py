@@ -145,6 +145,7 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
             "--registry: expected https://, as x.example is another",
         ),
         (["add", "--registry", "ftp://x.example/a"], "--registry: expected a file, or a URL with https://"),
+        (["add", "a", "--trust", "-v", "--", "x"], "--trust is for the document of --registry"),
         (["remove", "dosc"], "there is no server `dosc`; did you mean `docs`?"),
         (["remove", "docs"], "access[0].upstreams: no upstream has the name `docs`"),
         (["remove", "docs", "-f", "none.toml"], "none.toml: there is no such file"),
@@ -233,6 +234,36 @@ def test_a_registry_document_is_added_and_what_it_needs_is_told(home: Path, invo
     assert added.stderr == (
         "NOTES_KEY: from\\x1b your account\nthese variables are not set, and have to be: NOTES_KEY\n"
     )
+
+
+def test_a_document_sets_no_more_than_is_shown_and_trusted(home: Path, invoke: Invoke) -> None:
+    variables = [{"name": name, "value": "1\x1b"} for name in ("NODE_OPTIONS", "PATH", "MODE")]
+    package = {
+        "registryType": "npm",
+        "identifier": "notes",
+        "transport": {"type": "stdio"},
+        "runtimeArguments": [{"type": "named", "name": "--call", "value": "sh"}],
+        "environmentVariables": variables,
+    }
+    (home / "work/server.json").write_text(json.dumps({"name": "a/notes", "packages": [package]}))
+    program = home / "bin/npx"
+    program.parent.mkdir()
+    program.touch(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(program.parent))
+        refused = invoke("add", "--registry", "server.json")
+        assert refused.exit_code == 2
+        assert all(f"--trust {name}" in refused.stderr for name in ("--call", "NODE_OPTIONS", "PATH"))
+        assert not (home / "work/mcpmux.toml").exists()
+        words = ["--trust", "--call", "--trust", "NODE_OPTIONS", "--env", "PATH=/bin"]
+        added = invoke("add", "--registry", "server.json", *words)
+    assert added.stderr == (
+        "the document sets NODE_OPTIONS=1\\x1b\nthe document sets MODE=1\\x1b\n"
+        "the document has an argument for `npx`: --call sh\n"
+    )
+    entry = tomllib.loads((home / "work/mcpmux.toml").read_text())["upstreams"]["notes"]
+    assert entry["args"] == ["-y", "--call", "sh", "notes"]
+    assert entry["env"] == {"NODE_OPTIONS": "1\x1b", "PATH": "/bin", "MODE": "1\x1b"}
 
 
 def test_a_document_at_a_url_that_is_not_there_is_a_failure(

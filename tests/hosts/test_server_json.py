@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -28,12 +30,14 @@ HTTP = {"type": "streamable-http", "url": "https://notes.example.com/mcp"}
 SSE = {"type": "sse", "url": "https://notes.example.com/sse"}
 
 
-def described(*packages: Any, remotes: Any = (), programs: str | None = None) -> Described:
+def described(
+    *packages: Any, remotes: Any = (), programs: str | None = None, trusted: Collection[str] = ()
+) -> Described:
     """What is taken for the upstream `notes`. `programs`: those that are here, by default all."""
     document = {"name": "io.github.jane/notes", "packages": packages, "remotes": remotes}
     here = None if programs is None else programs.split()
     found = parse_server_json(json.dumps(document).encode())
-    return choose(found, "notes", lambda program: here is None or program in here)
+    return choose(found, "notes", lambda program: here is None or program in here, trusted)
 
 
 def args_of(**more: Any) -> list[str]:
@@ -68,8 +72,8 @@ def args_of(**more: Any) -> list[str]:
         (
             IMAGE
             | {"environmentVariables": [{"name": "MODE", "value": "ro"}]}
-            | {"runtimeArguments": [{"type": "named", "name": "--network", "value": "host"}]},
-            "docker run -i --rm -e MODE --network host images.example.com/jane/notes:1.2.3",
+            | {"runtimeArguments": [{"type": "named", "name": "--network", "value": "none"}]},
+            "docker run -i --rm -e MODE --network none images.example.com/jane/notes:1.2.3",
         ),
     ],
 )
@@ -87,6 +91,102 @@ def test_words_that_the_command_begins_with_are_not_said_twice() -> None:
     words = [{"type": "positional", "value": "run"}, {"type": "named", "name": "-i", "isRequired": True}]
     table = described(IMAGE | {"runtimeHint": "docker", "runtimeArguments": words}).table
     assert table["args"] == ["run", "-i", "--rm", "images.example.com/jane/notes:1.2.3"]
+
+
+def option(text: str) -> dict[str, str]:
+    name, space, value = text.partition(" ")
+    return {"type": "named", "name": name, **({"value": value} if space else {})}
+
+
+PYPI = NPM | {"registryType": "pypi", "identifier": "notes"}
+NUGET = NPM | {"registryType": "nuget", "identifier": "Notes"}
+
+
+@pytest.mark.parametrize(
+    ("package", "argument", "name", "effect"),
+    [
+        (NPM, option("--registry http://evil.example"), "--registry", "where packages come from"),
+        (NPM, option("--registry=http://evil.example"), "--registry", "where packages come from"),
+        (NPM, option("--call sh x"), "--call", "runs something else"),
+        (NPM, option("--package evil"), "--package", "runs something else"),
+        (NPM, option("--node-options=--require=/tmp/x"), "--node-options", "runs something else"),
+        (NPM, option("-y evil"), "-y", "not one that mcpmux knows"),
+        (NPM, {"type": "positional", "value": "evil"}, "evil", "runs something else"),
+        (NPM, {"type": "positional", "isRequired": True}, "${NOTES_ARGUMENT_1}", "runs something else"),
+        (PYPI, option("--default-index http://evil.example"), "--default-index", "where packages come from"),
+        (PYPI, option("--with evil"), "--with", "runs something else"),
+        (PYPI, option("--python ./evil"), "--python", "runs something else"),
+        (NUGET, option("--source http://evil.example"), "--source", "where packages come from"),
+        (IMAGE, option("--privileged"), "--privileged", "opens the container"),
+        (IMAGE, option("-v /:/host"), "-v", "opens the container"),
+        (IMAGE, option("-v/:/host"), "-v/:/host", "opens the container"),
+        (IMAGE, option("--mount=type=bind,src=/,dst=/x"), "--mount", "opens the container"),
+        (IMAGE, option("--network host"), "--network", "opens the container"),
+        (IMAGE, option("--security-opt seccomp=unconfined"), "--security-opt", "opens the container"),
+        (IMAGE, option("-e AWS_SECRET_ACCESS_KEY"), "-e", "opens the container"),
+        (IMAGE, option("--entrypoint sh"), "--entrypoint", "runs something else"),
+        (IMAGE, option("--rm evil/image"), "--rm", "not one that mcpmux knows"),
+        (IMAGE, option("--new-option"), "--new-option", "not one that mcpmux knows"),
+    ],
+)
+def test_an_argument_that_may_do_harm_is_taken_only_if_it_is_trusted(
+    package: Any, argument: Any, name: str, effect: str
+) -> None:
+    package = package | {"runtimeArguments": [argument]}
+    with pytest.raises(NotTakenOver) as refused:
+        described(package)
+    told = str(refused.value)
+    assert f"`{name}`" in told
+    assert effect in told
+    assert f"--trust {shlex.quote(name)}`" in told
+    table, notes = described(package, trusted=[name])
+    words = [argument[key] for key in ("name", "value") if key in argument] or [name]
+    assert any(table["args"][at:][: len(words)] == words for at in range(len(table["args"])))
+    assert f"argument for `{table['command']}`: {shlex.join(words)}" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("package", "argument"),
+    [
+        (NPM, "--quiet"),
+        (PYPI, "--python 3.12"),
+        (NUGET, "--prerelease"),
+        (IMAGE, "-e MODE=ro rw"),
+        (IMAGE, "--memory=1g"),
+        (IMAGE, "--init"),
+    ],
+)
+def test_a_harmless_argument_is_taken_over_and_shown(package: Any, argument: str) -> None:
+    table, (note,) = described(package | {"runtimeArguments": [option(argument)]})
+    words = argument.split(" ", 1)
+    assert note == f"the document has an argument for `{table['command']}`: {shlex.join(words)}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NODE_OPTIONS",
+        "PYTHONSTARTUP",
+        "LD_PRELOAD",
+        "DYLD_INSERT_LIBRARIES",
+        "PATH",
+        "Path",
+        "HOME",
+        "npm_config_registry",
+        "UV_INDEX_URL",
+        "DOCKER_HOST",
+        "DOTNET_STARTUP_HOOKS",
+        "https_proxy",
+    ],
+)
+def test_a_variable_that_is_more_than_data_is_taken_only_if_it_is_trusted(name: str) -> None:
+    variables = [{"name": name, "value": "x"}, {"name": "NODE_ENV", "value": ""}]
+    package = NPM | {"environmentVariables": variables}
+    with pytest.raises(NotTakenOver, match=rf"`{name}` .*--trust {name}`"):
+        described(package)
+    assert described(package, trusted=[name]).table["env"] == {name: "x", "NODE_ENV": ""}
+    asked = NPM | {"environmentVariables": [{"name": name, "isRequired": True}]}
+    assert described(asked).table["env"] == {name: f"${{{name}}}"}
 
 
 @pytest.mark.parametrize(
