@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import trio
 
 from mcpmux.cli.process import Mistake, run
 from mcpmux.config.expansion import display_url
+from mcpmux.config.file import read_named_file
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.http.route import HttpOrigin, choose_proxy, is_loopback
 
@@ -24,14 +24,10 @@ def read_document(option: str, source: str, accept: str) -> bytes:
         data: bytes = run(_fetch, option, source, accept)
         return data
     try:
-        with Path(source).open("rb") as file:
-            data = file.read(DOCUMENT_BYTES + 1)
+        return read_named_file(source, DOCUMENT_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no name of a file"
         raise Mistake(f"{option}: {source}: cannot read the file: {reason}") from None
-    if len(data) > DOCUMENT_BYTES:
-        raise Mistake(f"{option}: {source}: it has more than {DOCUMENT_BYTES} bytes")
-    return data
 
 
 async def _fetch(option: str, url: str, accept: str) -> bytes:

@@ -17,6 +17,7 @@ import click
 from mcpmux.cli.process import Mistake
 from mcpmux.config import Config, Http, Secret, WebSocket
 from mcpmux.config.argument import parse_listen_argument, parse_upstream_argument, parse_upstream_arguments
+from mcpmux.config.file import CONFIG_BYTES
 from mcpmux.config.layout import URL_STARTS
 from mcpmux.config.listener import ADDRESS_PATTERN, HttpListener, parse_http_argument
 from mcpmux.config.reading import STANDARD_INPUT
@@ -273,7 +274,7 @@ def _read_target(target: str) -> Config:
         raise ConfigError([f"CONFIG is empty; expected {EXPECTED}"])
     if target != STANDARD_INPUT and not _exists(target):
         raise ConfigError([f"{target}: there is no such file; expected {EXPECTED}"])
-    return read_config(target, os.environ, lambda: sys.stdin.buffer.read())
+    return read_config(target, os.environ, lambda: sys.stdin.buffer.read(CONFIG_BYTES + 1))
 
 
 def is_file(target: str) -> bool:

@@ -13,10 +13,10 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import quote, quote_plus, urlsplit
 
+from mcpmux.config.file import read_file
 from mcpmux.config.report import InvalidValue, NoValue
 
 MASK = "***"
@@ -95,7 +95,7 @@ _LINE = re.compile(r"""(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"(.*)"|'(
 def read_env_file(path: str) -> dict[str, Secret]:
     """The variables in the file; the last of a name counts. Raises NoValue with all wrong lines."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise NoValue(f"expected a readable file of `NAME=value` lines: {reason}") from None
@@ -171,11 +171,7 @@ def _read(path: str) -> str:
     if "${" in path:
         raise InvalidValue("the path in `${file:PATH}` cannot hold another `${…}`")
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES + 1)
-        if len(data) <= FILE_BYTES:
-            return data.decode("utf-8-sig").rstrip("\r\n")
-        problem = f"is longer than {FILE_BYTES} bytes"
+        return read_file(path, FILE_BYTES).decode("utf-8-sig").rstrip("\r\n")
     except OSError as error:
         problem = f"cannot be read: {(error.strerror or 'error').lower()}"
     except ValueError:  # no UTF-8; a NUL in the path

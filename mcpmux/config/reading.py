@@ -19,6 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import attrs
 
 from mcpmux.config.expansion import Secret, expand, read_env_file
+from mcpmux.config.file import CONFIG_BYTES, read_named_file
 from mcpmux.config.layout import (
     MCPMUX,
     SCHEMA,
@@ -60,9 +61,22 @@ ENV_FILE = "env_file"
 
 _JSON_SUFFIXES = {".json", ".jsonc"}
 _TOML_POSITION = re.compile(r"(.*?)(?: \(at (?:line (\d+), column (\d+)|end of document)\))?", re.DOTALL)
-_STRING = r'"(?:\\.|[^"\\])*"'
-_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+# What has no end takes all of the rest, so that a text is walked over once.
+_STRING = r'"(?:\\.|[^"\\])*+"?'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/|(?P<open>/\*.*)", re.DOTALL)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|[\[{{]\s*,|,(?=\s*[}}\]])", re.DOTALL)
+
+_KEY_PARTS_LIMIT = 64  # of one dotted key: the memory for it grows with their square
+_KEYS_LIMIT = 200_000  # parts of keys, and values in one line: tomllib takes up to 1 kB for each
+_PART = r"""(?:[\w-]++|"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?)"""
+_KEY_PART = re.compile(_PART, re.DOTALL)
+_TOML_TOKEN = re.compile(
+    r'''"""(?:\\.|(?!""")[^\\])*+(?:"{3,5}+)?|#[^\n]*+|'''
+    r"""'''(?:(?!''').)*+(?:'{3,5}+)?|"""
+    rf"(?P<key>{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+)",
+    re.DOTALL,
+)
+"""A string of several lines, a comment, or a key with its dots; texts and numbers look like one."""
 
 
 def read_table(document: Mapping[str, Any], environ: Mapping[str, str], origin: str) -> Config:
@@ -283,10 +297,12 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Map
     origin = "standard input" if name == STANDARD_INPUT else name
     text, is_json = "", Path(origin).suffix.lower() in _JSON_SUFFIXES
     try:
-        data = stdin() if name == STANDARD_INPUT else Path(name).read_bytes()
+        data = stdin() if name == STANDARD_INPUT else read_named_file(name)
+        if len(data) > CONFIG_BYTES:  # `stdin` may have returned one byte more than that
+            raise ConfigError([f"{origin}: it has more than {CONFIG_BYTES} bytes"])
         text = data.decode("utf-8-sig")
         is_json = is_json or text.lstrip()[:1] in ("{", "/")
-        table: Any = parse_jsonc(text) if is_json else tomllib.loads(text)
+        table: Any = parse_jsonc(text) if is_json else parse_toml(text)
         if isinstance(table, Mapping):
             return origin, is_json, table
         problem = ": expected an object"
@@ -304,8 +320,23 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Map
         problem = f":{line}:{column}: invalid TOML: {match[1]}"
     except (ValueError, RecursionError):
         kind = "JSON" if is_json else "TOML"
-        problem = f": invalid {kind}: a number is too long or the nesting too deep"
+        problem = f": invalid {kind}: a number is too long, the nesting too deep, or there are too many keys"
     raise ConfigError([f"{origin}{problem}"])
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the table in a document of TOML.
+
+    Raises tomllib.TOMLDecodeError, and ValueError for a document that would take tomllib too much memory.
+    """
+    left = _KEYS_LIMIT
+    for match in _TOML_TOKEN.finditer(text):
+        if match["key"] is not None:
+            parts = len(_KEY_PART.findall(match["key"]))
+            left -= parts
+            if parts > _KEY_PARTS_LIMIT or left < 0:
+                raise ValueError(f"too many keys (at line {text.count(chr(10), 0, match.start()) + 1})")
+    return tomllib.loads(text)
 
 
 def parse_jsonc(text: str) -> Any:
@@ -318,6 +349,9 @@ def parse_jsonc(text: str) -> Any:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Spaces of the same length, with the line breaks. A string stays, and so does a comma after nothing."""
+    """Return spaces of the same length, with the line breaks.
+
+    A string stays, as do a comma after nothing and a comment without an end.
+    """
     token = match[0]
-    return token if token[0] in '"[{' else re.sub(r"[^\n]", " ", token)
+    return token if token[0] in '"[{' or match.lastgroup == "open" else re.sub(r"[^\n]", " ", token)

@@ -15,6 +15,8 @@ from typing import Any
 
 from attrs import frozen
 
+from mcpmux.config.reading import parse_toml
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"^[ \t]*\[[^\n]*", re.MULTILINE)
 _VALUE_LINE = re.compile(r"[ \t]*[^\s#]")
@@ -24,7 +26,7 @@ Path = tuple[str, ...]
 
 def parse(text: str) -> Any:
     """The document. Raises ValueError."""
-    return tomllib.loads(text)
+    return parse_toml(text)
 
 
 def put(text: str, path: Path, entry: Mapping[str, Any]) -> str:

@@ -12,15 +12,16 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from mcpmux.config.file import read_file
 from mcpmux.errors import ConfigError
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """What is in the file; None if there is none. Raises ConfigError."""
+    """Return what is in a regular file; None if there is none. Raises ConfigError."""
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

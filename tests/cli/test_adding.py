@@ -139,7 +139,10 @@ def test_a_server_comes_where_the_others_are(home: Path, invoke: Invoke, text: s
             ["add", "--registry", "mcpmux.toml"],
             "--registry: not a server.json of the MCP registry: JSON is malf",
         ),
-        (["add", "--registry", "/dev/zero"], "--registry: /dev/zero: it has more than 1048576 bytes"),
+        (
+            ["add", "--registry", "/dev/zero"],
+            "--registry: /dev/zero: cannot read the file: it has more than 1048576 bytes",
+        ),
         (
             ["add", "--registry", "http://x.example/a"],
             "--registry: expected https://, as x.example is another",

@@ -78,7 +78,7 @@ def test_a_file_is_read_without_the_line_end_behind_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "no such file"), (b"SECRET\xff", "no UTF-8"), (b"SECRET" * 20_000, "longer than 65536 bytes")],
+    [(None, "no such file"), (b"SECRET\xff", "no UTF-8"), (b"SECRET" * 20_000, "more than 65536 bytes")],
 )
 def test_a_file_that_cannot_be_used_is_told_without_its_content(tmp_path, content, said):
     path = tmp_path / "secret"

@@ -46,3 +46,9 @@ def test_position_of_a_mistake_counts_comments():
 def test_malformed_text_is_rejected(text):
     with pytest.raises(json.JSONDecodeError):
         parse_jsonc(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": "' + '\\"' * 500_000, "{" + "/* " * 500_000, "{" + '"' * 999_999])
+def test_what_has_no_end_is_walked_over_once(text):
+    with pytest.raises(json.JSONDecodeError):  # else after hours
+        parse_jsonc(text)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
+from mcpmux.config.reading import parse_toml
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.configuration import read_config
 
@@ -51,7 +54,7 @@ def test_dash_is_standard_input(text):
         (
             "mux.json",
             '{"a": ' + "[" * 100_000,
-            ": invalid JSON: a number is too long or the",
+            ": invalid JSON: a number is too long, the",
         ),
     ],
 )
@@ -75,3 +78,33 @@ def test_file_that_cannot_be_read_is_told(tmp_path):
     for name, said in cases.items():
         with pytest.raises(ConfigError, match=said):
             read_config(name, {}, no_stdin)
+
+
+MANY = ".".join(["a"] * 65)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{MANY} = 1",
+        f"[{MANY}]",
+        f"[[ {MANY.replace('.', ' . ')} ]]",
+        f'x = {{ y = """a"""", {MANY} = 1 }}',
+        f"x = {{ y = '''a''''', {MANY} = 1 }}",
+        f"x = 'a\\\\'\n{MANY} = 1",
+        f'x = "\\\\"\n\'a\'."b\\"".{MANY} = 1',
+        "a.b = 1\n" * 100_001,
+    ],
+)
+def test_keys_that_take_too_much_memory_are_refused(text):
+    with pytest.raises(ValueError, match="too many keys"):
+        parse_toml(text)
+    with pytest.raises(ConfigError, match=r"invalid TOML: .*too many keys"):
+        read_config("-", {}, text.encode)
+
+
+@pytest.mark.parametrize(
+    "text", [f"a = '{MANY}'", f'a = """\n{MANY}\n"""', f"a = 1 # {MANY}", f"{MANY[2:]} = 1"]
+)
+def test_dots_in_texts_and_comments_are_no_keys(text):
+    assert parse_toml(text) == tomllib.loads(text)

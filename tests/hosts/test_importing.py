@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.config import Http, Stdio
+from mcpmux.config.file import CONFIG_BYTES
 from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.entry import Found
 from mcpmux.hosts.gathering import Gathered, gather
 from mcpmux.hosts.host import HOSTS, Host
 from mcpmux.hosts.importing import look_around
+from mcpmux.hosts.place import Machine
 from mcpmux.hosts.reference import variables_in
 from mcpmux.hosts.rendering import render
 from mcpmux.hosts.secrecy import Vault
@@ -225,4 +228,25 @@ def test_a_file_that_cannot_be_read_is_told_without_its_text(tmp_path: Path) -> 
         "zed": "not valid JSON: expected a table",
         "codex": "not valid TOML: at line 1, column 5",
         "goose": "not valid YAML: at line 1, column 11",
+    }
+
+
+def test_a_hostile_folder_costs_neither_time_nor_memory(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for name in (".cursor", ".vscode", ".codex", ".gemini"):
+        (project / name).mkdir(parents=True)
+    os.mkfifo(project / ".mcp.json")
+    (project / ".cursor/mcp.json").symlink_to("/dev/zero")
+    (project / ".vscode/mcp.json").write_bytes(b" " * (CONFIG_BYTES + 1))
+    (project / ".codex/config.toml").write_text(".".join("a" * 20_000) + " = 1")
+    (project / ".gemini/settings.json").write_text('{"a": "' + '\\"' * 500_000)
+    machine = Machine("linux", tmp_path / "home", {}, project)
+    found, unread = look_around(machine, HOSTS)
+    assert found == []
+    assert {each.place.path.relative_to(project).as_posix(): each.reason for each in unread} == {
+        ".mcp.json": "cannot read the file: it is no regular file",
+        ".cursor/mcp.json": "cannot read the file: it is no regular file",
+        ".vscode/mcp.json": f"cannot read the file: it has more than {CONFIG_BYTES} bytes",
+        ".codex/config.toml": "not valid TOML: at line 1",
+        ".gemini/settings.json": "not valid JSON: at line 1",
     }
