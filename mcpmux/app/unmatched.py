@@ -6,6 +6,7 @@ Servers change. Whoever names something of theirs wants to hear when it is gone,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -27,6 +28,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, value_of
 from mcpmux.runtime.merger import NAME_CHARACTERS, walk
 from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.runtime.visible_names import search
 
 log = structlog.get_logger()
 
@@ -182,4 +184,4 @@ async def _find_now(mux: Mux) -> list[str]:
         for name, kinds in kinds_named(config).items():
             if name in mux.upstreams:
                 nursery.start_soon(look, mux.upstreams[name], kinds)
-    return find_unmatched_names(config, names, schemas)
+    return await search(partial(find_unmatched_names, config, names, schemas), names)

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from mcpmux.config.report import InvalidValue, closest
-from mcpmux.mux.naming import SUGGESTIONS_LIMIT, likely_own
+from mcpmux.mux.naming import likely_own
 from mcpmux.mux.pattern import matches as is_match
 from mcpmux.mux.pattern import parse_glob
 from mcpmux.protocol import method as m
@@ -138,7 +138,7 @@ def bind(operation: Operation, uris: Sequence[str], exponent: float) -> Make:
 
     def draw_from(items: Sequence[T], about: str = "") -> Draw[T]:
         if not items:
-            near = closest(operation.subject, uris[:SUGGESTIONS_LIMIT]) if operation.subject else None
+            near = closest(operation.subject, uris) if operation.subject else None
             hint = f"; did you mean `{near}`?" if near else ""
             raise InvalidValue(f"`{operation.text}`: the server lists no resource{about}{hint}")
         return draw_by(items, zipf(len(items), exponent))

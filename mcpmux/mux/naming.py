@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 from mcpmux.config import Upstream
-from mcpmux.config.report import closest
+from mcpmux.config.report import CANDIDATES_LIMIT, closest
 from mcpmux.config.scalars import derive_prefix
 from mcpmux.config.views import RESOURCES, TEMPLATES, TOOLS, View
 from mcpmux.mux.override import Names, Overrides, overrides_of
@@ -45,10 +46,8 @@ HOST_LIMITS: Final = {"Claude Code": ("mcp__mcpmux__", 64), "Cursor": ("mcpmux",
 MENTIONED: Final = 3  # names in one sentence; a server may have hundreds
 _MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
-SUGGESTIONS_LIMIT: Final = 500  # names that a misspelt one is compared with: takes some 10 ms
 NAMES_ALIKE: Final = 0.6  # similarity of names that may be meant
 URIS_ALIKE: Final = 0.8  # of URIs, which begin alike
-TEXT_LIMIT: Final = 256  # characters of a misspelt name that are looked at
 
 
 class Naming:
@@ -223,23 +222,25 @@ class Naming:
         for upstream, (joint, plus, _) in self._joints.items():
             if text.endswith("*") and stem == joint[: -len(JOINT)] and upstream in names:
                 return f"{plus if OF_URIS.issuperset(kinds) else joint}*"
-        text = text[:TEXT_LIMIT]
         owner = next(filter(None, (self.owner_of(text, kind) for kind in kinds)), None)
         # A prefix is long and the same for many names, so it is left out of the comparison.
         found: dict[str, list[str]] = {}
-        for upstream, listed in names.items():
-            space, overrides = self.namespace.spaces.get(upstream), self.overrides.get(view)
-            if owner not in (None, upstream):
-                continue
-            for kind, own in [(each, own) for each in kinds for own in listed.get(each, ())]:
-                if len(found) >= SUGGESTIONS_LIMIT:
-                    break
-                shown = own if kind in OF_URIS else _shown_name(overrides, upstream, kind, own)
-                if space is not None and shown is not None:
-                    full = space.expose_uri(own) if kind in OF_URIS else space.expose_name(shown)
-                    found.setdefault(shown, []).append(full)
-                if with_own:
-                    found.setdefault(own, []).append(own)
+        overrides = self.overrides.get(view)
+        candidates = (
+            (upstream, kind, own)
+            for upstream, listed in names.items()
+            if owner in (None, upstream)
+            for kind in kinds
+            for own in listed.get(kind, ())
+        )
+        for upstream, kind, own in islice(candidates, CANDIDATES_LIMIT):
+            space = self.namespace.spaces.get(upstream)
+            shown = own if kind in OF_URIS else _shown_name(overrides, upstream, kind, own)
+            if space is not None and shown is not None:
+                full = space.expose_uri(own) if kind in OF_URIS else space.expose_name(shown)
+                found.setdefault(shown, []).append(full)
+            if with_own:
+                found.setdefault(own, []).append(own)
         part = closest(likely_own(text), found, URIS_ALIKE if OF_URIS.issuperset(kinds) else NAMES_ALIKE)
         return None if part is None else closest(text, found[part], 0.0)
 

@@ -7,13 +7,15 @@ never delays an answer for longer than HINT_SECONDS, and a hint that fails is le
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import compress
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 import trio
 
+from mcpmux.config.report import CANDIDATES_LIMIT
 from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES
 from mcpmux.errors import Refused, RpcError
 from mcpmux.mux.naming import Naming
@@ -40,13 +42,29 @@ JUDGED_LIMIT: Final = (
     256  # queries of principals that are remembered; a hostile client may say new ones all day
 )
 
+FEW_NAMES: Final = 100  # a search in more takes longer than the thread for it
+SEARCHES_LIMIT: Final = 1  # threads: Python runs one at a time, and hints may be late
+
+T = TypeVar("T")
+
 _LIST_OF: Final = {KIND_OF_LIST[method]: method for method in m.LISTS}
 _NOT_FOUND: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, -32002})
+
+
+async def search(find: Callable[[], T], names: Names, limiter: trio.CapacityLimiter | None = None) -> T:
+    """Return what `find` returns, which searches in `names`: in a thread if they are many.
+
+    Cancelling it leaves the thread behind, whose result is dropped. So `find` may change nothing.
+    """
+    if sum(len(texts) for listed in names.values() for texts in listed.values()) <= FEW_NAMES:
+        return find()
+    return await trio.to_thread.run_sync(find, abandon_on_cancel=True, limiter=limiter)
 
 
 class VisibleNames:
     def __init__(self, registry: UpstreamRegistry, access: AccessControl) -> None:
         self._registry, self._access = registry, access
+        self._searches = trio.CapacityLimiter(SEARCHES_LIMIT)
         # Until when a query is taken to be right: for good once it has selected something, so that a change
         # of lists does not end a session.
         self._judged: dict[Principal, float] = {}
@@ -68,7 +86,8 @@ class VisibleNames:
             asked = self._registry if owner is None else [owner]
             names, _ = await self._look(call, kinds, asked, connected=True)
             view = call.principal.view.partition(NARROWED)[0]
-            near = self._naming.nearest(text, kinds, names, view, with_own=False)
+            find = partial(self._naming.nearest, text, kinds, names, view, with_own=False)
+            near = await search(find, names, self._searches)
         if near is None or near == text:
             return error
         message = f"{error.message}; did you mean `{near}`?"
@@ -81,7 +100,8 @@ class VisibleNames:
     ) -> tuple[Names, bool]:
         """(what upstreams list, as far as the client of a call sees it; whether all of them have answered).
 
-        `connected`: those that have no connection are left out.
+        `connected`: for a hint, so those that have no connection are left out, as are names that no hint is
+        looked for among.
         """
         found: dict[str, dict[str, Sequence[str]]] = {}
         is_whole = True
@@ -95,7 +115,7 @@ class VisibleNames:
                 if connected and upstream.connection is None:
                     return
                 with trio.fail_after(upstream.config.list_timeout):
-                    texts = (await walk(upstream, asked)).texts
+                    texts = (await walk(upstream, asked)).texts[: CANDIDATES_LIMIT if connected else None]
                     if asked.method == m.TOOLS_LIST:
                         await learn_tools(self._access, upstream, asked)
                 shown = await self._access.shown(asked, name, upstream.key, texts)
@@ -128,18 +148,23 @@ class VisibleNames:
         among = list(map(parse_glob, globs.get(UPSTREAMS, ())))
         call = Call(m.TOOLS_LIST, {}, {}, principal=principal.within(view))
         looked_at = [*kinds, TEMPLATES] if RESOURCES in kinds and TEMPLATES not in kinds else kinds
-        names: Names = {}
-        is_whole = False
-        with trio.move_on_after(JUDGE_SECONDS):  # a server may still be starting
-            names, is_whole = await self._look(call, looked_at, self._registry, connected=False)
-        names = {
-            name: listed
-            for name, listed in names.items()
-            if not among or any(matches(glob, name) for glob in among)
-        }
         parts = [(kind, glob) for kind in kinds for glob in globs[kind]]
-        idle = [part for part in parts if is_whole and not self._selects(*part, names, view)]
-        sentences = [self._about(*part, names, view) for part in idle]
+        idle, sentences, is_whole = list[tuple[str, str]](), list[str](), False
+
+        def find(names: Names) -> tuple[list[tuple[str, str]], list[str]]:
+            idle = [part for part in parts if not self._selects(*part, names, view)]
+            return idle, [self._about(*part, names, view) for part in idle]
+
+        with trio.move_on_after(JUDGE_SECONDS):  # a server may still be starting
+            names, have_all_answered = await self._look(call, looked_at, self._registry, connected=False)
+            names = {
+                name: listed
+                for name, listed in names.items()
+                if not among or any(matches(glob, name) for glob in among)
+            }
+            if have_all_answered:
+                idle, sentences = await search(partial(find, names), names, self._searches)
+                is_whole = True
         if idle and len(idle) == len(parts):
             raise BadNarrowing(f"the query selects nothing: {'; '.join(sentences)}")
         for sentence in sentences:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from mcpmux.app.unmatched import PAUSE_SECONDS, find_unmatched_names, kinds_name
 from mcpmux.config import AccessRule, Capture, CaptureRule, Config, Limits
 from mcpmux.config.model import RateLimit, ToolSelection
 from mcpmux.config.views import Override, Parameter, Selector, View, ViewOverride
+from mcpmux.runtime.visible_names import FEW_NAMES, search
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.test_tool_search import RawTools
 from tests.runtime.world import World, open_world, upstream
@@ -43,6 +45,20 @@ async def watched(world: World) -> AsyncIterator[Callable[[], list[str]]]:
 async def settle() -> None:
     await trio.sleep(2 * PAUSE_SECONDS)  # of virtual time
     await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize(("count", "is_here"), [(FEW_NAMES, True), (FEW_NAMES + 1, False)])
+async def test_many_names_are_searched_beside_the_event_loop(count, is_here):
+    names = {"docs": {"tools": [str(number) for number in range(count)]}}
+    assert (await search(threading.get_ident, names) == threading.get_ident()) is is_here
+
+
+async def test_a_search_that_takes_long_is_left_behind():
+    names, going_on = {"docs": {"tools": ["x"] * (FEW_NAMES + 1)}}, threading.Event()
+    with trio.move_on_after(0.01) as scope:
+        await search(going_on.wait, names)
+    going_on.set()
+    assert scope.cancelled_caught
 
 
 OVERRIDE = ViewOverride(upstream="docs", name="search", rename="find", parameters={"q": Parameter(value="x")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 from itertools import product
 
@@ -10,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mcpmux.config import AccessRule
+from mcpmux.config.report import CANDIDATE_CHARACTERS, CANDIDATES_LIMIT, closest
 from mcpmux.config.views import PROMPTS, RESOURCES, TOOLS, Override, Selector, View, ViewOverride
 from mcpmux.mux.naming import Naming, naming_of
 from mcpmux.mux.pattern import matches, parse_glob, rests_of
@@ -299,6 +301,17 @@ def test_an_override_can_name_its_tool_as_clients_see_it():
 def test_the_nearest_name_is_in_the_spelling_that_was_meant(text, kind, nearest):
     names = {"notes": {TOOLS: ["add", "del"], RESOURCES: ["note:///x"]}, "web": {TOOLS: ["y"]}}
     assert NAMING.nearest(text, [kind], names) == nearest
+
+
+def test_a_nearest_name_is_looked_for_among_the_first_names():
+    first = [f"other-{number}" for number in range(CANDIDATES_LIMIT - 1)]
+    listed = [*first, "search", "searching"]
+    assert NAMING.nearest("web__serch", [TOOLS], {"web": {TOOLS: listed}}, with_own=False) == "w__search"
+    assert NAMING.nearest("searchin", [TOOLS], {"web": {TOOLS: ["x", *listed]}}, with_own=False) is None
+    endless = itertools.count()
+    near = closest("search", map(str, endless))
+    assert (near, next(endless)) == (None, CANDIDATES_LIMIT)
+    assert closest("a" * 1000, ["a" * (CANDIDATE_CHARACTERS + 1)]) is None
 
 
 def test_namings_are_equal_when_nothing_is_named_otherwise():

@@ -8,7 +8,6 @@ subscribe, in their order. What is not in the capture is refused with the neares
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +18,7 @@ import structlog
 import trio
 from attrs import define, field
 
+from mcpmux.config.report import closest
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import is_at_or_above
 from mcpmux.protocol import method as m
@@ -178,8 +178,8 @@ def _about(params: Fields) -> bytes:
 
 
 def _hint(wanted: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(wanted[:SHOWN], [name[:SHOWN] for name in known], n=1, cutoff=0.0)
-    return f"; the nearest is {found[0]}" if found else ""
+    near = closest(wanted[:SHOWN], (name[:SHOWN] for name in known), 0.0)
+    return f"; the nearest is {near}" if near is not None else ""
 
 
 @define(eq=False)
