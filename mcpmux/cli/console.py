@@ -166,8 +166,13 @@ def show_text(text: str) -> None:
     if not is_screen():
         show_bytes(text.encode(errors="replace"))
         return
-    for line in text.removesuffix("\n").split("\n"):
-        click.echo("\t".join(map(printable, line.removesuffix("\r").split("\t"))))
+    click.echo(for_screen(text.removesuffix("\n")))
+
+
+def for_screen(text: str) -> str:
+    """Return untrusted text as a terminal can show it: its lines and tabs stay."""
+    lines = (line.removesuffix("\r").split("\t") for line in text.split("\n"))
+    return "\n".join("\t".join(map(printable, parts)) for parts in lines)
 
 
 def show_bytes(data: bytes) -> None:

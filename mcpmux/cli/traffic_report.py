@@ -18,7 +18,7 @@ import msgspec
 
 from mcpmux import __version__
 from mcpmux.bench.formatting import sparkline
-from mcpmux.cli.console import OUT, is_screen, show_line, show_table, tell
+from mcpmux.cli.console import OUT, for_screen, is_screen, show_line, show_table, tell
 from mcpmux.cli.options import json_option, quiet_option
 from mcpmux.cli.process import Mistake
 from mcpmux.cli.traffic_source import (
@@ -173,8 +173,9 @@ FORMATS: dict[str, Callable[[Iterable[Record]], Iterator[str]]] = {
 def export(where: tuple[str, ...], redact: str | None, **files: str | None) -> None:
     """Write captured messages for other programs. FILE may be - for standard output.
 
-    Known secrets are redacted once more. In HAR each request and its response are one entry on each leg. The
-    host of the entry says which leg and which peer. Only you can read the files.
+    Known secrets are redacted once more. Control characters are escaped for a terminal. In HAR each request
+    and its response are one entry on each leg. The host of the entry says which leg and which peer. Only you
+    can read the files.
 
     \b
     Examples:
@@ -236,6 +237,8 @@ def write_file(name: str, pieces: Iterable[str], sources: Sequence[Path]) -> int
 
 
 def _write(file: IO[bytes], pieces: Iterable[str]) -> int:
+    if file.isatty():
+        pieces = map(for_screen, pieces)
     size = sum(file.write(piece.encode("utf-8", "replace")) for piece in pieces)
     file.flush()
     return size

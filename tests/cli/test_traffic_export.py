@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Invoke
+from tests.cli.test_process import run_on_terminal
 from tests.traffic.made import Play, write
 
 HARS, CSVS = "--har", "--csv"
@@ -96,3 +97,15 @@ def test_a_file_that_was_cut_is_no_failure(invoke: Invoke, capture: str):
     result = invoke("traffic", "export", capture, "--csv", "-")
     assert result.exit_code == 0, result.stderr
     assert "cut in the middle" in result.stderr
+
+
+@pytest.mark.parametrize("format_", ["--har", "--csv", "--jsonl"])
+def test_a_terminal_gets_no_control_characters(tmp_path: Path, invoke: Invoke, format_: str):
+    play = Play()
+    play.read("docs+file:///\x1b]0;owned\x07\x9b2J.md")
+    capture = str(write(tmp_path / "in.jsonl", play.records))
+    shown = run_on_terminal("traffic", "export", capture, format_, "-")
+    assert "resources/read" in shown
+    assert not set(shown) & {"\x1b", "\x07", "\x9b", "\r"}
+    if format_ == CSVS:
+        assert "\x1b]0;owned\x07\x9b2J" in invoke("traffic", "export", capture, format_, "-").stdout
