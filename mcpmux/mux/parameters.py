@@ -1,8 +1,9 @@
 """Overridden parameters of a tool: what its input schema becomes, and what the server gets for a call. Pure.
 
-Laws: what is hidden or fixed is in no schema that a client sees, and in no arguments that it sends; arguments
-that the shown schema takes are sent with what is fixed put in. Schemas of other shapes than an object with
-`properties` stay as they are, but for what is put in. The only module that knows the library for JSON Schema.
+Laws: what is hidden or fixed is in no schema that a client sees, and in no arguments that it sends, in
+whatever case; arguments that the shown schema takes are sent with what is fixed put in. Schemas of other
+shapes than an object with `properties` stay as they are, but for what is put in. The only module that knows
+the library for JSON Schema.
 
 A schema is a stranger's text: it may refer to itself, double at each reference, or have a pattern that takes
 for ever. So applying one has a budget of steps. A schema that cannot be understood within it is left to the
@@ -108,9 +109,16 @@ def check_arguments(arguments: Fields, schema: Mapping[str, Any], parameters: Pa
 
     Raises BadArguments; NotJudged when the server has to judge.
     """
+    hidden = {name.casefold(): name for name, parameter in parameters.items() if not parameter.is_shown}
+    properties = schema.get("properties")
+    own = properties if isinstance(properties, dict) else {}
     for name in arguments:
         if name in parameters and not parameters[name].is_shown:
             raise BadArguments(f"there is no argument {name}")
+        twin = hidden.get(name.casefold())
+        # Many servers do not look at the case of a name. One that has both names does.
+        if twin is not None and not (name in own and twin in own):
+            raise BadArguments(f"there is no argument {name}, in any case of its letters")
     try:
         values = {name: decode_any(value) for name, value in arguments.items()}
     except ValueError:

@@ -106,6 +106,22 @@ def test_arguments_that_do_not_fit_are_told_where(sent, sentence):
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["Tenant", "TENANT", "tenanT"])
+@pytest.mark.parametrize("said", [Parameter(hidden=True), Parameter(value="acme")])
+def test_a_hidden_name_is_refused_in_any_case(name, said):
+    for schema in (
+        {},
+        {"properties": {"tenant": {}}},
+        {"properties": {name: {}}},
+        {"$ref": "https://example.com/schema.json"},
+    ):
+        with pytest.raises(BadArguments, match=f"there is no argument {name}, in any case"):
+            check_arguments({name: raw("other")}, schema, {"tenant": said})
+    check_arguments({name: raw("other")}, {}, {"tenant": Parameter(default="acme")})
+    both = {"properties": {"tenant": {}, name: {}}}
+    check_arguments({name: raw("other")}, both, {"tenant": said})
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -540,6 +540,10 @@ async def test_parameters_are_shown_checked_and_filled_in(prefix, up, down, auto
             ({}, "Invalid params: 'query' is a required property"),
             ({"query": "x", "tenant": "other"}, "Invalid params: there is no argument tenant"),
             ({"query": "x", "debug": True}, "Invalid params: there is no argument debug"),
+            (
+                {"query": "x", "Debug": 1},
+                "Invalid params: there is no argument Debug, in any case of its letters",
+            ),
             ([], 'Invalid params: "arguments" must be an object'),
         ):
             error = await refusal(coder, "tools/call", {"name": find, "arguments": arguments})
