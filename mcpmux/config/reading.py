@@ -12,6 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -65,6 +66,10 @@ _TOML_POSITION = re.compile(r"(.*?)(?: \(at (?:line (\d+), column (\d+)|end of d
 _STRING = r'"(?:\\.|[^"\\])*+"?'
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/|(?P<open>/\*.*)", re.DOTALL)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|[\[{{]\s*,|,(?=\s*[}}\]])", re.DOTALL)
+
+_NESTING_LIMIT = 64  # of tables and lists; Python ends at some hundred calls inside of each other
+_VALUES_LIMIT = 2_000_000  # in all tables and lists; a file of CONFIG_BYTES has fewer unless it means harm
+TOO_DEEP = f"it is nested deeper than {_NESTING_LIMIT} levels, or has more than {_VALUES_LIMIT} values"
 
 _KEY_PARTS_LIMIT = 64  # of one dotted key: the memory for it grows with their square
 _KEYS_LIMIT = 200_000  # parts of keys, and values in one line: tomllib takes up to 1 kB for each
@@ -303,9 +308,12 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Map
         text = data.decode("utf-8-sig")
         is_json = is_json or text.lstrip()[:1] in ("{", "/")
         table: Any = parse_jsonc(text) if is_json else parse_toml(text)
-        if isinstance(table, Mapping):
+        if not isinstance(table, Mapping):
+            problem = ": expected an object"
+        elif not is_bounded(table):
+            problem = f": {TOO_DEEP}"
+        else:
             return origin, is_json, table
-        problem = ": expected an object"
     except OSError as error:
         problem = f": cannot read the file: {error.strerror}"
     except UnicodeDecodeError as error:
@@ -322,6 +330,22 @@ def read_document(name: str, stdin: Callable[[], bytes]) -> tuple[str, bool, Map
         kind = "JSON" if is_json else "TOML"
         problem = f": invalid {kind}: a number is too long, the nesting too deep, or there are too many keys"
     raise ConfigError([f"{origin}{problem}"])
+
+
+def is_bounded(document: object) -> bool:
+    """Return whether a document can be walked through: it is not too deep, and has not too many values.
+
+    An alias of YAML counts as often as it is used, as it may double what it stands for.
+    """
+    level, left = [document], _VALUES_LIMIT
+    for _ in range(_NESTING_LIMIT):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        inside = [each.values() if isinstance(each, dict) else each for each in containers]
+        left -= sum(map(len, inside))
+        if left < 0 or not inside:
+            return left >= 0
+        level = [*chain.from_iterable(inside)]
+    return False
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from mcpmux.config.reading import TOO_DEEP, is_bounded
 from mcpmux.errors import ConfigError
 from mcpmux.hosts import jsonc_text, toml_text
 
@@ -37,6 +38,8 @@ def parse(text: str, format_: str) -> Mapping[str, Any]:
         raise ConfigError([f"not valid {format_.upper()}: {where}"]) from None
     if not isinstance(document, Mapping):
         raise ConfigError([f"not valid {format_.upper()}: expected a table"])
+    if not is_bounded(document):
+        raise ConfigError([TOO_DEEP])
     return document
 
 

@@ -108,3 +108,9 @@ def test_keys_that_take_too_much_memory_are_refused(text):
 )
 def test_dots_in_texts_and_comments_are_no_keys(text):
     assert parse_toml(text) == tomllib.loads(text)
+
+
+@pytest.mark.parametrize("deep", ["[" * 64 + "]" * 64, '{"a":' * 900 + "1" + "}" * 900])
+def test_a_document_that_is_too_deep_to_be_walked_through_is_refused(deep):
+    with pytest.raises(ConfigError, match="nested deeper than 64 levels"):
+        read_config("-", {}, f'{{"mcpServers": {{"a": {{"command": "x", "env": {deep}}}}}}}'.encode)

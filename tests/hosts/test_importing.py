@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mcpmux.config import Http, Stdio
 from mcpmux.config.file import CONFIG_BYTES
+from mcpmux.config.reading import TOO_DEEP
 from mcpmux.hosts.configuration import read_config
 from mcpmux.hosts.entry import Found
 from mcpmux.hosts.gathering import Gathered, gather
@@ -239,11 +240,22 @@ def test_a_hostile_folder_costs_neither_time_nor_memory(tmp_path: Path) -> None:
     (project / ".cursor/mcp.json").symlink_to("/dev/zero")
     (project / ".vscode/mcp.json").write_bytes(b" " * (CONFIG_BYTES + 1))
     (project / ".codex/config.toml").write_text(".".join("a" * 20_000) + " = 1")
+    home = tmp_path / "home"
+    (home / ".config/goose").mkdir(parents=True)
+    aliases = "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 12))
+    (home / ".config/goose/config.yaml").write_text(f"a0: &a0 x\n{aliases}extensions: *a11\n")
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    (home / ".claude.json").write_text(f'{{"mcpServers": {{"a": {{"command": "x", "env": {deep}}}}}}}')
     (project / ".gemini/settings.json").write_text('{"a": "' + '\\"' * 500_000)
-    machine = Machine("linux", tmp_path / "home", {}, project)
+    machine = Machine("linux", home, {}, project)
     found, unread = look_around(machine, HOSTS)
     assert found == []
-    assert {each.place.path.relative_to(project).as_posix(): each.reason for each in unread} == {
+    assert {
+        each.place.path.relative_to(tmp_path).as_posix().removeprefix("project/"): each.reason
+        for each in unread
+    } == {
+        "home/.claude.json": TOO_DEEP,
+        "home/.config/goose/config.yaml": TOO_DEEP,
         ".mcp.json": "cannot read the file: it is no regular file",
         ".cursor/mcp.json": "cannot read the file: it is no regular file",
         ".vscode/mcp.json": f"cannot read the file: it has more than {CONFIG_BYTES} bytes",
