@@ -28,7 +28,7 @@ _UNFIT: Final = re.compile(
 )
 
 
-_FORMULA = (
+_FORMULA: Final = (
     "=",
     "+",
     "-",
