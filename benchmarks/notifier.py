@@ -106,7 +106,7 @@ async def serve() -> None:
     await serve_http(listeners, Notifier().handle, refuse=_refuse, stopping=trio.Event())
 
 
-def _refuse(_status: int, sentence: str) -> tuple[tuple[tuple[str, str], ...], bytes]:
+def _refuse(_status: int, sentence: str, _limit: str) -> tuple[tuple[tuple[str, str], ...], bytes]:
     return JSON, encode_error(None, RpcError(METHOD_NOT_FOUND, sentence))
 
 

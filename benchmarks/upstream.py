@@ -168,7 +168,7 @@ def _error(request_id: bytes, code: int, message: str) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, error)
 
 
-def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
+def _refuse(_status: int, sentence: str, _limit: str) -> tuple[Fields, bytes]:
     return JSON, _error(b"null", INVALID_PARAMS, sentence)
 
 

@@ -38,7 +38,7 @@ from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import Handler
+from mcpmux.transports.http.server_connection import BodyBudget, Handler
 from mcpmux.transports.stdio import open_stdio_stream
 from mcpmux.transports.stream import open_tcp_listeners, open_unix_listener, serve_streams
 from mcpmux.transports.tls import CurrentContext, TlsContexts
@@ -61,7 +61,8 @@ class Serving(msgspec.Struct, frozen=True):
 
     `gate` asks clients from the network who they are. `certificates` are those that can be renewed.
     `stdio_view`: what the client on standard input and output looks through. `marks`: see HttpEndpoint.
-    `node`: of a cluster. `config`: what is followed now; without it there are no server cards.
+    `node`: of a cluster. `config`: what is followed now; without it there are no server cards. `bodies`: of
+    the requests to all listeners.
     """
 
     limits: Limits
@@ -75,6 +76,7 @@ class Serving(msgspec.Struct, frozen=True):
     marks: Marks = msgspec.field(default_factory=Marks)
     node: Node | None = None
     config: Callable[[], Config] | None = None
+    bodies: BodyBudget | None = None
 
 
 class HandedConnections(msgspec.Struct, frozen=True):
@@ -171,6 +173,8 @@ async def _prepare_http(
         handing=handed.handing if handed is not None else None,
         poller=serving.poller,
         grants=endpoint.grants,
+        judge=endpoint.judge,
+        bodies=serving.bodies,
     )
     return serve if door is None else partial(_serve_replicas_too, serve, door)
 

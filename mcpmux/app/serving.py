@@ -26,6 +26,7 @@ from mcpmux.app.observers import open_observers
 from mcpmux.app.unmatched import watch_names
 from mcpmux.config import Config
 from mcpmux.errors import AddressInUse, ConfigError
+from mcpmux.transports.http.server_connection import BodyBudget
 from mcpmux.transports.wall import leaves_of
 
 if TYPE_CHECKING:
@@ -62,11 +63,12 @@ async def serve(
     keep_freed_memory()
     gate = await make_gate(config)
     stopping = trio.Event()
+    bodies = BodyBudget(config.limits.max_body_bytes_in_flight)
     async with trio.open_nursery() as signals:
         signals.start_soon(watch_signals, stopping, signals.cancel_scope, name="signals")
         async with (
             open_observers(config) as observers,
-            open_cluster(config) as replica,
+            open_cluster(config, bodies) as replica,
             open_mux(
                 config,
                 tap=observers.tap,
@@ -89,7 +91,9 @@ async def serve(
 
             control = Control(mux, file)
             ready = control.noting(announce)
-            serving = prepare_serving(mux, gate, stopping, ready, (observers.follow, *followers), replica)
+            serving = prepare_serving(
+                mux, gate, stopping, ready, (observers.follow, *followers), replica, bodies
+            )
             if replica is not None:
                 replica.attach(mux.service, mux.hub, mux.rates)
                 replica.members.on_members = mux.share
@@ -118,8 +122,11 @@ async def serve(
 
 
 @asynccontextmanager
-async def open_cluster(config: Config) -> AsyncIterator[Replica | None]:
-    """This process among the replicas of its cluster; None when it is alone. Raises ConfigError."""
+async def open_cluster(config: Config, bodies: BodyBudget) -> AsyncIterator[Replica | None]:
+    """This process among the replicas of its cluster; None when it is alone. Raises ConfigError.
+
+    `bodies`: what bodies of requests may take in this process, letters of other replicas among them.
+    """
     if config.cluster.url is None:
         yield None
         return
@@ -128,7 +135,7 @@ async def open_cluster(config: Config) -> AsyncIterator[Replica | None]:
         from mcpmux.cluster.replica import open_replica
     except ImportError as error:
         raise ConfigError([f"{NO_CLUSTER} ({error})"]) from None
-    async with open_redis_store(config.cluster) as store, open_replica(config, store) as replica:
+    async with open_redis_store(config.cluster) as store, open_replica(config, store, bodies) as replica:
         yield replica
 
 
@@ -139,15 +146,20 @@ def prepare_serving(
     announce: Announce,
     followers: Sequence[Follower],
     node: Node | None = None,
+    bodies: BodyBudget | None = None,
 ) -> Serving:
-    """What listeners serve. `followers` and the gate hear of each new configuration from now on."""
+    """What listeners serve. `followers` and the gate hear of each new configuration from now on.
+
+    `bodies`: the budget of this process, if something else has a part of it.
+    """
     mux.followers += followers
     if gate is not None:
         mux.followers.append(lambda config: gate.adopt(config.auth, config.identity.shown))
     view = mux.config.listeners.stdio_view or ""
+    bodies = bodies or BodyBudget(mux.config.limits.max_body_bytes_in_flight)
     return Serving(
         *(mux.config.limits, mux.service, stopping, announce, gate, mux.certificates, mux.poller),
-        *(view, mux.marks, node, lambda: mux.config),
+        *(view, mux.marks, node, lambda: mux.config, bodies),
     )
 
 

@@ -190,7 +190,7 @@ def _members(query: str) -> dict[str, str]:
     return said if len(said) == len(pairs) else {}
 
 
-def _page(_status: int, text: str) -> tuple[Fields, bytes]:
+def _page(_status: int, text: str, _limit: str = "") -> tuple[Fields, bytes]:
     return PAGE, f"<!doctype html><title>mcpmux</title><p>{html.escape(text)}</p>".encode()
 
 

@@ -40,7 +40,7 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse, was_unsent
-from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.message import SMALL_BODY, HttpRequest
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import SseDecoder
@@ -53,11 +53,13 @@ log = structlog.get_logger()
 
 PATH: Final = "/replica"
 SIGNATURE: Final = "mcpmux-signature"
+SENDER: Final = "mcpmux-sender"  # of a large letter: when it was written, and a signature of its head
 NOT_HERE: Final = "mcpmux-not-here"  # a field of an answer: the session is another replica's by now
 REFUSED: Final = "mcpmux-refused"  # a field of an answer to a letter that was not heeded
 MISDIRECTED: Final = 421  # RFC 9110 section 15.5.20
 FRESH_SECONDS: Final = 30.0  # that clocks may differ, and a letter may be under way
 NONCES_KEPT: Final = 200_000  # of that time; who gets more forgets some of them too early
+OLD: Final = f"it is old: clocks differ by more than {FRESH_SECONDS:g} s"
 LETTER_BYTES: Final = 2**20  # of a letter besides the body of a request
 OWN_FIELDS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date"})
 """Of a response, which every server makes itself."""
@@ -98,11 +100,7 @@ class ReplicaPort:
         """Answer one POST."""
         letter = self._letter_in(request)
         if isinstance(letter, str):
-            self._refused += 1
-            if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood must not flood the log
-                count = self._refused
-                log.warning("letter refused", reason=letter, peer=request.peer, refused_so_far=count)
-            await reply.send(403, (("Content-Type", "text/plain"), (REFUSED, "1")), letter.encode())
+            await self._refuse(letter, request, reply)
         elif isinstance(letter.content, News):
             self._hear(letter.content)
             await reply.send(204, ())
@@ -118,6 +116,24 @@ class ReplicaPort:
             self.handed_in += 1
             await self._deliver(letter.content, reply)
 
+    async def judge(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Refuse a large letter before it is read, unless its head shows that a replica writes it."""
+        at, _, signature = request.headers.get(SENDER, "").partition(" ")
+        length = request.headers.get("content-length", "")
+        if not any(
+            self._seal.is_signed(_head_of(own, at, length), signature) for own in self._members.marks.own
+        ):
+            await self._refuse("its head is not signed with the `cursor_key` of this cluster", request, reply)
+        elif abs(float(at) - time.time()) > FRESH_SECONDS:
+            await self._refuse(OLD, request, reply)
+
+    async def _refuse(self, reason: str, request: HttpRequest, reply: HttpReply) -> None:
+        self._refused += 1
+        if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood must not flood the log
+            count = self._refused
+            log.warning("letter refused", reason=reason, peer=request.peer, refused_so_far=count)
+        await reply.send(403, (("Content-Type", "text/plain"), (REFUSED, "1")), reason.encode())
+
     def _letter_in(self, request: HttpRequest) -> Letter | str:
         """The letter in a request, or why it is refused."""
         if request.method != "POST" or request.path != PATH:
@@ -132,7 +148,7 @@ class ReplicaPort:
         if letter.to not in self._members.marks.own:
             return "it is for another replica"
         if abs(letter.at - now) > FRESH_SECONDS:
-            return f"it is old: clocks differ by more than {FRESH_SECONDS:g} s"
+            return OLD
         if letter.nonce in self._read:
             return "it was read before"
         self._remember(letter.nonce, now)
@@ -277,8 +293,12 @@ class ReplicaClient:
         letter = Letter(to.replica, time.time(), secrets.token_hex(8), content)
         body = msgspec.msgpack.encode(letter)
         pool = await self._pool_of(to.card.url)
-        signature = ((SIGNATURE, self._seal.sign(body)),)
-        return await pool.send("POST", PATH, (), body, idempotent=False, more=signature)
+        signatures: tuple[tuple[str, str], ...] = ((SIGNATURE, self._seal.sign(body)),)
+        if len(body) > SMALL_BODY:
+            at = repr(letter.at)
+            signature = self._seal.sign(_head_of(to.replica, at, str(len(body))))
+            signatures = (*signatures, (SENDER, f"{at} {signature}"))
+        return await pool.send("POST", PATH, (), body, idempotent=False, more=signatures)
 
     async def _pool_of(self, url: str) -> HttpPool:
         """Raises ConnectFailed."""
@@ -292,6 +312,11 @@ class ReplicaClient:
             if url not in self._pools:
                 self._pools[url] = HttpPool(origin, limits=self._limits, route=route)
         return self._pools[url]
+
+
+def _head_of(to: str, at: str, length: str) -> bytes:
+    """What is signed of the head of a large letter. No letter is encoded so."""
+    return f"head {to} {at} {length}".encode()
 
 
 def _message_in(data: bytes) -> Message:

@@ -30,7 +30,7 @@ from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.server_connection import BodyBudget, HttpReply
 from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import TlsContexts
 
@@ -158,8 +158,13 @@ class Replica(Node):
 
 
 @asynccontextmanager
-async def open_replica(config: Config, store: Store) -> AsyncIterator[Replica]:
-    """Open the port of this replica, and be a member. Raises TransportError, ConfigError."""
+async def open_replica(
+    config: Config, store: Store, bodies: BodyBudget | None = None
+) -> AsyncIterator[Replica]:
+    """Open the port of this replica, and be a member. Raises TransportError, ConfigError.
+
+    `bodies`: what letters may take, together with the requests of clients; see `serve_http`.
+    """
     listener, certificates = config.cluster.listener, TlsContexts()
     tls = await certificates.open("cluster.listener", listener.tls) if listener.tls is not None else None
     port, sockets = await open_tcp_listeners(listener.host, listener.port)
@@ -175,6 +180,8 @@ async def open_replica(config: Config, store: Store) -> AsyncIterator[Replica]:
             stopping=trio.Event(),
             limits=port_limits(config.limits),
             tls=tls,
+            judge=replica.port.judge,
+            bodies=bodies,
         )
         await nursery.start(serve, name=url)
         try:

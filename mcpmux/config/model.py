@@ -336,6 +336,10 @@ class Limits:
     """Number of open connections of one listener. Each takes a file descriptor."""
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 1024
     """Number of requests of one session or stream at the same time. More are refused as busy."""
+    max_body_bytes_in_flight: Annotated[int, Size(1024)] = 256 * 2**20
+    """Size of the bodies of all HTTP requests at the same time, in each process. Bodies of 64 KiB or less do
+    not count. What does not fit is refused as busy; a body always fits when no other is there.
+    """
     max_header_fields: Annotated[int, Whole(8, 10_000)] = 100
     """Number of header fields of one HTTP message, in both directions."""
     head_timeout: Seconds = 15.0

@@ -22,7 +22,7 @@ async def pair(handler):
         await serve_http(
             listeners,
             handler,
-            refuse=lambda _s, _t: ((), b""),
+            refuse=lambda *_: ((), b""),
             stopping=trio.Event(),
             task_status=task_status,
         )

@@ -44,7 +44,7 @@ class Running:
 
 @asynccontextmanager
 async def serving(handler, *, inline=False, **limits):
-    def refuse(status, sentence):
+    def refuse(status, sentence, _limit):
         return TEXT, f"{status} {sentence}".encode()
 
     async def serve(running, task_status):

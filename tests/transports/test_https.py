@@ -39,7 +39,7 @@ async def serving(context, handler=echo, host="127.0.0.1", **limits):
         await serve_http(
             listeners,
             handler,
-            refuse=lambda status, sentence: ((), f"{status} {sentence}".encode()),
+            refuse=lambda status, sentence, _: ((), f"{status} {sentence}".encode()),
             stopping=trio.Event(),
             limits=Limits(**limits),
             tls=context and (lambda: context),

@@ -223,20 +223,35 @@ class HttpEndpoint:
         request.principal = known.principal
         return self._serve(request, reply)
 
-    async def _admit(self, gate: Gate, request: HttpRequest, reply: HttpReply, *, opens_stream: bool) -> None:
+    async def judge(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer a request whose body is still to come, when its head is enough for the answer."""
+        gate = self._gate
+        answer = self._answer_anybody(gate, request, reply)
+        if answer is not None:
+            await answer
+        elif gate is not None:
+            try:
+                await gate.admit(request.headers, request.holder, self._resource_at(gate, request.path))
+            except Turned as turned:
+                await turn_away(reply, turned)
+
+    def _answer_anybody(self, gate: Gate | None, request: HttpRequest, reply: HttpReply) -> Handling | None:
+        """The answer to a request for which it does not matter who sends it; None for all others."""
         if request.method == "OPTIONS" and (preflight := self._policy.answer_preflight(request.headers)):
-            await reply.send(204, preflight)
-            return
+            return reply.send(204, preflight)
         if self._card is not None and request.path == self._card.path:
-            await self._show(self._card, request, reply)
-            return
+            return self._show(self._card, request, reply)
         refusal = self._policy.refuses(request.headers.get("host", ""), request.headers.get("origin"))
         if refusal is not None:
-            await refuse_with(reply, 403, refusal)
-            return
-        place = self._place_of(request.path)
-        if WELL_KNOWN in request.path and not self._is_resource(place):
-            await self._show_metadata(gate.resource, request, reply)
+            return refuse_with(reply, 403, refusal)
+        if gate is None or WELL_KNOWN not in request.path or self._is_resource(self._place_of(request.path)):
+            return None
+        return self._show_metadata(gate.resource, request, reply)
+
+    async def _admit(self, gate: Gate, request: HttpRequest, reply: HttpReply, *, opens_stream: bool) -> None:
+        answer = self._answer_anybody(gate, request, reply)
+        if answer is not None:
+            await answer
             return
         await in_task()
         resource = self._resource_at(gate, request.path)

@@ -117,7 +117,7 @@ async def serve_admin(
         task_status.started()
 
 
-def _refuse(_status: int, sentence: str) -> tuple[Fields, bytes]:
+def _refuse(_status: int, sentence: str, _limit: str) -> tuple[Fields, bytes]:
     return TEXT, f"{sentence}\n".encode()
 
 

@@ -42,14 +42,21 @@ if TYPE_CHECKING:  # what reads foreign bytes needs no library for settings
 
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
 HEAD_FIELDS: Final = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
+# Bytes; a shorter body is read before it is known who sends it, and counts for no budget: it may be in the
+# receive that brought its head, which holds as much.
+SMALL_BODY: Final = 64 * 1024
 BODY_RATE: Final = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
 
 
 class Refusal(NamedTuple):
-    """A request that the transport answers itself, closing the connection afterwards."""
+    """A request that the transport answers itself, closing the connection afterwards.
+
+    `limit`: the setting that was reached, where the status is 503.
+    """
 
     status: int
     sentence: str
+    limit: str = "limits.max_connections"
 
 
 Fields = tuple[tuple[str, str], ...]
@@ -408,10 +415,12 @@ class RequestParser(_MessageParser):
         self.requests: list[HttpRequest] = []  # few; an empty deque is larger than all else here
         self.refusal: Refusal | None = None
         self.wants_continue = False
+        self.is_large = False  # the body that comes has more than SMALL_BODY, or may have
         self.holder = ""  # of the client's certificate
         self._limits = limits
         self._peer = peer
         self._request: HttpRequest | None = None  # whose head is complete and whose body is not
+        self._length = 0  # of its body, if the head says it
         self._chunked = _NOT  # or what of a chunked body comes next
         self._fed = b""  # what is fed now, behind `_tail`
         self._position = 0  # in it, up to which all is accounted for that has to be
@@ -423,6 +432,22 @@ class RequestParser(_MessageParser):
     def close(self) -> None:
         """Nothing more is fed: httptools and we hold each other no longer."""
         del self._parser
+
+    @property
+    def coming(self) -> HttpRequest | None:
+        """The request whose body is being received; the body is not in it yet."""
+        return self._request
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the body that is being received: what its head says, or what has come of it."""
+        return max(self._length, self.body_bytes)
+
+    def forget_body(self) -> None:
+        """Free what has come of a request that is not answered by its handler. Nothing more is fed."""
+        self._body.clear()
+        self.requests.clear()
+        self._request = None
 
     def feed(self, data: bytes) -> None:
         """Take what was received. Never raises: see `refusal`."""
@@ -519,9 +544,12 @@ class RequestParser(_MessageParser):
             raise RequestRefused(505, "the only versions supported are HTTP/1.1 and HTTP/1.0")
         elif "transfer-encoding" in headers:
             raise RequestRefused(400, "malformed request: HTTP/1.0 has no Transfer-Encoding")
+        self._length, self.is_large = 0, False
         if "content-length" in headers or "transfer-encoding" in headers:
-            if int(headers.get("content-length", "0")) > self._limits.max_message_bytes:
+            self._length = int(headers.get("content-length", "0"))
+            if self._length > self._limits.max_message_bytes:
                 raise self._body_too_large()
+            self.is_large = self._length > SMALL_BODY or "transfer-encoding" in headers
             if "transfer-encoding" in headers:
                 _check_coding(headers["transfer-encoding"].lower())
                 self._chunked = _SIZE

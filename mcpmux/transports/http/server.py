@@ -21,6 +21,7 @@ from mcpmux.config import Limits
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.server_connection import (
+    BodyBudget,
     Grants,
     Handler,
     HttpReply,
@@ -51,20 +52,27 @@ async def serve_http(
     poller: ReadinessPoller | None = None,
     inline: bool = False,
     grants: Grants | None = None,
+    judge: Handler | None = None,
+    bodies: BodyBudget | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then finish what runs and return. Closes the listeners.
 
     `handler` gets each request with its reply; it is cancelled when its client leaves, and a crash of
     it is logged and answered by 500. It has a task unless it is `inline`:
-    see `transports/inline`. `refuse(status, sentence)` gives fields and body of the errors that are
-    answered here. With `tls` it is https that is served. `handing`: to and from other workers.
+    see `transports/inline`. `judge` gets a request whose large body is still to come, and may answer it: the
+    body is not read then, and the connection ends. `bodies`: what such bodies of several servers may take
+    together. `refuse(status, sentence, limit)` gives fields and body of the errors that are answered here;
+    see Refusal. With `tls` it is https that is served. `handing`: to and from other workers.
     `poller` runs as long as this does, and spares the connections' tasks what they need not see.
     Cancelling is the hard stop: all connections are closed at once.
     """
     handler = handler if inline else partial(_handle_in_task, handler)
     now, date = trio.current_time(), _date_field()
-    state = ServerState(handler, refuse, limits or Limits(), now, date, tls, handing, poller, grants=grants)
+    limits = limits or Limits()
+    bodies = bodies or BodyBudget(limits.max_body_bytes_in_flight)
+    parts = tls, handing, poller
+    state = ServerState(handler, refuse, limits, now, date, bodies, *parts, grants=grants, judge=judge)
     server = _Server(state)
     async with trio.open_nursery() as background:
         background.start_soon(server.sweep_forever, name="http sweeper")

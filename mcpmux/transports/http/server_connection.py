@@ -46,6 +46,7 @@ from mcpmux.transports.http.message import (
     IDLE,
     JOIN_BYTES,
     LAST_CHUNK,
+    SMALL_BODY,
     Fields,
     HttpRequest,
     Phase,
@@ -260,10 +261,34 @@ def _readable(fields: Fields, grant: Fields) -> Fields:
 
 Handler = Callable[[HttpRequest, HttpReply], Awaitable[None]]
 Grants = Callable[[str], Fields]
-Refuse = Callable[[int, str], tuple[Fields, bytes]]
+Refuse = Callable[[int, str, str], tuple[Fields, bytes]]
 
 LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending before it is cut off
 LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
+
+
+class BodyBudget:
+    """How much memory the bodies of requests may take, at all HTTP servers that share it.
+
+    A body counts from its head on, by the length that the head says or else by what has come of it, until its
+    request was answered or its connection has ended. Those of SMALL_BODY or less do not count. A body always
+    fits when no other is there.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+    def take(self, size: int, held: int = 0) -> bool:
+        """Count `size` more bytes of a body of which `held` count already. False when they do not fit."""
+        if self.taken > held and self.taken + size > self.most:
+            return False
+        self.taken += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Count `size` bytes no longer."""
+        self.taken -= size
 
 
 @dataclass(eq=False)
@@ -272,6 +297,7 @@ class ServerState:
 
     `now`: trio's time less that in which we did not run, at most a sweep old, for deadlines. `date_field`:
     b"Date: …\\r\\n". `grants`: the fields by which pages of an origin may read every response, if any may.
+    `judge`: gets a request whose large body is still to come, and answers if that is not to be read.
     """
 
     handler: Handler
@@ -279,11 +305,13 @@ class ServerState:
     limits: Limits
     now: float
     date_field: bytes
+    bodies: BodyBudget
     tls: CurrentContext | None = None
     handing: Handing | None = None
     poller: ReadinessPoller | None = None
     draining: bool = False
     grants: Grants | None = None
+    judge: Handler | None = None
 
 
 CALLED_OFF: Final = 202  # the status of an answer that is none, to a request that was taken back
@@ -327,6 +355,7 @@ class ServerConnection:
         self._received = b""  # and not seen by the task yet
         self._watched = False  # by the poller
         self._has_begun = False  # the handler was given a request while the task slept, and needs it
+        self._held = 0  # bytes of the budget for bodies
 
     async def run(self) -> None:
         CONNECTION.set(self.peer)
@@ -357,17 +386,34 @@ class ServerConnection:
 
     async def _refuse(self, refusal: Refusal, origin: str | None) -> None:
         """Answer, and give the client time to read that. `origin`: of the request, as far as it was read."""
-        fields, body = self._state.refuse(refusal.status, refusal.sentence)
+        fields, body = self._state.refuse(*refusal)
         if self._state.grants is not None and origin is not None:
             fields = _readable(fields, self._state.grants(origin))
         head = encode_response_head(refusal.status, fields) + self._state.date_field
         framing = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await self._send_last(head + framing + body)
+
+    async def _send_last(self, data: bytes) -> None:
+        """Send the end of an answer, and read on for a while without keeping what comes.
+
+        A client that is still sending would be reset otherwise, before it has read the answer.
+        """
+        self._parser.forget_body()
+        self._give_back()
         with trio.move_on_after(LINGER_SECONDS), suppress(TransportClosed):
-            await self.byte_stream.send(head + framing + body)
+            if data:
+                await self.byte_stream.send(data)
             await linger(self.byte_stream, LINGER_RECEIVES)
+
+    def _give_back(self) -> None:
+        """End the count of the body of a request that was answered."""
+        if self._held:
+            self._state.bodies.give_back(self._held)
+            self._held = 0
 
     def close(self) -> None:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
+        self._give_back()
         self._forget()
         self.byte_stream.close()
         self._parser.close()
@@ -443,6 +489,8 @@ class ServerConnection:
         if self._rest is not None or self._called_off or not reply.request.keep_alive:
             return False
         self._handling = self._reply = None
+        if self._held:
+            self._give_back()
         self._rested = now = self._state.now
         self.deadline = now + self._limits.connection_idle
         return True
@@ -469,6 +517,7 @@ class ServerConnection:
         elif reply.stage is OPEN:
             await reply.finish()
         self._handling = self._reply = None
+        self._give_back()
         if not reply.request.keep_alive:
             self._called_off = False
             return False
@@ -499,6 +548,7 @@ class ServerConnection:
                     await reply.finish()
                 await self.flush()
                 self._reply = None
+                self._give_back()
                 if not reply.request.keep_alive:
                     return
             del reply, handling
@@ -532,6 +582,11 @@ class ServerConnection:
                 if phase is None or parser.phase is BODY or parser.phase is not phase:
                     # A longer head wins no time.
                     self._renew_deadline(phase)
+                if parser.phase is BODY and (parser.is_large or parser.wants_continue):
+                    if phase is not BODY and not await self._judge():
+                        return
+                    if not self._take_body():
+                        return
                 if parser.wants_continue:
                     parser.wants_continue = False
                     await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -549,6 +604,38 @@ class ServerConnection:
                 phase = None
             if not data:
                 return
+
+    async def _judge(self) -> bool:
+        """Have the head of a request judged. False when it was answered, and the connection is at its end."""
+        judge, request = self._state.judge, self._parser.coming
+        if judge is None or request is None:
+            return True
+        stays, request.keep_alive = request.keep_alive, False
+        self.deadline = math.inf
+        self._reply = reply = HttpReply(request, self, self._state)
+        await judge(request, reply)
+        await self.flush()
+        self._reply = None
+        if reply.started:
+            self.deadline = math.inf
+            await self._send_last(b"")
+            return False
+        request.keep_alive = stays
+        self._renew_deadline(None)
+        return True
+
+    def _take_body(self) -> bool:
+        """Count the body that is being received. False when it does not fit, which is told to the client."""
+        size, bodies = self._parser.body_size, self._state.bodies
+        if size <= SMALL_BODY or size <= self._held:
+            return True
+        if not bodies.take(size - self._held, self._held):
+            setting = "limits.max_body_bytes_in_flight"
+            full = f"the bodies of requests in flight fill the {bodies.most} bytes of `{setting}`"
+            self.refusal = Refusal(503, full, setting)
+            return False
+        self._held = size
+        return True
 
     async def _receive(self) -> bytes:
         """What has come that was not taken; b"" is the end, or the handler `_has_begun` meanwhile."""
