@@ -17,13 +17,15 @@ from mcpmux.cluster.card import Card, Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.letter import Letter, ListenWanted, News
 from mcpmux.cluster.memory_store import MemoryStore
-from mcpmux.cluster.port import FRESH_SECONDS, MISDIRECTED, PATH, SIGNATURE, ReplicaClient
+from mcpmux.cluster.port import FRESH_SECONDS, MISDIRECTED, PATH, SENDER, SIGNATURE, ReplicaClient
 from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret, ServerTls
 from mcpmux.config.cluster import Cluster, ReplicaListener
-from mcpmux.errors import TransportError
+from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.transports.http.client import HttpPool
+from mcpmux.transports.http.message import SMALL_BODY
 from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.http.server_connection import BodyBudget
 from mcpmux.transports.tls import TlsContexts
 from tests.runtime.world import upstream
 
@@ -33,14 +35,14 @@ NOTHING = News([], [])
 
 
 @asynccontextmanager
-async def open_alone(**listener: Any) -> AsyncIterator[Replica]:
+async def open_alone(bodies: BodyBudget | None = None, **listener: Any) -> AsyncIterator[Replica]:
     config = Config(
         upstreams=(upstream("docs"),),
         merging=Merging(cursor_key=Secret(KEY.decode())),
         cluster=Cluster(url=Secret("redis://unused"), listener=ReplicaListener(**listener)),
     )
     with trio.fail_after(PATIENCE):
-        async with open_replica(config, MemoryStore(trio.current_time)) as replica:
+        async with open_replica(config, MemoryStore(trio.current_time), bodies) as replica:
             yield replica
 
 
@@ -103,6 +105,48 @@ async def test_nonsense_is_refused_and_the_port_goes_on():
         for body in (b"", b"{}", b"\xc1" * 100, msgspec.msgpack.encode(["x"] * 4)):
             assert await post(replica, letter, body=body) == 403
         assert await post(replica, letter) == 204
+
+
+LARGE = News(list(range(SMALL_BODY)), [])
+LENGTH = 2**20
+
+
+@pytest.mark.parametrize(
+    ("key", "late", "length", "reason"),
+    [
+        (b"key of somebody else", 0.0, LENGTH, b"its head is not signed"),
+        (KEY, 0.0, LENGTH - 1, b"its head is not signed"),
+        (KEY, FRESH_SECONDS + 5, LENGTH, b"it is old"),
+    ],
+)
+async def test_the_head_of_a_large_letter_shows_that_a_replica_writes_it(key, late, length, reason):
+    async with open_alone() as replica:
+        at = repr(time.time() - late)
+        signature = ClusterSeal(key).sign(f"head {replica.members.replica} {at} {length}".encode())
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n{SENDER}: {at} {signature}\r\nContent-Length: {LENGTH}"
+        port = HttpOrigin.from_url(replica.members._url).port
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(f"{head}\r\n\r\n".encode())
+            await stream.send_eof()  # and nothing of the letter
+            answer = b"".join([part async for part in stream])
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert answer.partition(b"\r\n\r\n")[2].startswith(reason)
+
+
+async def test_large_letters_count_in_the_budget_for_bodies():
+    bodies = BodyBudget(SMALL_BODY)
+    async with open_alone(bodies) as replica:
+        there = Neighbour(replica.members.replica, Card("a", replica.members._url))
+        client = ReplicaClient(ClusterSeal(KEY), TlsContexts(), ClientTls(), Limits())
+        await client.tell(there, LARGE)
+        assert bodies.take(1)  # for a client's request
+        with pytest.raises(RemoteProtocolError, match="max_body_bytes_in_flight"):
+            await client.tell(there, LARGE)
+        await client.tell(there, NOTHING)
+        bodies.give_back(1)
+        await client.tell(there, LARGE)
+        assert bodies.taken == 0
+        client.close()
 
 
 async def test_a_port_with_an_authority_wants_a_certificate_of_others(tmp_path: Path):
