@@ -177,7 +177,9 @@ class Handing(NamedTuple):
             except BaseException:
                 stream.socket.close()
                 raise
-        await _carry(byte_stream, PlainStream(stream), data)
+        carrying = _carry(byte_stream, PlainStream(stream), data)
+        del data  # it may be large, and the client may stay for long
+        await carrying
 
 
 async def _carry(client: ByteStream, other: PlainStream, data: bytes) -> None:
@@ -186,7 +188,8 @@ async def _carry(client: ByteStream, other: PlainStream, data: bytes) -> None:
         async with trio.open_nursery() as nursery:
 
             async def to_other() -> None:
-                part = data
+                nonlocal data
+                part, data = data, b""
                 try:
                     while part:
                         await other.send(part)

@@ -11,7 +11,7 @@ from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import FINISHED, HttpReply, ServerState
+from mcpmux.transports.http.server_connection import FINISHED, BodyBudget, HttpReply, ServerState
 
 EVENT = Event("notifications/message", {"data": raw("on its way")})
 
@@ -19,7 +19,7 @@ EVENT = Event("notifications/message", {"data": raw("on its way")})
 class Peer:
     def __init__(self) -> None:
         request = HttpRequest("POST", "/mcp", "", {}, b"", "", http_1_0=True, keep_alive=False)
-        self.reply = HttpReply(request, self, ServerState(None, None, Limits(), 0.0, b""))
+        self.reply = HttpReply(request, self, ServerState(None, None, Limits(), 0.0, b"", BodyBudget(0)))
         self.received = b""
 
     async def send(self, data: bytes) -> None:

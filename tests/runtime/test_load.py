@@ -17,7 +17,7 @@ from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import respond
 from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonStream
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply, ServerState
+from mcpmux.transports.http.server_connection import BodyBudget, HttpReply, ServerState
 from mcpmux.transports.message_stream import MessageStream
 from tests.runtime.scripted import MODERN, ScriptedServer
 from tests.runtime.world import World, open_world
@@ -270,7 +270,9 @@ async def test_busy_goes_over_http_with_its_status_and_retry_after(busy: Busy, s
 
     def reply() -> HttpReply:
         posted = HttpRequest("POST", "/mcp", "", {}, b"", "peer", False, True)
-        return HttpReply(posted, SimpleNamespace(send=send), ServerState(None, None, Limits(), 0.0, b""))
+        return HttpReply(
+            posted, SimpleNamespace(send=send), ServerState(None, None, Limits(), 0.0, b"", BodyBudget(0))
+        )
 
     async def work():
         raise busy

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
@@ -20,6 +22,8 @@ from mcpmux.transports.handing import (
     connection_channel_pair,
 )
 from mcpmux.transports.http.message import HttpRequest, RequestParser, encode_requests
+from mcpmux.transports.http.server import serve_http
+from mcpmux.transports.http.server_connection import BodyBudget, HttpReply
 
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
 
@@ -209,5 +213,32 @@ async def test_everything_that_came_and_comes_reaches_the_other_side(size: int):
             resumed.close()
             assert await talking.receive_some(10) == b""
     await talking.aclose()
+    here.close()
+    there.close()
+
+
+async def test_a_large_request_that_is_passed_on_counts_no_longer():
+    here, there = connection_channels()
+    _, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
+    bodies, body = BodyBudget(1), bytes(2 * NOTE_BYTES)
+    held: list[int] = []
+
+    async def pass_on(_request: HttpRequest, reply: HttpReply) -> None:
+        held.append(bodies.taken)
+        reply.pass_on(2)
+
+    serve = partial(serve_http, refuse=lambda *_: ((), b""), stopping=trio.Event(), bodies=bodies)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            handing = Handing(0, arrivals, here.send)
+            await nursery.start(partial(serve, handing=handing), listeners, pass_on)
+            async with await trio.testing.open_stream_to_socket_listener(listeners[0]) as stream:
+                head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+                await stream.send_all(head % len(body) + body)
+                _, arrived = await there.receive()
+                assert (held, bodies.taken) == ([len(body)], 0)
+                arrived.close()
+            nursery.cancel_scope.cancel()
     here.close()
     there.close()

@@ -12,7 +12,7 @@ import trio.testing
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply, ServerState
+from mcpmux.transports.http.server_connection import BodyBudget, HttpReply, ServerState
 from mcpmux.transports.http.sse_streams import (
     FLUSH_SECONDS,
     SseServerStream,
@@ -51,7 +51,7 @@ class ByteStream:
 
 def reply_on(byte_stream: ByteStream) -> HttpReply:
     request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
-    return HttpReply(request, byte_stream, ServerState(None, None, Limits(), 0.0, b""))
+    return HttpReply(request, byte_stream, ServerState(None, None, Limits(), 0.0, b"", BodyBudget(0)))
 
 
 @asynccontextmanager

@@ -5,9 +5,9 @@ What a POST is, is told by what it says: modern `_meta` or a modern version head
 ends it; a session that nobody uses ends by itself.
 
 Promises where clients have to say who they are: before its client has been let in, nothing of a request is
-looked into but Host and Origin; a stream (GET, or a listen) ends when the token that opened it expires or is
-taken back. The answers to preflight requests, the protected resources' metadata and the server card are for
-everybody. They do not tell which views there are.
+looked into but Host and Origin, and a large body is not even read; a stream (GET, or a listen) ends when the
+token that opened it expires or is taken back. The answers to preflight requests, the protected resources'
+metadata and the server card are for everybody. They do not tell which views there are.
 
 Where several processes serve the same clients, what belongs to another one (a legacy session, a stream of
 HTTP+SSE, a parked call, a task) does not come here: its own process asks who comes and what they may. What

@@ -5,7 +5,8 @@ receive and is answered by one send costs those two system calls and one turn of
 to `sweep` it, for its deadlines and for noticing that the client left while its request is being handled.
 Handlers run inline: the task waits for the next request while they sleep, and attends to them when they need
 a task. With a `poller` a request whose head is known is given to its handler where it is received.
-What is malformed or too large is refused here; what a request means is the handler's business.
+What is malformed or too large is refused here; what a request means is the handler's business. A body that
+may be large is read only after a judge has seen its head, and if the budget for bodies has room for it.
 
 A response is either complete in a single `send`, or streamed by `open`, `write` and `finish`:
 
@@ -697,9 +698,13 @@ class ServerConnection:
         if parser.phase is not IDLE or parser.refusal is not None or handing is None:
             self.refusal = Refusal(503, "send this request again, by itself: another process has its session")
             return
-        data = encode_requests((reply.request, *parser.requests))
+        # This may carry bytes for as long as the client stays, so nothing here keeps the body meanwhile.
+        data = [encode_requests((reply.request, *parser.requests))]
+        reply.request.body = b""
+        parser.forget_body()
+        self._give_back()
         try:
-            await handing.pass_on(worker, self.byte_stream, data, self.peer, parser.holder)
+            await handing.pass_on(worker, self.byte_stream, data.pop(), self.peer, parser.holder)
         except TransportClosed as error:
             self.refusal = Refusal(503, f"the process that has this session cannot be reached: {error}")
 
