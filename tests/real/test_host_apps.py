@@ -107,4 +107,4 @@ def test_a_client_sees_the_tools_that_a_host_app_has_selected(
     echo, *errors = seen["answers"]
     assert "here" in echo["content"][0]["text"]
     for name, answer in zip(unselected, errors, strict=True):
-        assert answer["error"]["message"].endswith(f"Unknown tool: {name}")
+        assert f"Unknown tool: {name};" in answer["error"]["message"] + ";"
