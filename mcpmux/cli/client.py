@@ -49,7 +49,7 @@ from mcpmux.printable import printable
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, PROGRESS_TOKEN, Call, Event, Notify
 from mcpmux.protocol.codes import INVALID_PARAMS
-from mcpmux.protocol.envelope import decode_any, decode_items, objects_in, raw, text_of
+from mcpmux.protocol.envelope import decode_any, decode_items, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.calls import unheard
@@ -479,7 +479,7 @@ class Content(NamedTuple):
 def decode_contents(result: Fields) -> list[Content]:
     """The contents in the result of `resources/read`. Raises RemoteProtocolError if there are none."""
     try:
-        return [decode_content(item) for item in objects_in(result["contents"])]
+        return [decode_content(item) for item in decode_list(result["contents"])]
     except (KeyError, ValueError):
         raise RemoteProtocolError("the answer to resources/read has no contents in it") from None
 

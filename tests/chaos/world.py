@@ -114,7 +114,7 @@ class World:
             "clients": mux.upstreams.clients,
             "listeners": mux.hub.listening,
             "private sessions": len(mux.upstreams._private),
-            "questions": len(mux.hub.questions),
+            "questions": len(mux.hub.personal.questions),
             "mailboxes": self._left(ClientOutbox),
             "tickets": self._left(PendingRequest),
             "http sessions": sum(len(each.sessions) for each in _found(HttpEndpoint)),

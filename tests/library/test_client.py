@@ -58,13 +58,6 @@ async def test_progress_and_log_messages_are_told_in_order(autojump_clock):
     assert heard[1].params["data"] == {"low": ["ink"]}
 
 
-async def test_without_anybody_to_tell_nothing_is_asked_for(autojump_clock):
-    worker = Worker()
-    async with open_local({"x": worker, "y": Worker()}) as (_, client):
-        await call(client, "x__work")
-    assert "progressToken" not in worker.seen[-1]["params"]["_meta"]
-
-
 async def test_cancelling_a_request_cancels_it_at_the_server(autojump_clock):
     worker = Worker()
     async with open_local({"x": worker, "y": Worker()}) as (_, client), trio.open_nursery() as nursery:

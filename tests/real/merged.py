@@ -5,11 +5,23 @@ that the rules name are changed, so a change anywhere else stays visible.
 
 * URI or template: `name+` in front; `ui://x` becomes `ui://name/x`
 * tool or prompt name: `name__` in front
+* an error speaks of the exposed URI or name, and may name the nearest that there is
 """
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from tests.real.mux import Json
+
+_EXPOSED: Final = re.compile(r"\b[a-z][a-z0-9.-]*(?:\+(?=[a-z]+:)|__)")
+_HINT: Final = re.compile(r"; did you mean `[^`]+`\?")
+
+
+def without_hint(text: str) -> str:
+    """The text of an error without the nearest name."""
+    return _HINT.sub("", text)
 
 
 def owner_of_uri(uri: str) -> str:
@@ -99,6 +111,7 @@ def own_answer(method: str, answer: Json) -> Json:
 
 
 def _own_error(error: Json) -> Json:
+    error = {**error, "message": _EXPOSED.sub("", without_hint(error["message"]))}
     data = error.get("data")
     if isinstance(data, dict) and "uri" in data:
         return {**error, "data": {**data, "uri": own_uri(data["uri"])}}

@@ -68,7 +68,7 @@ async def test_two_tools_stand_for_all(prefix, up, down, autojump_clock):
         hidden = exposed.replace("open", "secret")
         for params in ({"name": hidden}, through({"name": hidden})):
             error = await refusal(searcher, "tools/call", params)
-            assert error["message"] == f"Unknown tool: {hidden}"
+            assert error["message"].partition(";")[0] == f"Unknown tool: {hidden}"
 
 
 async def test_a_tool_that_is_only_for_an_app_is_not_found_and_the_app_can_call_it(autojump_clock):

@@ -213,6 +213,6 @@ def test_what_is_remembered_is_bounded():
         seen = Observation(leg, "in", b"{}", 101.0, "request", 1, f"m{number}")
         (line,) = encode_lines(RUN, REDACTOR, 40, 1, "metadata", [seen])
         assert decode_record(line).method == f"m{number}"
-    kinds = _kinds_of(REDACTOR.current, leg, None, None, None, "http")
+    kinds = _kinds_of(REDACTOR.current, leg, None, None, None, "http", None)
     assert 0 < len(kinds) <= SORTS_CACHED
     assert 0 < _kinds_of.cache_info().currsize <= LEGS_CACHED

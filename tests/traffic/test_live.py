@@ -267,7 +267,7 @@ async def test_what_a_users_path_takes_out_is_not_told_beside_the_message_either
 
 async def test_what_is_no_json_inside_is_shown_as_text():
     traffic = Traffic()
-    bad = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"x":"\xff\xfe"}}'
+    bad = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"x":\xff\xfe}}'
     traffic.recorder.message_passed(traffic.upstreams["docs"], "in", bad)
     (message,) = await traffic.view.messages(rows(traffic)[0])
     assert message.record.message is None
