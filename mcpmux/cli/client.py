@@ -361,7 +361,8 @@ async def ask(config: Config, call: Call, activity: str, hint: str) -> Fields:
         except RpcError as error:
             if error.code != INVALID_PARAMS:
                 raise
-            raise RpcError(error.code, f"{error.message}; {hint}", error.data) from None
+            joint = " " if error.message.endswith("?") else "; "
+            raise RpcError(error.code, f"{error.message}{joint}{hint}", error.data) from None
     if text_of(result.get("resultType")) == INPUT_REQUIRED:
         raise RemoteProtocolError("the server asks for the user's input, which only a host app can give")
     return result

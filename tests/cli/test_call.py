@@ -35,6 +35,8 @@ def test_unknown_tool_is_a_failure_that_says_where_to_look(invoke: Invoke, demo_
     result = invoke("call", demo_url, "nix")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"Error: Unknown tool: nix; `mcpmux ls {demo_url} tools` shows what there is\n"
+    near = invoke("call", demo_url, "clock__nwo").stderr
+    assert near.endswith(f"mean `clock__now`? `mcpmux ls {demo_url} tools` shows what there is\n")
 
 
 def test_a_url_without_a_path_that_leads_nowhere_is_told_the_likely_one(
