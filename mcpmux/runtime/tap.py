@@ -233,8 +233,7 @@ def _kept(said: Introduction) -> Introduction | None:
 
 def name_in(info: Raw | None) -> str | None:
     """Return what a client calls itself, cut where a name is too long to be remembered."""
-    name = text_of(members_of(info).get("name"))
-    return name if name is None else name[:NAME_CHARS]
+    return (text_of(members_of(info).get("name")) or "")[:NAME_CHARS] or None
 
 
 async def watched(tap: Tap, call: Call, work: Callable[[], Awaitable[Fields]]) -> Fields:
