@@ -79,7 +79,7 @@ class Membership:
         self._gone: dict[str, None] = {}  # ids that are not in force any more; of late
         self._asked_at = -math.inf  # when the store was last asked with success
         self.neighbours: dict[str, Neighbour] = {}
-        self._relying: dict[str, set[trio.CancelScope]] = {}  # what waits for other replicas, by their ids
+        self._relying: dict[str, tuple[Neighbour, set[trio.CancelScope]]] = {}  # by the ids of replicas
         self._living: set[str] = set()  # all ids in force, also of those that we do not understand
         self.trouble: str | None = NOT_ASKED
         self._strangers: frozenset[str] = frozenset()  # ids of members that we have told of in the log
@@ -124,21 +124,32 @@ class Membership:
 
     @contextmanager
     def relying_on(self, neighbour: Neighbour) -> Iterator[None]:
-        """End what is done inside when another replica goes: a process that hangs closes no connection.
+        """Let `give_up` end what is done inside: a process that hangs closes no connection.
 
         Raises TransportClosed then.
         """
         with trio.CancelScope() as scope:
-            scopes = self._relying.setdefault(neighbour.replica, set())
+            entry = self._relying.setdefault(neighbour.replica, (neighbour, set()))
+            scopes = entry[1]
             scopes.add(scope)
             try:
                 yield
             finally:
                 scopes.discard(scope)
-                if not scopes and self._relying.get(neighbour.replica) is scopes:
+                if not scopes and self._relying.get(neighbour.replica) is entry:
                     del self._relying[neighbour.replica]
         if scope.cancelled_caught:
             raise TransportClosed("that replica has gone")
+
+    def relied_on_and_gone(self) -> list[Neighbour]:
+        """Return the replicas that are no members any more while something here waits for them."""
+        return [each for replica, (each, _) in self._relying.items() if replica not in self.neighbours]
+
+    def give_up(self, neighbour: Neighbour) -> None:
+        """End what waits for a replica."""
+        _, scopes = self._relying.get(neighbour.replica, (neighbour, ()))
+        for scope in scopes:
+            scope.cancel(reason="that replica has gone")
 
     def heed(self) -> None:
         """Look at the clock: what is remembered may be wrong while the others do not all know of us."""
@@ -232,8 +243,6 @@ class Membership:
         for replica in lost:
             self._tell("a replica has gone", gone=self.neighbours[replica].card.name)
             self._note_gone(replica)
-            for scope in self._relying.get(replica, ()):
-                scope.cancel(reason="that replica has gone")
         self.neighbours = found
         if lost:
             self.on_loss()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import structlog
@@ -143,7 +143,21 @@ class Replica(Node):
     async def _keep_pools(self) -> None:
         while True:
             await self.members.changed(self.members.lease)
+            async with trio.open_nursery() as nursery:
+                for each in self.members.relied_on_and_gone():
+                    nursery.start_soon(self._give_up_unless_it_stops, each)
             self._client.keep({each.card.url for each in self.members.others})
+
+    async def _give_up_unless_it_stops(self, gone: Neighbour) -> None:
+        """End what waits for a replica that has gone, but not while it finishes its work in good order.
+
+        One that stops leaves the store first and answers what it has. One that hangs or has lost its lease
+        may never answer.
+        """
+        with trio.move_on_after(ASK_SECONDS), suppress(TransportError, RemoteProtocolError):
+            if (await self._client.ask_state(gone)).state == LEFT:
+                return
+        self.members.give_up(gone)
 
     def _deliver(self, handed: HandedRequest, reply: HttpReply) -> Awaitable[None]:
         door = self._doors.get(handed.listener)

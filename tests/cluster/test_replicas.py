@@ -255,6 +255,28 @@ async def test_what_is_with_a_replica_that_hangs_ends_when_its_lease_does():
         assert (await replicas["b"].client.send(request("ping"), session)).status == 200
 
 
+async def test_a_replica_that_stops_in_good_order_answers_what_it_has():
+    server = Working()
+    async with open_replicas(a=server, b=Working()) as replicas:
+        session = await replicas["a"].client.initialize(LEGACY)
+        call = request("tools/call", {"name": "docs__work"}, 7)
+        members = replicas["b"].node.members
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                answer = await replicas["b"].client.send(call, session)
+                assert "result" in answer.last
+
+            nursery.start_soon(ask)
+            await server.begun.wait()
+            await replicas["a"].node.leave()
+            while members.others:
+                await members.changed(LEASE)
+            for _ in range(2):  # it is asked whether it is about to stop
+                await members.changed(LEASE)
+            server.done.set()
+
+
 async def test_a_call_on_any_transport_ends_with_the_lease_of_a_replica_that_hangs():
     async with open_replicas(a=Asking(), b=Asking()) as replicas:
         asked = (await ask(replicas["a"], "tools/call", ASKING))["result"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NO_HEADERS, ORIGIN, Leg, Origin, identify
+from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NAME_CHARS, NO_HEADERS, ORIGIN, Leg, Origin, identify
 from mcpmux.traffic.observer import BATCH, LONG_BYTES, Observation
 from mcpmux.traffic.recorder import Recorder
 
@@ -141,7 +141,7 @@ def test_a_client_is_who_its_last_call_says():
     for name, revision in (("a", "1"), ("b", "1"), (long, "1"), (long, "2"), ("b", "2"), ("b", "2")):
         meta = {CLIENT_INFO: raw({"name": name, "version": "1"}), VERSION: raw(revision)}
         identify(Call("ping", {}, meta))
-        assert (client.name, client.revision) == (name, revision)
+        assert (client.name, client.revision) == (name[:NAME_CHARS], revision)
     identify(Call("ping", {}, {}))
     assert (client.name, client.revision) == (None, None)
     ORIGIN.reset(token)
