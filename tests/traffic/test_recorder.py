@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 
 from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.tap import EXCHANGE, INTRODUCTION_LENGTH, NAME_CHARS, NO_HEADERS, ORIGIN, Leg, Origin, identify
+from mcpmux.runtime.tap import (
+    EXCHANGE,
+    INTRODUCTION_LENGTH,
+    NAME_CHARS,
+    NO_HEADERS,
+    ORIGIN,
+    Leg,
+    Origin,
+    identify,
+)
 from mcpmux.traffic.observer import BATCH, LONG_BYTES, Observation
 from mcpmux.traffic.recorder import Recorder
 
