@@ -9,12 +9,12 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from benchmarks.goal import IN_PROPORTION, MET, NOT_MEASURED, NOT_MET, Goal, Spread, spread_of
 from benchmarks.load import Tally
+from benchmarks.output import processor
 
 MICRO = 1e6
 MEGA = 1e6
@@ -170,13 +170,6 @@ def describe_machine(cores: Sequence[int]) -> str:
     """The machine and what ran on it, in one sentence."""
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return (
-        f"{_processor()}, {os.cpu_count()} cores (used: {len(set(cores))}), Linux {platform.release()}, "
+        f"{processor()}, {os.cpu_count()} cores (used: {len(set(cores))}), Linux {platform.release()}, "
         f"Python {platform.python_version()}, {libraries}, mcpmux {version('mcpmux')}."
     )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

@@ -14,6 +14,7 @@ import click
 from benchmarks.bench import Bench, Effort
 from benchmarks.compiled import is_compiled, measure_compiled
 from benchmarks.goal import NOT_MEASURED
+from benchmarks.output import NAME, PART, heading, result_path, write_result
 from benchmarks.picture import Panel, picture, ratio_marks
 from benchmarks.report import Row, describe_machine, scorecard, table
 from benchmarks.scenario import SCENARIOS, measure
@@ -37,6 +38,11 @@ def chosen(*, quick: bool, only: Sequence[str], without: Sequence[str]) -> list[
     return [name for name in NAMES if name in (only or usual) and name not in without]
 
 
+def default_output(*, quick: bool, only: Sequence[str], without: Sequence[str]) -> Path:
+    """Return where the report is written unless a user says so."""
+    return result_path(PART) if quick or only or without else result_path()
+
+
 def written(
     bench: Bench,
     effort: Effort,
@@ -47,7 +53,7 @@ def written(
 ) -> str:
     """The report as Markdown."""
     counts = f"{effort.runs} alternating pairs of runs of {effort.seconds:g} s; median (min–max)."
-    parts = []
+    parts = [heading()]
     if rows:
         parts += [table(rows), scorecard(rows)]
     parts.append(f"![Ratios with their spread and goals]({picture_name})")
@@ -70,8 +76,7 @@ def written(
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("benchmark.md"),
-    show_default=True,
+    show_default=NAME.format(part=""),
     help="Where the report is written; the picture gets the same name with .svg.",
 )
 def main(
@@ -81,12 +86,13 @@ def main(
     compiled: bool,
     runs: int | None,
     seconds: float | None,
-    output: Path,
+    output: Path | None,
 ) -> None:
     """Measure mcpmux beside the upstreams it stands in front of, and beside other proxies."""
     if compiled:
         measure_compiled()
     began = time.monotonic()
+    output = output or default_output(quick=quick, only=only, without=without)
     effort = QUICK if quick else FULL
     effort = effort._replace(runs=runs or effort.runs, seconds=seconds or effort.seconds)
     bench = Bench(effort, partial(click.echo, err=True), HURRY_SECONDS if quick else math.inf)
@@ -100,12 +106,12 @@ def main(
     panels = [Panel("Rate through mcpmux, as a share of the rate without it", ratio_marks(rows))]
     panels += [panel for section in sections for panel in section.panels]
     image = output.with_suffix(".svg")
-    image.write_text(picture(panels))
     bench.remarks.append(f"mcpmux was {'compiled' if is_compiled() else 'interpreted'}.")
     if bench.hurried:
         bench.remarks.append(f"Rows that began after {HURRY_SECONDS} s have one pair of runs only.")
     report = written(bench, effort, rows, sections, image.name, time.monotonic() - began)
-    output.write_text(report + "\n")
+    write_result(output, report)
+    image.write_text(picture(panels))
     click.echo(report)
     sys.exit(1 if any(row.met == NOT_MEASURED for row in rows) else 0)
 

@@ -9,6 +9,7 @@ import click
 
 from benchmarks.bench import Bench, Effort
 from benchmarks.compiled import measure_compiled
+from benchmarks.output import BESIDE_PEERS, NAME, PART, heading, result_path, write_result
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.measure import Result, compare
 from benchmarks.peers.table import table
@@ -23,23 +24,23 @@ from benchmarks.report import describe_machine
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("benchmark-peers.md"),
-    show_default=True,
+    show_default=NAME.format(part=f"-{BESIDE_PEERS}"),
     help="Where the table is written.",
 )
-def main(only: tuple[str, ...], compiled: bool, runs: int, seconds: float, output: Path) -> None:
+def main(only: tuple[str, ...], compiled: bool, runs: int, seconds: float, output: Path | None) -> None:
     """Install the peers, and measure each beside mcpmux in front of the same upstreams."""
     if compiled:
         measure_compiled()
     bench = Bench(Effort(runs, seconds, 0.5), partial(click.echo, err=True))
     counts = f"{runs} alternating pairs of runs of {seconds:g} s; median (min–max)."
     machine = describe_machine((bench.mux_core, bench.load_core))
+    output = output or (result_path(BESIDE_PEERS, PART) if only else result_path(BESIDE_PEERS))
     results: list[Result] = []
     report = ""
     for name in only or PEERS:
         results.append(compare(bench, PEERS[name]))
-        report = "\n\n".join((table(results), counts, machine))
-        output.write_text(report + "\n")  # what is there is kept when the rest is interrupted
+        report = "\n\n".join((heading(), table(results), counts, machine))
+        write_result(output, report)  # what is there is kept when the rest is interrupted
     click.echo(report)
 
 
