@@ -20,7 +20,7 @@ from benchmarks.process import MEASURED, PROJECT, measured_folder
 REAL = PROJECT / ".real"
 HOME = REAL / "compiled"
 COMPILED = ("mcpmux", "pyproject.toml")
-BESIDES = ("benchmarks", "configs", "tests", "CHANGELOG.md", "LICENSE", "README.md")
+BESIDES = (".github", "benchmarks", "configs", "tests", "CHANGELOG.md", "LICENSE", "README.md")
 BUILD_SECONDS = 1800  # a minute or two, usually, and the installing of what it takes
 SHOWN = 2000  # characters of what a build says that has failed
 

@@ -20,7 +20,11 @@ ROOT = HERE.parent
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
-    *(path for room in ("benchmarks", "configs", "mcpmux") for path in sorted((ROOT / room).rglob("*.md"))),
+    *(
+        path
+        for room in (".github", "benchmarks", "configs", "mcpmux", "tests")
+        for path in sorted((ROOT / room).rglob("*.md"))
+    ),
 ]
 TABLES = {
     "faults": ROOT / "mcpmux" / "runtime" / "README.md",
