@@ -59,17 +59,17 @@ def in_readme() -> str:
     return README.read_text().partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
 
 
-async def outcome(down: str, up: str, feature: str) -> str | None:
-    """What came of a feature in a cell: a note, or None when it is there as such; on a virtual clock."""
+async def outcomes(down: str, up: str) -> dict[str, str | None]:
+    """Return what came of each feature in a cell: a note, or None when it is there; on a virtual clock."""
     async with open_cell(down, up) as cell:
-        return await FEATURES[feature](cell)
+        return {name: await feature(cell) for name, feature in FEATURES.items()}
 
 
 async def run_matrix() -> Result:
-    """Every feature in every cell."""
+    """Try every feature in every cell."""
     result = {}
     for down, up in CELLS:
-        notes = {await outcome(down, up, feature) for feature in FEATURES}
+        notes = set((await outcomes(down, up)).values())
         result[down, up] = tuple(note for note in NOTES if note in notes)
     return result
 
