@@ -1,23 +1,66 @@
-"""What the compiled modules must not have: it means something else there, and mypyc does not say so."""
+"""What no tool checks: the rules of this house beside its layers, and what mypyc compiles to something else.
+
+Layers, purity and circles are contracts of import-linter (`pyproject.toml`).
+"""
 
 from __future__ import annotations
 
 import ast
 import math
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-PROJECT = tomllib.loads(Path("pyproject.toml").read_text())
-HOOK = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
-MODULES: list[str] = HOOK["include"]
+from mcpmux.protocol import method
+from tests.static.test_tools import NOT_ON_WINDOWS
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+COMPILED: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]["include"]
+PURE = ("errors.py", "printable.py", "lru.py", "config/", "protocol/", "mux/")
+METHODS = frozenset(
+    value for name, value in vars(method).items() if name.isupper() and isinstance(value, str)
+)
+VAGUE = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
+PACKAGE_NAMES = frozenset({"__all__", "__version__"})
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+ASYNC = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 HARMLESS = {"len", "find", "start", "end"}  # calls that may be made twice
 
 Found = Iterator[ast.AST]
+
+
+# Of every module.
+
+
+def async_code(tree: ast.AST) -> Found:
+    """Yield what a pure room must not have."""
+    for node in ast.walk(tree):
+        if isinstance(node, ASYNC) or (isinstance(node, ast.comprehension) and node.is_async):
+            yield node
+
+
+def names_of_methods(tree: ast.AST) -> Found:
+    """Yield MCP methods, which transports do not know."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in METHODS)
+
+
+def contents_of_a_package(tree: ast.AST) -> Found:
+    """Yield what stands in an `__init__` beside a docstring, imports, `__all__` and `__version__`."""
+    for statement in tree.body if isinstance(tree, ast.Module) else ():
+        match statement:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.Import() | ast.ImportFrom():
+                continue
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if name in PACKAGE_NAMES:
+                    continue
+        yield statement
+
+
+# Of modules that mypyc compiles: it means something else there, and mypyc does not report it.
 
 
 def class_keywords(tree: ast.AST) -> Found:
@@ -113,30 +156,56 @@ def async_generators(tree: ast.AST) -> Found:
             yield from (each for each in ast.walk(node) if isinstance(each, ast.Yield))
 
 
-RULES = [
-    async_generators,
-    bare_raises_behind_awaits,
-    generators_made_coroutines,
-    class_keywords,
-    cached_properties,
-    calls_in_bounds,
-    errors_of_one_name,
-    functions_that_name_each_other,
-    fields_that_are_objects,
-    constants_that_are_not_final,
-]
+def is_pure(path: str) -> bool:
+    return path.removeprefix("mcpmux/").startswith(PURE)
 
 
-@pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found]) -> None:
-    tree = ast.parse(Path(module).read_text())
-    assert [f"{module}:{getattr(node, 'lineno', 0)}" for node in rule(tree)] == []
+RULES: dict[Callable[[ast.AST], Found], Callable[[str], bool]] = {
+    async_code: is_pure,
+    names_of_methods: lambda path: path.startswith("mcpmux/transports/"),
+    contents_of_a_package: lambda path: path.endswith("__init__.py"),
+    **dict.fromkeys(
+        [
+            async_generators,
+            bare_raises_behind_awaits,
+            generators_made_coroutines,
+            class_keywords,
+            cached_properties,
+            calls_in_bounds,
+            errors_of_one_name,
+            functions_that_name_each_other,
+            fields_that_are_objects,
+            constants_that_are_not_final,
+        ],
+        COMPILED.__contains__,
+    ),
+}
+
+
+def test_every_module_keeps_the_rules() -> None:
+    broken = []
+    for path in sorted((ROOT / "mcpmux").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        tree = ast.parse(path.read_text(), name)
+        for rule, applies in RULES.items():
+            if applies(name):
+                broken += [f"{name}:{getattr(node, 'lineno', 0)}: {rule.__name__}" for node in rule(tree)]
+    assert broken == []
 
 
 @pytest.mark.parametrize(
     ("rule", "source"),
     [
+        (async_code, "async def f(): pass"),
+        (async_code, "f = lambda x: [y async for y in x]"),
+        (names_of_methods, 'x = {"tools/call", "tools/unheard-of"}'),
+        (names_of_methods, '"""Carries tools/call."""\ndef f(m):\n    return m == "ping"'),
+        (
+            contents_of_a_package,
+            '"""Names."""\nfrom a import b\n__all__ = ["b"]\n__version__: str = "1"\nX = 3',
+        ),
+        (contents_of_a_package, "def f(): pass"),
+        (contents_of_a_package, "if True:\n    import os"),
         (async_generators, "async def f():\n yield 1\n\ndef g():\n yield 1"),
         (bare_raises_behind_awaits, "try: pass\nexcept A:\n f()\n raise\nexcept B:\n await f()\n raise"),
         (generators_made_coroutines, "class A:\n @coroutine\n def a(self): yield"),
@@ -153,20 +222,38 @@ def test_a_compiled_module_does_without(module: str, rule: Callable[[Any], Found
         (constants_that_are_not_final, "NEW, open_ = 1, 2"),
     ],
 )
-def test_a_rule_finds_what_it_is_for(rule: Callable[[Any], Found], source: str) -> None:
+def test_a_rule_finds_what_it_is_for(rule: Callable[[ast.AST], Found], source: str) -> None:
     assert len(list(rule(ast.parse(source)))) == 1
+
+
+def test_the_names_of_modules_say_what_they_are_about() -> None:
+    parts = {part.removesuffix(".py") for path in (ROOT / "mcpmux").rglob("*.py") for part in path.parts}
+    assert parts.isdisjoint(VAGUE)
+
+
+def test_a_module_says_where_it_does_not_run() -> None:
+    silent = []
+    for module in sorted(NOT_ON_WINDOWS):
+        path = ROOT / module
+        words = [each.read_text().split('"""')[1] for each in (path, path.with_name("__init__.py"))]
+        if not re.search(r"\bLinux only\b|\bWindows\b", " ".join(words)):
+            silent.append(module)
+    assert silent == []
 
 
 def read_by(module: str) -> set[Path]:
     """Where constants of ours are defined that a module imports; and the names of the methods."""
-    found = {Path("mcpmux/protocol/method.py")}
-    for node in ast.walk(ast.parse(Path(module).read_text())):
+    found = {ROOT / "mcpmux/protocol/method.py"}
+    for node in ast.walk(ast.parse((ROOT / module).read_text())):
         if isinstance(node, ast.ImportFrom) and any(each.name.isupper() for each in node.names):
-            found.add(Path((node.module or "").replace(".", "/") + ".py"))
-    return {path for path in found if path.is_relative_to("mcpmux") and path.exists()}
+            found.add(ROOT / ((node.module or "").replace(".", "/") + ".py"))
+    return {path for path in found if path.is_relative_to(ROOT / "mcpmux") and path.exists()}
 
 
-@pytest.mark.parametrize("path", sorted(set[Path]().union(*map(read_by, MODULES))), ids=str)
-def test_what_a_compiled_module_reads_of_others_is_final(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert [f"{path}:{getattr(node, 'lineno', 0)}" for node in constants_that_are_not_final(tree)] == []
+def test_what_a_compiled_module_reads_of_others_is_final() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for path in sorted(set[Path]().union(*map(read_by, COMPILED)))
+        for node in constants_that_are_not_final(ast.parse(path.read_text()))
+    ]
+    assert broken == []
