@@ -5,6 +5,7 @@ Apart from the project, as an extension module beside a source hides what is edi
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -28,7 +29,17 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "build", "dist")
 
 
 def compiled_copy() -> Path:
-    """The folder of a copy of what the project is now. Raises RuntimeError when it cannot be compiled."""
+    """Return the folder of a copy of what the project is now, compiled. Wait for a process that makes it.
+
+    Raises RuntimeError when it cannot be compiled.
+    """
+    REAL.mkdir(exist_ok=True)
+    with (REAL / f"{HOME.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _compiled_copy()
+
+
+def _compiled_copy() -> Path:
     digest = _digest()
     stamp = HOME / "stamp"
     is_new = not (stamp.is_file() and stamp.read_text() == digest)

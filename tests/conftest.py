@@ -1,9 +1,11 @@
-"""What every test has: events on standard error, at a level that shows only trouble."""
+"""What every test has: a kind, a number of examples for its laws, and a log that shows only trouble."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,9 +14,30 @@ from mcpmux.cli.main import is_compiled
 from mcpmux.logs import configure_logs
 from tests.transports.certificates import Certificates
 
-# A busy machine makes any example slow, which says nothing of the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+pytest_plugins = ("tests.cli.invoking", "tests.cluster.redis_fixtures", "tests.real.fixtures")
+
+HERE = Path(__file__).parent
+FOLDERS = {
+    "static": "static",
+    "process": "process",
+    "real": "real",
+    "browser": "browser",
+    "chaos": "slow",
+}
+"""The kind of the tests in a folder. Those of all other folders run in this process, and by default."""
+PROCESSES = frozenset({"demo_url", "redis", "shared_redis", "shared_redis_cluster"})
+"""Fixtures that start a process."""
+KINDS = frozenset({*FOLDERS.values()})
+
+# Hundreds of Pythons run these sources, and pytest rewrites each test module: compile them once, not in each
+# process, also where the environment (of many containers) says not to keep bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A busy machine makes any example slow, which says nothing of the code. `--hypothesis-profile ci` tries more.
+settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dev")
 
 # Tests that are started in the background of a shell ignore Ctrl-C, and what they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,19 +55,24 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `slow` run in CI, and when `-m` or a test's own name asks for them.
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many workers `-n auto` means: the suite waits more than it computes."""
+    return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
-    Those marked `interpreted` are skipped when mcpmux is compiled.
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test one kind: what it is marked with itself, or that of its folder or fixtures.
+
+    Tests marked `interpreted` are skipped when mcpmux is compiled.
     """
-    if is_compiled():
-        for item in items:
-            if item.get_closest_marker("interpreted"):
-                item.add_marker(pytest.mark.skip("puts something of its own in mcpmux's place"))
-    named = any("::" in argument for argument in config.args)
-    if os.environ.get("CI") or config.option.markexpr or named:
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+    compiled = is_compiled()
+    for item in items:
+        if compiled and item.get_closest_marker("interpreted"):
+            item.add_marker(pytest.mark.skip("puts something of its own in mcpmux's place"))
+        if not any(item.get_closest_marker(kind) for kind in KINDS):
+            folder = item.path.relative_to(HERE).parts[0]
+            if folder in FOLDERS:
+                item.add_marker(FOLDERS[folder])
+            elif not PROCESSES.isdisjoint(getattr(item, "fixturenames", ())):
+                item.add_marker("process")

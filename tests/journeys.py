@@ -24,7 +24,7 @@ from typing import IO, Self
 
 from attrs import frozen
 
-from tests.cli.running import WAIT_SECONDS
+from tests.process.running import WAIT_SECONDS
 from tests.real.parts import ROOT
 from tests.real.web_server import find_free_port
 

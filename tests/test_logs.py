@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mcpmux.config import Redaction
 from mcpmux.logs import configure_logs, redact_logs
 from mcpmux.traffic.redaction.redactor import Redactor
+from tests.examples import examples
 
 SECRET = "zQ17x7hGk2Lp97hGk2Lp9"
 FORGED = "\n2026-01-01T00:00:00Z [info     ] all is well\x1b[2J\u202e"
@@ -62,7 +63,7 @@ def test_an_event_is_one_line_without_anything_that_steers(capsys, style, shape)
     assert "all is well" in text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50))
 @given(st.recursive(st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
 def test_any_value_is_shown_on_one_line(capsys, value):
     assert said(capsys, "console", told=value).count("\n") == 1

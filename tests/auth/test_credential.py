@@ -24,7 +24,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.sse_streams import NoEventStream
 from tests.auth.oauth_world import World, open_mux, open_world
-from tests.cli.running import WAIT_SECONDS, Running
+from tests.process.running import WAIT_SECONDS, Running
 from tests.runtime.scripted_web import exchange
 
 REFUSED = "Bearer"

@@ -44,6 +44,7 @@ from tests.auth.made import (
     secret_key,
     sign,
 )
+from tests.examples import examples
 
 METADATA = "https://mux.example.com/.well-known/oauth-protected-resource/mcp"
 ALICE = "mcpmux_0123456789abcdefghijklmnopqrstuvwxyz"
@@ -482,13 +483,13 @@ async def test_metadata_of_somebody_else_or_a_bad_key_url_is_not_believed(docume
 GATE_TOKEN = sign(claims())
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(st.one_of(st.text(max_size=300), st.text("AaZz09-_.=e", max_size=200)))
 def test_any_text_is_let_in_or_turned_away(text: str):
     _never_breaks(text)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_damage_to_a_token_turns_it_away(data: Any):
     place = data.draw(st.integers(0, len(GATE_TOKEN) - 1))
@@ -514,14 +515,14 @@ CLAIMS = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(CLAIMS)
 def test_whatever_a_trusted_issuer_signs_breaks_nothing(changes: dict[str, Any]):
     changes = {key: value for key, value in changes.items() if key != "iss"}
     _never_breaks(sign(claims() | changes))
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(HEADERS, JSON)
 def test_whatever_a_stranger_writes_breaks_nothing(header: dict[str, Any], said: Any):
     header = {"alg": "RS256"} | header

@@ -65,7 +65,6 @@ def yardstick() -> float:
     return total / (ROUNDS * CONNECTIONS)
 
 
-@pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "written_down"),
@@ -87,7 +86,6 @@ def test_exchange_takes_no_more_instructions(
     assert found >= written_down * LESS, f"cheaper: write {found:.3f} instead of {written_down}"
 
 
-@pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "most"),

@@ -28,8 +28,8 @@ import trio
 from tests.chaos.clients import Json
 from tests.chaos.fault_proxy import FaultProxy
 from tests.chaos.waiting import count_descriptors
-from tests.cli.running import COMMAND
 from tests.cluster.redis_server import RedisServer, RedisServers, redis_servers
+from tests.process.running import COMMAND
 from tests.real.cluster import CURSOR_KEY, Balancer
 from tests.real.mux import START_SECONDS
 from tests.real.web_server import find_free_port

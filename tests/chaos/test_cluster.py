@@ -29,8 +29,6 @@ from tests.chaos.cluster_world import (
 )
 from tests.chaos.waiting import count_descriptors, until
 
-pytestmark = pytest.mark.real
-
 SEED = os.environ.get("MCPMUX_CHAOS_SEED", "7")
 LEGACY_CLIENTS, MODERN_CLIENTS = 8, 4
 LANES = 2  # requests of one client at a time

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from mcpmux.auth.bearer import hash_token
-from tests.cli.conftest import Invoke
-from tests.cli.running import Running
+from tests.cli.invoking import Invoke
+from tests.process.running import Running
 
 TOKENS = {name: f"mcpmux-test-token-of-{name}-0123456789abcdef" for name in ("alice", "bob")}
 VERSION = "2026-07-28"

@@ -11,8 +11,8 @@ import pytest
 
 from mcpmux.config.reading import parse_jsonc
 from mcpmux.hosts.configuration import read_config
-from tests.cli.conftest import Invoke
 from tests.cli.homes import home as home
+from tests.cli.invoking import Invoke
 
 TOML = """\
 # mine

@@ -17,7 +17,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import NO_HEADERS
 from mcpmux.traffic.audit.opening import open_audit
 from mcpmux.traffic.observer import Exchange
-from tests.cli.conftest import Invoke
+from tests.cli.invoking import Invoke
 from tests.traffic.audit_world import WALL, call_of, fields, leg_of, read_log
 
 KEY = "a key of the tests"

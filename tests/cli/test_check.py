@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mcpmux.mux.extensions import METHODS_STAY, NO_OBJECT
-from tests.cli.conftest import Invoke
-from tests.cli.running import demo_command
+from tests.cli.invoking import Invoke
+from tests.process.running import demo_command
 
 
 def test_every_upstream_gets_a_row(invoke: Invoke, demo_url: str) -> None:

@@ -17,9 +17,9 @@ from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.redis_store import open_redis_store
 from mcpmux.config import Secret
 from mcpmux.config.cluster import Cluster
-from tests.cli.conftest import Invoke
-from tests.cli.running import Running
+from tests.cli.invoking import Invoke
 from tests.cluster.redis_server import RedisServer, redis_servers
+from tests.process.running import Running
 
 KEY = "key of this cluster"
 CONFIG = """

@@ -15,11 +15,11 @@ from click.shell_completion import BashComplete
 
 from mcpmux.cli.completion import VARIABLE, find_running
 from mcpmux.cli.main import PLACES, cli
-from tests.cli.conftest import Invoke
-from tests.cli.running import WAIT_SECONDS, Running
+from tests.cli.invoking import Invoke
 from tests.cli.test_ctl import TOKEN
 from tests.cli.test_ctl import config as config
 from tests.cli.test_ctl import running as running
+from tests.process.running import WAIT_SECONDS, Running
 
 
 def offered(*args: str) -> list[str]:

@@ -30,7 +30,7 @@ from mcpmux.cli.console import WORD_WIDTH, show_table
 from mcpmux.cli.traffic_report import _HEADINGS
 from mcpmux.printable import printable
 from tests.cli.homes import home as home
-from tests.cli.running import COMMAND, WAIT_SECONDS, demo_command
+from tests.process.running import COMMAND, WAIT_SECONDS, demo_command
 
 WIDTHS = (60, 80, 100, 200)
 URL = "https://docs.example.com/a/rather/long/path/of/a/server/behind/a/gateway/mcp"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Invoke
-from tests.cli.running import Running
+from tests.cli.invoking import Invoke
+from tests.process.running import Running
 
 TOKEN = "0123456789abcdef"
 SERVER = '[upstreams.{}]\ncommand = "' + sys.executable + '"\nargs = ["-m", "mcpmux.demo.clock"]\n'

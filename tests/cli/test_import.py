@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from mcpmux.hosts.configuration import read_config
-from tests.cli.conftest import Invoke
 from tests.cli.homes import home as home
-from tests.cli.running import Running
+from tests.cli.invoking import Invoke
 from tests.hosts.machines import write_files
+from tests.process.running import Running
 
 SECRET = "Zq8-geheim-77"
 CLOCK = json.dumps({"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]})

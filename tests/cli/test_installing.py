@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from mcpmux.cli.installing import find_command
 from mcpmux.cli.main import cli
-from tests.cli.conftest import Invoke
 from tests.cli.homes import home as home
-from tests.cli.running import Running
+from tests.cli.invoking import Invoke
 from tests.hosts.machines import write_files
+from tests.process.running import Running
 
 HOST_FILE = '{\n  // mine\n  "mcpServers": { "x": { "command": "x", "env": { "KEY": "geheim" } } },\n}\n'
 

@@ -25,9 +25,9 @@ from urwid.vterm import TermCanvas
 from mcpmux.cli.admin_client import AdminClient
 from mcpmux.cli.top import look_at
 from mcpmux.cli.top_live import Live
-from tests.cli.conftest import Invoke
-from tests.cli.running import COMMAND, WAIT_SECONDS, Running
+from tests.cli.invoking import Invoke
 from tests.cli.test_ctl import TOKEN, free_port
+from tests.process.running import COMMAND, WAIT_SECONDS, Running
 from tests.traffic.admin_world import Listening, Traffic, listening
 
 

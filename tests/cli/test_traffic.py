@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcpmux.cli.traffic_source import format_ms, format_size
-from tests.cli.conftest import Invoke
+from tests.cli.invoking import Invoke
 from tests.traffic.made import FILE, Play, write
 
 SECRET = "Bearer sk-abcdefghijklmnop0123456789"

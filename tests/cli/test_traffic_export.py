@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Invoke
-from tests.cli.test_process import run_on_terminal
+from tests.cli.invoking import Invoke
+from tests.process.test_process import run_on_terminal
 from tests.traffic.made import Play, write
 
 HARS, CSVS = "--har", "--csv"

@@ -11,7 +11,7 @@ import pytest
 from mcpmux.cli.console import is_screen
 from mcpmux.cli.traffic_messages import json_line
 from mcpmux.protocol.raw_json import Raw
-from tests.cli.conftest import Invoke
+from tests.cli.invoking import Invoke
 from tests.traffic.made import Play, record, write
 
 

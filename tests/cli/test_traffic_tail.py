@@ -18,8 +18,8 @@ from mcpmux.cli.traffic_source import read_filter
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.traffic.reading import following
 from mcpmux.traffic.record import Record, encode_record
-from tests.cli.conftest import Invoke
-from tests.cli.running import COMMAND, WAIT_SECONDS, Running
+from tests.cli.invoking import Invoke
+from tests.process.running import COMMAND, WAIT_SECONDS, Running
 from tests.traffic.admin_world import listening
 from tests.traffic.made import FILE, Play, write
 

@@ -9,7 +9,7 @@ import pytest
 
 from mcpmux import __version__
 from mcpmux.cli.main import is_compiled
-from tests.cli.conftest import Invoke
+from tests.cli.invoking import Invoke
 
 COMMANDS = [["serve"], ["demo"], ["check"], ["ls"], ["read"], ["call"], ["config"], ["config", "schema"]]
 TRAFFIC = ["tail", "show", "grep", "stats", "export", "replay", "mock"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Invoke
+from tests.cli.invoking import Invoke
 
 PYTHON = json.dumps(sys.executable)
 CONFIG = f"""

@@ -21,6 +21,7 @@ from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import ConfigError
 from tests.cluster.redis_server import HOST, RedisServer, free_port
+from tests.examples import examples
 
 T = TypeVar("T")
 
@@ -384,7 +385,7 @@ QUESTIONS: list[Callable[[Store], Awaitable[object]]] = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(anything, st.sampled_from(QUESTIONS))
 def test_no_answer_of_a_store_raises_anything_but_that_it_is_away(answer, question):
     class Client:

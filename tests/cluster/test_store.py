@@ -58,7 +58,13 @@ class Engine:
         await self.wait_until(is_gone)
 
 
-@pytest.fixture(params=["memory", "redis", pytest.param("redis cluster", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("redis", marks=pytest.mark.process),
+        pytest.param("redis cluster", marks=pytest.mark.slow),
+    ]
+)
 def url(request) -> str | None:
     """Where the store is. None: in the memory of this process."""
     if request.param == "memory":

@@ -14,7 +14,7 @@ from tests.real.parts import ROOT, pip_env
 SECONDS = 20  # of fuzzing
 PATIENCE = 120  # for that, and for starting
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("target", list(SEEDS))

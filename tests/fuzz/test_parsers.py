@@ -39,10 +39,11 @@ from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.transports.http.message import RequestParser, ResponseParser
 from mcpmux.transports.sse import SseDecoder
+from tests.examples import examples
 
 LIMIT = 4096  # more than any input: which limit is met first may depend on how the bytes are cut
 SMALL = 64
-MANY = settings(max_examples=100, deadline=None)
+MANY = settings(max_examples=examples(100), deadline=None)
 
 REQUESTS = [
     b"POST /mcp?a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",

@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mcpmux.mux.cache import CHANGES, ENTRY_OVERHEAD, MERGED, PARTS_LIMIT, URI_LIMIT, Cache, Fetch, Key
 from mcpmux.protocol import method as m
+from tests.examples import examples
 
 MAX_BYTES, MAX_ENTRIES = 40_000, 8
 URIS = ["file:///a", "file:///a/", "file:///a/b", "file:///a/b?c", "file:///ab", "memo:1", ""]
@@ -152,7 +153,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCacheMachine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 READ = Key("docs", m.RESOURCES_READ, "file:///a")
 TOOLS = Key("docs", m.TOOLS_LIST)

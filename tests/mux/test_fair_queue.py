@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mcpmux.mux.fair_queue import FairQueue
+from tests.examples import examples
 
 CLIENTS = "abcd"
 
@@ -226,4 +227,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestMachine.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

@@ -21,9 +21,10 @@ from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Selection, hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE
+from tests.examples import examples
 from tests.runtime.world import upstream
 
-few = settings(max_examples=100)  # each tries every upstream and name
+few = settings(max_examples=examples(100))  # each tries every upstream and name
 
 LONG = "a" * 60
 UPSTREAMS = [

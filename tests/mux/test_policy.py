@@ -18,6 +18,7 @@ from mcpmux.mux.policy import NO_RULE, Policy, policy_of, sees
 from mcpmux.mux.spelling import BOTH, CUTS, Way, is_plain, read, readings_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
+from tests.examples import examples
 
 ALICE = Principal("alice", frozenset({"docs:read"}))
 BOB = Principal("bob")
@@ -31,7 +32,7 @@ WORDS = {
     "get": m.PROMPTS_GET,
     "complete": m.COMPLETE,
 }
-few = settings(max_examples=50)  # each tries every principal, upstream and method
+few = settings(max_examples=examples(50))  # each tries every principal, upstream and method
 
 PARTS = ["*", "a", "b", "/", "m:", "file:///"]
 globs = st.sampled_from(["".join(each) for size in (1, 2, 3) for each in product(PARTS, repeat=size)])
@@ -228,7 +229,7 @@ def is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(STARTS), paths)
 @example("file:///public/", "%2e%2e/secret/a")
 @example("file:///public/", "x%3F/%2e%2e/%2e%2e/secret")
@@ -241,7 +242,7 @@ def test_an_allowed_folder_cannot_be_left(start, path):
         assert all(is_below(opened, "/public") for opened in files_meant(uri)), files_meant(uri)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(STARTS), paths)
 @example("file:///public/", "../secret/a")
 @example("file:////secret/", "a")

@@ -14,6 +14,7 @@ from mcpmux.mux.spelling import Target
 from mcpmux.mux.view import Both, Selection, hints_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import ANYONE, Principal
+from tests.examples import examples
 
 UPSTREAMS = ["docs", "web"]
 NAMES = ["search", "search-all", "read"]
@@ -25,7 +26,7 @@ ITEMS = {
     "resources": (m.RESOURCES_LIST, m.RESOURCES_READ, URIS),
     "templates": (m.TEMPLATES_LIST, m.COMPLETE, TEMPLATES),
 }
-few = settings(max_examples=100)  # each tries every upstream and item
+few = settings(max_examples=examples(100))  # each tries every upstream and item
 
 selectors = st.builds(
     Selector,

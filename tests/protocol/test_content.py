@@ -14,6 +14,7 @@ from mcpmux.protocol.call import upgrade_result
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.era import downgrade_content, downgrade_result
 from mcpmux.protocol.revisions import LEGACY, NEWEST
+from tests.examples import examples
 from tests.oracle import SchemaOracle
 
 TEXT = {"type": "text", "text": "t", "annotations": {"priority": 1}}
@@ -172,7 +173,7 @@ def judged(revision: str, method: str, result: Any) -> Any:
     return result
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(results, st.sampled_from(LEGACY))
 def test_every_result_is_good_in_every_older_revision(result: tuple[str, Any], revision: str):
     method, members = result
@@ -185,7 +186,7 @@ def test_every_result_is_good_in_every_older_revision(result: tuple[str, Any], r
     judged(NEWEST, method, decode_any(raw(upgrade_result(method, again))))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(blocks, max_size=4), st.sampled_from(LEGACY))
 def test_nothing_that_content_says_gets_lost(content: list[Any], revision: str):
     down = downgrade_content(m.TOOLS_CALL, {"content": raw(content)}, revision)

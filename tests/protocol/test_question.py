@@ -13,6 +13,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.era import downgrade_answer, downgrade_question, upgrade_answer
 from mcpmux.protocol.revisions import LEGACY
+from tests.examples import examples
 from tests.oracle import SchemaOracle
 
 BEFORE_BLOCKS = [revision for revision in LEGACY if revision < "2025-11-25"]
@@ -123,7 +124,7 @@ fields = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=2), fields, max_size=4))
 def test_every_form_is_good_in_every_revision_that_has_forms(properties: dict[str, Any]):
     older = ask(m.ELICIT, form(**properties), "2025-06-18")["requestedSchema"]["properties"]

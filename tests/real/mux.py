@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cli.running import Running
+from tests.process.running import Running
 
 Json = dict[str, Any]
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cli.running import COMMAND, Running
+from tests.browser.sights import SIGHTS, Asking
+from tests.process.running import COMMAND, Running
 from tests.real.merged import exposed_params
 from tests.real.mux import HttpMux, Json
-from tests.real.sights import SIGHTS, Asking
 from tests.real.walker import Walker, see
 
 Door = str

@@ -11,8 +11,6 @@ from tests.real.mux import HttpMux, stdio, write_config
 from tests.real.parts import npm_env
 from tests.real.raw_client import MODERN, HttpClient
 
-pytestmark = pytest.mark.real
-
 URI = "everything+test://static/resource/1"
 SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}
 ANSWERS = {"sampling/createMessage": SAMPLED, "roots/list": {"roots": [{"uri": "file:///home"}]}}

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import Running
+from tests.process.running import Running
 from tests.real.parts import pip_env
 from tests.real.web_server import find_free_port, run_web_server
-
-pytestmark = pytest.mark.real
 
 BENCH_SECONDS = 120
 SHORT = ["--duration", "1s", "--warm-up", "200ms", "--clients", "4"]

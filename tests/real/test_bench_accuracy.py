@@ -32,7 +32,7 @@ import pytest
 
 from tests.real.timed_server import URI
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SERVER = Path(__file__).with_name("timed_server.py")
 ROUNDS = 12

@@ -16,14 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser.sights import SIGHTS, Asking
 from tests.real.differences import comparable, first_pages, offers_as_much, same_tools, without_links
 from tests.real.merged import exposed_params, own_answer, part_of
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.parts import npm_env
-from tests.real.sights import SIGHTS, Asking
 from tests.real.walker import WALKERS, Walker, see
-
-pytestmark = pytest.mark.real
 
 GRAPH = '{"type":"entity","name":"Moon","entityType":"moon","observations":["bright"]}\n'
 OLDEST, NEWEST = "everything-2024-11-05", "modern"

@@ -16,18 +16,16 @@ from http.client import HTTPException
 
 import pytest
 
+from tests.browser.sights import Asking
 from tests.real.cluster import Cluster, run_cluster
 from tests.real.listener import LIST_CHANGED, UPDATED, Listener
 from tests.real.merged import exposed_params, own_answer, part_of
 from tests.real.mux import START_SECONDS, Json
 from tests.real.raw_client import LEGACY, MODERN, HttpClient
 from tests.real.sdk import CLIENTS
-from tests.real.sights import Asking
 from tests.real.test_clients import asking_of, assert_same
 from tests.real.walker import WALKERS, see
 from tests.real.web_server import find_free_port, run_web_server
-
-pytestmark = pytest.mark.real
 
 TEXT = "modern+memo://text"
 ALWAYS = ("typescript-1.32.2",)

@@ -14,8 +14,6 @@ from tests.journeys import Place, blocks_of, until
 from tests.real.mux import START_SECONDS
 from tests.real.parts import ROOT, program
 
-pytestmark = pytest.mark.real
-
 PAGE, HEADING = "configs/cluster/README.md", "Run three replicas"
 PORT_OF = {"redis-server": "6390", "a": "8501", "b": "8502", "c": "8503", "haproxy": "8484"}
 PROGRAMS = ("haproxy", "redis-server", "openssl", "curl")

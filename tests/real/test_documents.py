@@ -27,8 +27,6 @@ from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.sdk import CLIENTS, Client, see
 from tests.real.web_server import find_free_port, run_web_server
 
-pytestmark = pytest.mark.real
-
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 OFFERED = ("resources", "templates", "tools", "prompts", "contents", "messages")
 SERVERS = ("everything", "files", "memory", "time", "git", "modern", "modern-web", "everything-web")

@@ -10,8 +10,6 @@ import pytest
 from tests.real.mux import HttpMux, stdio, write_config
 from tests.real.raw_client import MODERN, HttpClient
 
-pytestmark = pytest.mark.real
-
 
 @pytest.fixture
 def mux(tmp_path: Path, sdk2_command: list[str]) -> Iterator[HttpMux]:

@@ -19,7 +19,7 @@ from benchmarks.generator import (
 from benchmarks.wrk import Effort, find_wrk
 from tests.real.parts import program
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 AGREED = 0.1  # of wrk's number
 # Of the load that wrk makes in a second of CPU time. Aimed at is a quarter (see `benchmarks.generator`), and

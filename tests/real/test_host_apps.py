@@ -15,8 +15,6 @@ from tests.real.mux import START_SECONDS, Json
 from tests.real.parts import ROOT, npm_env
 from tests.real.walker import WALKERS, see
 
-pytestmark = pytest.mark.real
-
 README = (ROOT / "README.md").read_text()
 NOWHERE = "http://127.0.0.1:1"  # refuses connections
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import COMMAND
+from tests.process.running import COMMAND
 from tests.real.mux import Json
 from tests.real.parts import ROOT, npm_env
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 LATE_SECONDS = 12  # longer than mcpmux has a client wait for its servers
 TURNS = 60

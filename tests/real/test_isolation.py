@@ -13,8 +13,6 @@ from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.raw_client import LEGACY, MODERN, HttpClient
 from tests.real.sdk import CLIENTS, see
 
-pytestmark = pytest.mark.real
-
 ONE_SECOND = {"connect_timeout": 1, "list_timeout": 1}
 STUBBORN = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); [signal.pause() for _ in iter(int, 1)]"

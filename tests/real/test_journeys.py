@@ -11,8 +11,6 @@ from attrs import evolve
 from tests.journeys import Place, blocks_of
 from tests.real.parts import npm_env, program
 
-pytestmark = pytest.mark.real
-
 INSTALLING = re.compile(r"^python3 -m venv .* && \.venv/bin/|^\. \.venv/bin/activate$", re.MULTILINE)
 """It is installed here already."""
 

@@ -9,8 +9,6 @@ import pytest
 
 from tests.real.parts import ROOT, pip_env
 
-pytestmark = pytest.mark.real
-
 MANIFESTS = sorted((ROOT / "configs").glob("*/kubernetes.yaml"))
 VERSIONS = ("1.31", "1.37")  # of Kubernetes
 

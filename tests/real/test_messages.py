@@ -18,8 +18,6 @@ from tests.oracle import SchemaOracle
 from tests.real.mux import HttpMux, Json, StdioMux, stdio, write_config
 from tests.real.raw_client import LEGACY, MODERN, HttpClient, RawClient, StdioClient
 
-pytestmark = pytest.mark.real
-
 PAGE_SIZE = 10  # items; so small that lists have several pages
 
 UPDATED = "notifications/resources/updated"

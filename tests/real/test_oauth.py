@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import WAIT_SECONDS
+from tests.process.running import WAIT_SECONDS
 from tests.real.mux import Mux
 from tests.real.parts import pip_env
-
-pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
 META = {

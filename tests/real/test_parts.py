@@ -11,8 +11,6 @@ import trio
 
 from mcpmux.transports.process import StopLadder, open_process
 
-pytestmark = pytest.mark.real
-
 CLIENT = Path(__file__).parent / "sdk_client.py"
 STOP = StopLadder(close_seconds=2, terminate_seconds=2)
 STOP_HTTP = StopLadder(close_seconds=0, terminate_seconds=2)  # it does not read its standard input

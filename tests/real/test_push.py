@@ -23,8 +23,6 @@ from tests.real.parts import npm_env
 from tests.real.raw_client import MODERN, HttpClient
 from tests.real.sdk import CLIENTS
 
-pytestmark = pytest.mark.real
-
 POLL_SECONDS = 0.05
 
 

@@ -11,8 +11,6 @@ import pytest
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.sdk import CLIENTS, see
 
-pytestmark = pytest.mark.real
-
 PLAIN_SERVER = Path(__file__).parent / "plain_server.py"
 
 

@@ -11,8 +11,6 @@ import pytest
 from tests.real.mux import HttpMux, stdio, write_config
 from tests.real.raw_client import MODERN, HttpClient
 
-pytestmark = pytest.mark.real
-
 NOTES = """
 from mcp.server.fastmcp import FastMCP
 server = FastMCP("notes")

@@ -13,12 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cli.running import COMMAND
+from tests.process.running import COMMAND
 from tests.real.mux import START_SECONDS, HttpMux, Json, write_config
 from tests.real.parts import npm_env
 from tests.real.web_server import find_free_port, run_web_server
-
-pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
 SECONDS = 120  # for one client to see three servers

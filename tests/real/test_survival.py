@@ -24,8 +24,6 @@ from tests.real.mux import (
 )
 from tests.real.raw_client import MODERN, HttpClient, StdioClient
 
-pytestmark = pytest.mark.real
-
 ASKING = 4  # clients at the same time
 ENOUGH = 20  # whole answers in a row that show that a server is back
 EXIT_SECONDS = 60.0  # for a server to see that mcpmux is gone

@@ -16,8 +16,6 @@ from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.raw_client import MODERN, HttpClient
 from tests.real.web_server import find_free_port, run_web_server
 
-pytestmark = pytest.mark.real
-
 PROGRAM = Path(__file__).parent / "task_client.py"
 SECONDS = 150
 RESEARCH = "every__simulate-research-query"

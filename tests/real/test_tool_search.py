@@ -10,8 +10,6 @@ from tests.real.mux import Json
 from tests.real.tool_catalog import catalog
 from tests.real.tool_questions import QUESTIONS
 
-pytestmark = pytest.mark.real
-
 MOST = 5  # tools that a model is shown for a question
 LARGEST_SHARE = 0.05  # of the tokens of the whole list, which are in proportion to its characters
 LEAST_FOUND = 90  # questions of a hundred; some ask for what no tool says in these words

@@ -17,8 +17,6 @@ from tests.real.recorded import Recording, asking_all, mocked, record, replay, w
 from tests.real.walker import WALKERS
 from tests.real.web_server import find_free_port, run_web_server
 
-pytestmark = pytest.mark.real
-
 GRAPH = '{"type":"entity","name":"Moon","entityType":"moon","observations":["bright"]}\n'
 SERVERS = {name: name for name in ("everything", "memory", "time", "modern")} | {"web": "everything"}
 TIMES_OF_DAY = ("result.content[1].resource.text", "result.messages[1].content.resource.text")

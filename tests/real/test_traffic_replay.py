@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Running
+from tests.browser.sights import SIGHTS
+from tests.process.running import Running
 from tests.real.differences import unmarked
 from tests.real.mux import PAGE_SIZE, HttpMux, Json, stdio
-from tests.real.sights import SIGHTS
 from tests.real.test_clients import asking_of
 from tests.real.walker import WALKERS, see
-
-pytestmark = pytest.mark.real
 
 # "everything" samples, elicits, has subscriptions and progress. It asks for roots at a moment of its own: a
 # modern client hears that in the answer to whatever it asks just then, so those meet a modern server here.

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey
 
-from tests.cli.running import WAIT_SECONDS, Running
+from tests.process.running import WAIT_SECONDS, Running
 from tests.real.test_oauth import Authority, Json, Protected, ask
-
-pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
 

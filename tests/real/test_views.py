@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.browser.sights import Asking
 from tests.real.differences import LISTED, NOT_FOUND, NOT_FOUND_LEGACY, unmarked
 from tests.real.merged import owner_of_name, owner_of_uri, without_hint
 from tests.real.mux import HttpMux, Json, stdio, write_config
-from tests.real.sights import Asking
 from tests.real.walker import WALKERS, see
-
-pytestmark = pytest.mark.real
 
 CLIENTS = ("python-1", "python-2", "typescript-1.32.2", "typescript-2")
 SERVERS = {"everything", "files", "memory", "time", "git"}

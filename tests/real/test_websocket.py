@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Running
+from tests.process.running import Running
 from tests.real.mux import START_SECONDS, Json
 from tests.real.parts import pip_env
 from tests.real.web_server import find_free_port, run_web_server
-
-pytestmark = pytest.mark.real
 
 PROGRAM = Path(__file__).parent / "websocket_sdk1.py"
 VISIT_SECONDS = 150

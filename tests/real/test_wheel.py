@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compiled import compiled_copy
-from tests.cli.running import Running
+from tests.process.running import Running
 from tests.real.parts import pip_env
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path) -> str:

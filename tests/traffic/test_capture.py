@@ -29,6 +29,7 @@ from mcpmux.traffic.observer import Observation, UnreadMessage
 from mcpmux.traffic.record import Record, Run, decode_record, encode_record
 from mcpmux.traffic.recorder import BATCH, Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
+from tests.examples import examples
 
 RUN = Run("5f3a9c01", 100.0, 1_795_262_400.0)
 REDACTOR = Redactor(Redaction(paths=("params.uri",), keys=("ssn",)))
@@ -162,7 +163,7 @@ PLACES: list[Callable[[str], dict[str, Any]]] = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.sampled_from(PLACES),
     st.sampled_from(["metadata", "truncated", "full"]),

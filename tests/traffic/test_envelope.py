@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mcpmux.protocol.envelope import BadMessage
 from mcpmux.traffic.correlation import method_id_target, read_by_member, read_envelope
+from tests.examples import examples
 
 ABSENT = object()
 ODD: Any = st.sampled_from([ABSENT, None, True, 7, -1.5, "x", [], {}, [1], {"name": 1}])
@@ -68,7 +69,7 @@ def normal(found: Any) -> Any:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(MESSAGES)
 def test_an_envelope_read_in_one_go_is_that_read_by_member(message: dict[str, Any]):
     data = json.dumps(message, ensure_ascii=False).encode()

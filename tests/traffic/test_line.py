@@ -23,6 +23,7 @@ from mcpmux.traffic.capture.line import (
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import ANSWERS, Run, decode_record
 from mcpmux.traffic.redaction.redactor import Redactor
+from tests.examples import examples
 
 RUN = Run("5f3a9c01", 100.25, 1_795_262_400.123_456)
 REDACTOR = Redactor()
@@ -97,7 +98,7 @@ def members(line: bytes) -> dict[str, Any]:
     return {**msgspec.structs.asdict(record), "message": message}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.lists(st.tuples(MESSAGES, TEXTS, TEXTS), max_size=4),
     st.sampled_from(["full", "truncated", "metadata"]),
@@ -112,7 +113,7 @@ def test_a_line_is_the_same_after_others(messages: list[tuple[Observation, Any, 
             assert encode_lines(RUN, REDACTOR, 40, seq, level, [seen]) == after_others
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sampled_from(["full", "truncated", "metadata"]))
 def test_lines_of_many_messages_are_those_of_each(messages: list[Observation], level: str):
     lines = b"".join(encode_lines(RUN, REDACTOR, 40, 7, level, messages)).splitlines(keepends=True)
@@ -120,7 +121,7 @@ def test_lines_of_many_messages_are_those_of_each(messages: list[Observation], l
         assert [line] == encode_lines(RUN, REDACTOR, 40, seq, level, [seen])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(MESSAGES, st.sampled_from(["full", "truncated", "metadata"]))
 def test_a_line_says_what_is_known_of_its_message(seen: Observation, level: str):
     (line,) = encode_lines(RUN, REDACTOR, 40, 7, level, [seen])
@@ -151,7 +152,7 @@ TEXT = "All work and no play makes Jack a dull boy. " * 60
 PLACES = st.integers(HEAD - 20, HEAD)  # around the place where a body is cut that ends like another one
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     PLACES,
     st.sampled_from(["token", "otp", "AKIA", "?"]),

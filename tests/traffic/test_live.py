@@ -29,6 +29,7 @@ from mcpmux.traffic.admin.view import BODY_BYTES, CUT_BYTES, LiveView
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.reading.filters import LIVE_NAMES, parse_filter
 from mcpmux.traffic.redaction.redactor import Redactor
+from tests.examples import examples
 from tests.traffic.admin_world import Traffic
 
 SECRET = "sk-live-4242424242424242abcdef"
@@ -146,7 +147,7 @@ def test_a_client_that_takes_its_request_back_cancels_the_row():
     assert [(row.status, row.count) for row in rows(traffic)] == [("cancelled", 2)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3000)), max_size=120),
     st.integers(1, 12),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mcpmux.config import Redaction
 from mcpmux.traffic.redaction.redactor import TOKEN_LIMIT, TOO_LONG, Redactor
 from mcpmux.traffic.redaction.secret_patterns import MARKER
+from tests.examples import examples
 
 REDACTOR = Redactor()
 OWN = Redactor(
@@ -422,7 +423,7 @@ def planted(draw: st.DrawFn) -> tuple[str, Any]:
     return secret, value
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(planted(), st.sampled_from([None, "tools/call", "tools/list", "elicitation/create"]), st.booleans())
 def test_a_planted_secret_is_nowhere_left(plant: tuple[str, Any], method: str | None, escaped: bool):
     secret, value = plant
@@ -440,7 +441,7 @@ def test_an_element_that_is_cut_behind_its_value_loses_it(end: str):
     assert "zq1234" not in REDACTOR.redact_text(f"<a><password>zq1234{end}")[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(planted(), st.floats(0, 1), st.sampled_from([b"", b"}", b"]", b'"', b"\xff"]))
 def test_a_planted_secret_is_not_in_what_is_left_of_a_cut_message(
     plant: tuple[str, Any], part: float, end: bytes
@@ -451,7 +452,7 @@ def test_a_planted_secret_is_not_in_what_is_left_of_a_cut_message(
     assert secret.encode() not in REDACTOR.redact("tools/call", data)[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(planted(), st.lists(PLAIN, max_size=3), st.integers(0, 3), st.sampled_from([b"\t", b"", b"-"]))
 def test_one_look_at_many_messages_overlooks_no_planted_secret(
     plant: tuple[str, Any], others: list[Any], place: int, between: bytes
@@ -462,7 +463,7 @@ def test_one_look_at_many_messages_overlooks_no_planted_secret(
     assert not OWN.current.leaves_unchanged(messages, between.join(messages))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
         st.one_of(st.binary(max_size=30), st.sampled_from([b'{"a":{}}', b'{"u":"a://me:pass'])), max_size=4
@@ -489,7 +490,7 @@ def test_a_url_that_is_cut_in_its_password_loses_it(joint: bytes, end: bytes):
     assert REDACTOR.redact(None, path) == (path, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(PLAIN)
 def test_what_was_not_replaced_is_what_it_was(value: Any):
     data = json.dumps({"a": value}, allow_nan=True).encode()
@@ -499,7 +500,7 @@ def test_what_was_not_replaced_is_what_it_was(value: Any):
     assert json.dumps(json.loads(cleaned)).count("[redacted: ") >= count
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.text(max_size=200))
 def test_nothing_makes_it_fail(data: bytes, text: str):
     for redactor in (REDACTOR, OWN):

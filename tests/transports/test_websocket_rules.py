@@ -26,6 +26,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.transports.message_stream import sending
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket import WebSocketStream, _shake_hands
+from tests.examples import examples
 from tests.transports.raw_websocket import BINARY, CLOSE, MASK, PING, PONG, TEXT, RawClient
 from tests.transports.test_frame_writer import frames_in
 from tests.transports.test_websocket_server import LIMIT, Echo, connect, open_client
@@ -259,7 +260,9 @@ goodbyes = st.builds(close, st.integers(0, 65_535) | st.integers(990, 1020), st.
 messages = st.builds(lambda text: Frame(TEXT, text.encode()), st.text(max_size=20))
 conversations = st.lists(st.one_of(messages, messages, data_frames, control_frames, goodbyes), max_size=12)
 cuttings = st.lists(st.integers(0, 5000), max_size=6)
-given_a_moment = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+given_a_moment = settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def in_virtual_time(function: partial) -> None:

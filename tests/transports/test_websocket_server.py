@@ -26,6 +26,7 @@ from mcpmux.transports.websocket import (
     Door,
     open_websocket_client,
 )
+from tests.examples import examples
 from tests.transports.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
 
 LIMIT = 1000
@@ -178,7 +179,7 @@ async def shake(data: bytes) -> None:
         await echo.done.wait()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=3)), max_size=5))
 def test_any_handshake_is_answered_or_left(changes: list[tuple[int, bytes]]):
     data = bytearray(handshake())

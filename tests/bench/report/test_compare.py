@@ -25,6 +25,7 @@ from mcpmux.bench.report.compare import (
 )
 from mcpmux.bench.results import Results, generator_of
 from tests.bench.made import about, made, report
+from tests.examples import examples
 
 SEED = 20261101
 
@@ -180,7 +181,7 @@ def test_the_effect_is_how_often_the_new_is_above(old: list[float], new: list[fl
     assert cliffs_delta(new, old) == pytest.approx(-slow)
 
 
-@settings(max_examples=10)  # each draws thousands of resamples
+@settings(max_examples=examples(10))  # each draws thousands of resamples
 @given(numbers, numbers, st.integers(0, 5))
 def test_an_interval_holds_its_estimate(old: list[float], new: list[float], seed: int):
     before, after = ([[(1.0, value)] for value in values] for values in (old, new))

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.running import Running
+from tests.process.running import Running
 
 CLIENT = Path(__file__).with_name("client.mjs")
 REVISION = "MCP_CONFORMANCE_PROTOCOL_VERSION"

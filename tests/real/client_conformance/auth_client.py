@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.cli.running import COMMAND
+from tests.process.running import COMMAND
 
 CONTEXT = "MCP_CONFORMANCE_CONTEXT"
 METADATA_URL = "https://conformance-test.local/client-metadata.json"  # where the suite says that ours is

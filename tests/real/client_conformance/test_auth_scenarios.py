@@ -13,8 +13,6 @@ import pytest
 
 from tests.real.client_conformance.suite import run_auth_scenario
 
-pytestmark = pytest.mark.real
-
 SCENARIOS = [
     ("2026-07-28", "metadata-default", 16),
     ("2026-07-28", "metadata-var1", 16),

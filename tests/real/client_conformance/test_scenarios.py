@@ -12,8 +12,6 @@ import pytest
 
 from tests.real.client_conformance.suite import run_scenario
 
-pytestmark = pytest.mark.real
-
 SCENARIOS = [
     ("2025-06-18", "initialize", 1),
     ("2025-06-18", "tools_call", 2),

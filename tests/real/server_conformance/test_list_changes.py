@@ -14,8 +14,6 @@ from tests.real.raw_client import MODERN, MODERN_META, HttpClient
 from tests.real.server_conformance.test_scenarios import everything_command
 from tests.real.web_server import run_web_server
 
-pytestmark = pytest.mark.real
-
 HEAR_SECONDS = 60.0
 
 

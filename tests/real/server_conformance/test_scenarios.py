@@ -15,14 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import demo_command
+from tests.process.running import demo_command
 from tests.real.cluster import run_cluster
 from tests.real.mux import START_SECONDS, HttpMux, Json, stdio, write_config
 from tests.real.parts import npm_env, pip_env
 from tests.real.server_conformance.suite import Report, run_suite
 from tests.real.web_server import run_web_server
-
-pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
 

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import demo_command
+from tests.process.running import demo_command
 from tests.real.cluster import run_cluster
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.server_conformance.suite import run_scenario
 from tests.real.web_server import run_web_server
-
-pytestmark = pytest.mark.real
 
 MODERN = "2026-07-28"
 SERVER = Path(__file__).with_name("tasks_server.py")

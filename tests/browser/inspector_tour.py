@@ -1,0 +1,169 @@
+"""Every page of the inspector with something on it, for checks of all of them and for pictures.
+
+`python -m tests.browser.inspector_tour` makes the pictures of mcpmux/traffic/README.md, with `pngquant`.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from mcpmux.cluster.state import ReplicaState
+from tests.browser.browser import Browser, Page
+from tests.browser.test_inspector_page import ROWS, TOOL, VIEWS, opened, row_with, settle
+from tests.real.parts import ROOT, program
+from tests.runtime.scripted import ScriptedServer
+from tests.runtime.subscribable import Subscribable
+from tests.traffic.admin_world import Json, Traffic
+from tests.traffic.test_admin_subscriptions import listen
+
+FOLDER = ROOT / "mcpmux" / "traffic" / "inspector"
+REPORT = """# Quarterly report
+
+Sales grew by **12 %**; see the table.
+
+| quarter | sales |
+| --- | --- |
+| first | 1,200 |
+| second | 1,344 |
+"""
+
+
+SEARCHED = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "What to look for"},
+        "limit": {"type": "integer", "default": 5},
+    },
+    "required": ["query"],
+}
+
+
+async def report(*_: object) -> Json:
+    return {"content": [{"type": "text", "text": REPORT}]}
+
+
+class Two:
+    """Replicas of a cluster; see `Replicas`."""
+
+    def describe(self) -> ReplicaState:
+        return ReplicaState(
+            name="alpha", id="alpha-1", url="http://10.0.0.1:7946", version="1.0", state="inside"
+        )
+
+    async def describe_all(self) -> list[ReplicaState]:
+        here = self.describe()
+        silent = ReplicaState(
+            name="beta",
+            id="beta-1",
+            url="http://10.0.0.2:7946",
+            version="",
+            state="silent",
+            trouble="no answer",
+        )
+        return [here, silent]
+
+
+def busy() -> Traffic:
+    """Some seconds of traffic of several clients; the last exchange is one with a report."""
+    traffic, chance = Traffic(), random.Random(7)
+    clients = []
+    for name, transport in (("claude-code", "stdio"), ("cursor", "http"), ("support-bot", "http")):
+        leg = traffic.recorder.client(transport)
+        leg.name, leg.revision = name, "2025-11-25" if transport == "stdio" else "2026-07-28"
+        clients.append(leg)
+    refused = {"error": {"code": -32602, "message": "Unknown document"}}
+    for number in range(160):
+        traffic.client = chance.choice(clients)
+        upstream, method = chance.choice((("docs", "resources/read"), ("search", "tools/call")))
+        path = chance.choice(("plan", "budget", "notes"))
+        target = {"uri": f"{upstream}+file:///{path}.md"} if method == "resources/read" else None
+        failed = {"answer": refused} if number % 19 == 5 else {}
+        view = "coding" if traffic.client.name == "cursor" else ""
+        traffic.exchange(method, target, upstream, ms=chance.expovariate(1 / 60), view=view, **failed)
+        traffic.now += chance.choice((-0.03, -0.01, 0.02, 0.3 if number % 23 == 0 else 0))
+    content = [{"type": "text", "text": REPORT}, {"type": "text", "text": '{"rows": 2, "complete": true}'}]
+    arguments = {"query": "quarterly report", "limit": 5}
+    params = {"name": "docs__search", "arguments": arguments}
+    traffic.exchange("tools/call", params, answer={"result": {"content": content}}, view="coding")
+    return traffic
+
+
+@asynccontextmanager
+async def open_tour(browser: Browser) -> AsyncIterator[Page]:
+    """The inspector of one replica of a cluster, with views, clients that listen, and traffic."""
+    docs = Subscribable("2025-11-25", uris=["file:///plan.md", "file:///budget.md"])
+    docs.lists["tools/list"] = ("tools", [TOOL | {"inputSchema": SEARCHED}])
+    docs.handlers["tools/call"] = report
+    servers: dict[str, ScriptedServer | None] = {"docs": docs, "search": None}
+    async with opened(browser, busy(), servers=servers, tap=True, views=VIEWS, replicas=Two()) as (
+        page,
+        here,
+    ):
+        client = await listen(
+            here, "docs+file:///plan.md", "docs+file:///budget.md", resourcesListChanged=True
+        )
+        await listen(here, "docs+file:///plan.md")
+        await docs.update("file:///plan.md")
+        await client.receive_method("notifications/resources/updated")
+        await page.wait(f"{ROWS} > 10 && !document.getElementById('tab-replicas').hidden")
+        yield page
+
+
+async def visit(page: Page) -> AsyncIterator[str]:
+    """Show one page after the other: their names. The one of exchanges is shown three times."""
+    tabs = await page.run("[...document.querySelectorAll('[role=tab]:not([hidden])')].map(tab => tab.id)")
+    for tab in tabs:
+        name = tab.removeprefix("tab-")
+        view = f"document.getElementById('view-{name}')"
+        await page.run(f"document.getElementById('{tab}').click()")
+        await page.wait(f"!{view}.hidden && {view}.innerText.trim()")
+        await page.wait(f"![...{view}.querySelectorAll('dd')].some(each => each.innerText === '…')")
+        await page.run(f"{view}.querySelectorAll('details:not(.payload)').forEach(each => each.open = true)")
+        if name == "client":
+            await page.wait(f"{view}.querySelector('.item')")
+            await page.run(f"{view}.querySelector('.item').click()")
+            await page.run(f"{view}.querySelector('.field textarea').value = 'quarterly report'")
+            await page.run(f"{view}.querySelector('form').requestSubmit()")
+            await page.wait(f"{view}.querySelector('.answer')")
+            await page.run(f"{view}.querySelectorAll('.payload').forEach(each => each.open = true)")
+        await settle(page)
+        yield name
+        if name == "exchanges":
+            await page.run("document.getElementById('timeline').click()")
+            await page.wait("document.querySelector('.zoom .hint').textContent")
+            await settle(page)
+            yield "timeline"
+            await page.run("document.getElementById('timeline').click()")
+            await page.run(f"{row_with('docs__search')}.click()")
+            await page.wait("document.querySelectorAll('.step').length === 4")
+            await page.run("document.querySelectorAll('.step')[3].click()")
+            await page.run("document.querySelectorAll('.payload').forEach(each => each.open = true)")
+            await settle(page)
+            yield "exchange"
+            await page.run("document.querySelector('.close').click()")
+
+
+async def make_pictures(browser: Browser) -> None:
+    async with open_tour(browser) as page:
+        await page.resize(1360, 850)
+        for scheme, ending in (("light", ""), ("dark", "-dark")):
+            await page.prefer(scheme)
+            async for name in visit(page):
+                path = FOLDER / f"screenshot-{name}{ending}.png"
+                await page.picture(path)
+                await trio.run_process([program("pngquant"), "--force", "--ext", ".png", "64", str(path)])
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        running = Browser(Path(directory))
+        try:
+            trio.run(make_pictures, running)
+        finally:
+            running.stop()

@@ -1,0 +1,33 @@
+"""Everybody can use the inspector: no page breaks a rule of axe, whatever the colours and the width."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.browser import Browser
+from tests.browser.inspector_tour import open_tour, visit
+from tests.real.parts import npm_env
+
+BROKEN = """axe.run(document, {resultTypes: ["violations"], iframes: false}).then(
+  ({violations}) => violations.map(({id, nodes}) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`))"""
+WIDE = "document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth"
+OPEN_PAGE = "document.querySelector('main > :not([hidden])')"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_no_page_breaks_a_rule_of_accessibility(browser: Browser, scheme: str):
+    axe = (npm_env("axe") / "axe-core" / "axe.min.js").read_text()
+    broken = []
+    async with open_tour(browser) as page:
+        await page.prefer(scheme)
+        await page.run(f"{axe}; 0")
+        for width in (360, 1280, 3840):
+            await page.resize(width, 900)
+            seen = 0
+            async for name in visit(page):
+                broken += [f"{name} at {width}: {each}" for each in await page.run(BROKEN)]
+                if await page.run(f"{WIDE} || {OPEN_PAGE}.scrollWidth > {OPEN_PAGE}.clientWidth"):
+                    broken.append(f"{name} at {width} is too wide")
+                seen += 1
+            assert seen >= 8
+    assert broken == []

@@ -1,0 +1,37 @@
+"""The command line in this process and in real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from mcpmux.cli.main import cli
+from tests.process.running import Running
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke() -> Iterator[Invoke]:
+    """Yield a function that runs one command in this process: `invoke("ls", url)`. Not on a terminal.
+
+    A command sets up the log; it is as before after the test.
+    """
+
+    def run(*args: str, stdin: bytes = b"") -> Result:
+        return CliRunner().invoke(cli, args, input=stdin, prog_name="mcpmux")
+
+    logging = structlog.get_config()
+    yield run
+    structlog.configure(**logging)
+
+
+@pytest.fixture(scope="session")
+def demo_url() -> Iterator[str]:
+    """Yield the URL of a demo that runs in a process of its own."""
+    with Running("demo", "--http", "127.0.0.1:0") as demo:
+        yield demo.line().strip()
+        assert demo.stop() == 0, demo.stderr

@@ -1,0 +1,10 @@
+"""How many examples a law is tried with."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+
+def examples(number: int) -> int:
+    """Return how many examples the profile in force tries where `ci` tries `number`."""
+    return max(5, number * settings.default.max_examples // 100)

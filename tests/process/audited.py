@@ -1,0 +1,90 @@
+"""A served mcpmux with an audit log, asked by many clients until it is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.process.running import WAIT_SECONDS, Running
+
+CLIENTS = 8
+ANSWERS = 200  # at most before a kill
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "load", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+HEADERS = {
+    "Accept": "application/json, text/event-stream",
+    "Content-Type": "application/json",
+    "MCP-Protocol-Version": "2026-07-28",
+    "Mcp-Method": "resources/read",
+}
+
+
+class Load:
+    """Clients that ask without end; `answered` has the trace ids of the whole answers."""
+
+    def __init__(self, url: str, uri: str, dice: random.Random) -> None:
+        self._url, self._uri = urlsplit(url), uri
+        self._ids = [dice.randbytes(8).hex() for _ in range(CLIENTS)]
+        self._enough = threading.Semaphore(0)
+        self.answered: list[str] = []
+        self.wrong: list[Any] = []
+        self._threads = [threading.Thread(target=self._ask, args=[each]) for each in self._ids]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def wait_for(self, answers: int) -> None:
+        """Until there are so many."""
+        for _ in range(answers):
+            assert self._enough.acquire(timeout=WAIT_SECONDS), "too few answers in time"
+
+    def join(self) -> None:
+        """The end, once nobody answers any more."""
+        for thread in self._threads:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()
+
+    def _ask(self, name: str) -> None:
+        connection = HTTPConnection(self._url.hostname or "", self._url.port, timeout=WAIT_SECONDS)
+        number = 0
+        while True:
+            number += 1
+            trace = f"{name}{number:016x}"
+            try:
+                answer = self._ask_one(connection, trace)
+            except (OSError, HTTPException, ValueError):  # killed
+                connection.close()
+                return
+            if "result" not in answer:
+                self.wrong.append(answer)
+            self.answered.append(trace)
+            self._enough.release()
+
+    def _ask_one(self, connection: HTTPConnection, trace: str) -> Any:
+        meta = {**META, "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+        params = {"uri": self._uri, "_meta": meta}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params})
+        connection.request("POST", self._url.path, body, {**HEADERS, "Mcp-Name": self._uri})
+        return json.loads(connection.getresponse().read())
+
+
+def kill_under_load(config: Path, uri: str, dice: random.Random) -> list[str]:
+    """The trace ids of what was answered by an mcpmux before it was killed."""
+    with Running("serve", str(config), "--http", "127.0.0.1:0", "--log-level", "error") as mux:
+        load = Load(mux.line().strip(), uri, dice)
+        load.start()
+        load.wait_for(dice.randint(1, ANSWERS))
+        assert mux.stop(signal.SIGKILL) == -signal.SIGKILL
+        load.join()
+    assert load.wrong == []
+    return load.answered

@@ -1,0 +1,104 @@
+"""What only a real process and a real terminal show: interrupts, broken pipes, colours, tracebacks."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
+from tests.traffic.made import record, write
+
+HOSTILE = """
+from mcpmux.demo import server
+about = server.describe("clock")
+about["resources"][0]["title"] = "\\x1b]0;owned\\x07[bold]not bold[/bold]"
+read = lambda uri: [{"uri": uri, "text": "one\\r\\n\\ttwo\\x1b[2Jthree"}]
+server.run_server(server.DemoServer("hostile", about, read, {}))
+"""
+
+
+def run_on_terminal(*args: str, **variables: str) -> str:
+    """What a terminal gets of stdout and stderr of a command; `variables` are in its environment."""
+    controller, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    environment.pop("NO_COLOR", None)
+    environment |= variables
+    process = subprocess.Popen([*COMMAND, *args], stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    shown = b""
+    try:
+        while select.select([controller], [], [], WAIT_SECONDS)[0]:
+            shown += os.read(controller, 65536)
+    except OSError:  # EIO: nobody has the terminal open any more
+        pass
+    finally:
+        os.close(controller)
+        process.wait(WAIT_SECONDS)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_interrupted_command_exits_130_without_noise_and_without_orphans(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    silent = shlex.join(
+        ["sh", "-c", f"echo $$ > {shlex.quote(str(pid_file))}; echo up >&2; exec cat >/dev/null"]
+    )
+    with Running("ls", silent, "--log-level", "info") as command:
+        command.line("stderr", containing="up")
+        assert command.stop(signal.SIGINT) == 130
+        assert (command.stdout, command.stderr) == ("", "")
+    assert not is_alive(int(pid_file.read_text()))
+
+
+def test_broken_pipe_is_silent() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        for command, *rest in (["ls"], ["read", "clock:///utc"], ["check"]):
+            finished = subprocess.run(
+                [*COMMAND, command, demo_command("clock"), *rest],
+                stdout=gone,
+                stderr=subprocess.PIPE,
+                timeout=WAIT_SECONDS,
+                check=False,
+            )
+            assert finished.stderr == b"", command
+
+
+def test_strangers_text_cannot_steer_a_terminal() -> None:
+    server = shlex.join([sys.executable, "-c", HOSTILE])
+    listed = run_on_terminal("ls", server)
+    assert "\\x1b]0;owned\\x07[bold]not bold[/bold]" in listed
+    assert "\x1b]0;" not in listed
+    assert "\x1b[1mResources (1)" in listed
+    assert run_on_terminal("read", server, "clock:///utc") == "one\n\ttwo\\x1b[2Jthree\n"
+
+
+def test_colours_are_on_a_terminal_only_and_not_where_nobody_wants_them(tmp_path: Path) -> None:
+    hostile = record(1, method="tools/call", target="x\x1b[2J\nfake line", leg="client")
+    capture = str(write(tmp_path / "a.jsonl", [hostile]))
+    command = ["traffic", "grep", "", capture]
+    coloured = run_on_terminal(*command)
+    assert "\x1b[1mtools/call\x1b[0m x\\x1b[2J\\nfake line" in coloured
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        plain = run_on_terminal(*command, **variables)
+        assert "\x1b" not in plain
+        assert "tools/call x\\x1b[2J\\nfake line" in plain
+
+
+def test_blob_is_named_and_not_written_to_a_terminal() -> None:
+    shown = run_on_terminal("read", demo_command("library"), "book:///all")
+    assert "book:///chapter/1  text/plain" in shown
+    assert "[image/png, " in shown
+    assert "-o FILE writes it to a file" in shown
+
+
+def test_progress_is_shown_on_a_terminal_and_gone_at_the_end() -> None:
+    shown = run_on_terminal("call", demo_command("library"), "build_index", "seconds:=0.3")
+    assert "page 20 of 20" in shown
+    assert shown.endswith("2 × every\n")

@@ -1,0 +1,254 @@
+"""A configuration that changes under a running `mcpmux serve`: real files, real signals, real traffic."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, IncompleteRead
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli.invoking import Invoke
+from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
+from tests.process.test_serve import start_call
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+URI = "clock+clock:///utc"
+
+
+def table(name: str, command: str, **settings: Any) -> str:
+    program, *args = shlex.split(command)
+    lines = [f"[upstreams.{name}]", f"command = {json.dumps(program)}", f"args = {json.dumps(args)}"]
+    return "\n".join([*lines, *(f"{key} = {json.dumps(value)}" for key, value in settings.items())]) + "\n"
+
+
+class File:
+    """A configuration file with the clock, which never changes, and others that do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "mcpmux.toml"
+        self.pids = {name: folder / f"{name}.pid" for name in ("clock", "library", "notes")}
+        self.write(self.table("notes"))
+
+    def table(self, name: str, **settings: Any) -> str:
+        return table(name, demo_command(name, self.pids[name]), **settings)
+
+    def text(self, *tables: str) -> str:
+        return "".join([self.table("clock"), *tables, '[listeners]\nhttp = ["127.0.0.1:0"]\n'])
+
+    def write(self, *tables: str) -> None:
+        """In place, as some editors do."""
+        self.path.write_text(self.text(*tables))
+
+    def replace(self, *tables: str) -> None:
+        """By another file that is renamed, as other editors do."""
+        other = self.path.with_suffix(".new")
+        other.write_text(self.text(*tables))
+        other.replace(self.path)
+
+    def pid(self, name: str) -> int:
+        return int(self.pids[name].read_text())
+
+
+def read(connection: HTTPConnection, path: str) -> Any:
+    params = {"uri": URI, "_meta": META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "resources/read",
+        "Mcp-Name": URI,
+    }
+    connection.request("POST", path, json.dumps(body).encode(), headers)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+@contextmanager
+def load(url: str, clients: int = 4) -> Iterator[Counter[str]]:
+    """Clients that read the clock all the time: how many answers were good, and what the others said."""
+    told: Counter[str] = Counter()
+    over = threading.Event()
+    parts = urlsplit(url)
+
+    def client() -> None:
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_SECONDS)
+        while not over.is_set():
+            try:
+                status, answer = read(connection, parts.path)
+            except OSError as error:
+                told[repr(error)] += 1
+                return
+            good = status == 200 and answer.get("result", {}).get("contents")
+            told["good" if good else json.dumps(answer)] += 1
+        connection.close()
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield told
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+
+
+def test_only_what_changed_is_restarted_and_no_exchange_of_the_rest_is_lost(
+    tmp_path: Path, invoke: Invoke
+) -> None:
+    file = File(tmp_path)
+    with Running("serve", str(file.path)) as mux:
+        url = mux.line().strip()
+        for _ in range(2):
+            mux.line("stderr", containing="upstream ready")
+        clock, notes = file.pid("clock"), file.pid("notes")
+        with load(url) as told:
+            file.write(file.table("notes"), file.table("library"))
+            mux.line("stderr", containing="added=['library']")
+            mux.line("stderr", containing="upstream ready")
+            assert "library__" in invoke("ls", url, "tools").stdout
+
+            file.replace(file.table("notes", session="per-client"), file.table("library", list_timeout=3))
+            line = mux.line("stderr", containing="configuration reloaded")
+            assert "adjusted=['library']" in line
+            assert "restarted=['notes']" in line
+            mux.line("stderr", containing="upstream ready")
+            assert not is_alive(notes)
+            library = file.pid("library")
+
+            file.path.write_text(file.text(file.table("notes")) + "[upstreams.broken]\ncomand = 1\n")
+            mistakes = invoke("check", str(file.path)).stderr.splitlines()
+            assert "comand" in mistakes[-1]
+            for mistake in mistakes[1:] or [mistakes[0].removeprefix("Error: ")]:
+                assert "not reloaded" in mux.line("stderr", containing=mistake.strip())
+            assert is_alive(library)
+
+            file.path.unlink()
+            mux.send_signal(signal.SIGHUP)
+            assert "there is no such file" in mux.line("stderr", containing="not reloaded")
+
+            file.replace(file.table("notes", session="per-client"))
+            mux.line("stderr", containing="removed=['library']")
+            before = told["good"]
+            mux.send_signal(signal.SIGHUP)
+            mux.line("stderr", containing="configuration reloaded")
+            assert "library__" not in invoke("ls", url, "tools").stdout
+        assert set(told) == {"good"}
+        assert told["good"] > before > 0
+        assert file.pid("clock") == clock
+        assert is_alive(clock)
+        assert mux.stop() == 0, mux.stderr
+    assert not any(is_alive(pid) for pid in (clock, library, file.pid("notes")))
+
+
+def test_without_watching_the_file_only_a_signal_counts(tmp_path: Path) -> None:
+    file = File(tmp_path)
+    with Running("serve", str(file.path), "--no-watch") as mux:
+        mux.line()
+        for _ in range(2):
+            mux.line("stderr", containing="upstream ready")
+        file.write()
+        with file.path.open("a") as more:
+            more.write('[logging]\nlevel = "debug"\n')
+        mux.send_signal(signal.SIGHUP)
+        assert "SIGHUP" in mux.line("stderr", containing="reading the configuration")
+        line = mux.line("stderr", containing="configuration reloaded")
+        assert "removed=['notes']" in line
+        assert "logging.level" in line
+        assert mux.stop() == 0, mux.stderr
+
+
+def test_redaction_and_log_level_change_while_it_runs(tmp_path: Path) -> None:
+    file = File(tmp_path)
+    talker = "echo employee-4711 >&2; exec sleep 60"
+    with Running("serve", str(file.path)) as mux:
+        mux.line()
+        rules = "[redaction.patterns]\nnumber = 'employee-[0-9]+'\n"
+        file.path.write_text(file.text(table("talker", shlex.join(["sh", "-c", talker]))) + rules)
+        said = mux.line("stderr", containing="upstream says")
+        assert "4711" not in said
+        assert "[redacted: number]" in said
+        assert mux.stop() == 0, mux.stderr
+
+
+def test_many_exchanges_in_flight_are_finished_when_mcpmux_is_stopped(tmp_path: Path) -> None:
+    slow = "build_index"
+    with Running("serve", "--upstream", "library=" + demo_command("library"), "--http", "127.0.0.1:0") as mux:
+        url = mux.line().strip()
+        mux.line("stderr", containing="upstream ready")
+        calls = [start_call(url, f"library__{slow}", {"seconds": 2}) for _ in range(40)]
+        mux.send_signal(signal.SIGTERM)
+        mux.line("stderr", containing="stopping")
+        answers = [call.read().decode() for call in calls]
+        assert all('"result"' in answer and '"isError":true' not in answer for answer in answers), answers
+        assert mux.wait() == 0, mux.stderr
+
+
+def test_a_second_signal_does_not_wait_for_exchanges(tmp_path: Path) -> None:
+    with Running("serve", "--upstream", "library=" + demo_command("library"), "--http", "127.0.0.1:0") as mux:
+        url = mux.line().strip()
+        mux.line("stderr", containing="upstream ready")
+        calls = [start_call(url, "library__build_index", {"seconds": 20}) for _ in range(3)]
+        mux.send_signal(signal.SIGTERM)
+        mux.line("stderr", containing="stopping")
+        mux.send_signal(signal.SIGTERM)
+        mux.line("stderr", containing="stopping at once")
+        assert mux.wait() == 0, mux.stderr
+        for call in calls:
+            with pytest.raises(IncompleteRead) as cut_off:
+                call.read()
+            assert b'"result"' not in cut_off.value.partial
+
+
+@pytest.fixture
+def _hears_hangups() -> Iterator[None]:
+    """Children hear SIGHUP, though whoever started the tests may have told them to ignore it (nohup)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hears_hangups")
+def test_a_configuration_from_standard_input_is_not_read_again(tmp_path: Path) -> None:
+    with Running("serve", "-", stdin=File(tmp_path).text().encode()) as mux:
+        mux.line()
+        mux.send_signal(signal.SIGHUP)
+        assert mux.wait() == -signal.SIGHUP
+
+
+def test_a_terminal_that_is_closed_is_no_wish_to_read_the_file_again(tmp_path: Path) -> None:
+    file = File(tmp_path)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(COMMAND[0], [*COMMAND, "serve", str(file.path)])
+    try:
+        shown = b""
+        while b"/mcp" not in shown:
+            shown += os.read(terminal, 4096)
+    finally:
+        os.close(terminal)
+    for _ in range(int(WAIT_SECONDS * 10)):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        threading.Event().wait(0.1)
+    else:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise AssertionError("it goes on without a terminal")
+    assert os.waitstatus_to_exitcode(status) == 0

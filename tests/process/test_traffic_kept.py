@@ -1,0 +1,124 @@
+"""What must be kept is kept, whatever happens to the process or the disk."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpmux.traffic.audit.chain import verify
+from mcpmux.traffic.capture.files import read_files
+from tests.process.audited import kill_under_load
+from tests.process.running import COMMAND, WAIT_SECONDS, Running
+from tests.real.raw_client import MODERN, HttpClient
+from tests.traffic.audit_world import read_log
+
+URI = "note:///welcome"
+NOTES = {"command": sys.executable, "args": ["-m", "mcpmux.demo.notes"], "prefix": ""}
+AUDIT_BYTES, CAPTURE_BYTES = 6000, 40_000  # of the disk that gets full
+READS = 60
+OPENING = ("server/discover out", "its result in")  # what passes before the first read, and for each one
+READ = ("request in", "request out", "result in", "result out")
+
+
+def write_config(directory: Path, **tables: Any) -> Path:
+    path = directory / "mcpmux.json"
+    path.write_text(json.dumps({"upstreams": {"notes": NOTES}, **tables}))
+    return path
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_nothing_that_was_answered_is_missing_in_the_audit_log_after_kills(tmp_path: Path, rounds: int):
+    log = tmp_path / "audit"
+    config = write_config(tmp_path, audit={"directory": str(log), "rotate_size": "16KiB"})
+    dice = random.Random(rounds)
+    answered: set[str] = set()
+    for number in range(rounds):
+        answered |= set(kill_under_load(config, URI, dice))
+        assert verify(log, None).fault is None, number
+    assert answered <= {record.get("trace") for record in read_log(log)}
+    assert len(answered) >= rounds
+    with Running("serve", str(config), "--http", "127.0.0.1:0", "--log-level", "error") as mux:
+        mux.line()
+        assert mux.stop(signal.SIGTERM) == 0
+    assert verify(log, None).fault is None
+
+
+@pytest.mark.parametrize("kind", ["capture", "audit"])
+def test_a_folder_that_cannot_be_written_is_told_at_the_start(tmp_path: Path, kind: str):
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file")
+    table = {"directory": str(occupied / "log")} | ({"level": "full"} if kind == "capture" else {})
+    config = write_config(tmp_path, **{kind: table})
+    done = subprocess.run(
+        [*COMMAND, "serve", str(config), "--http", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{kind if kind == 'capture' else 'audit log'}" in done.stderr
+    assert str(occupied) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Limited(Running):
+    """A served mcpmux on a disk that gets full: files cannot grow beyond a few kB."""
+
+    def __init__(self, config: Path, file_bytes: int) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, limits[1]))
+        try:  # children inherit both
+            super().__init__("serve", str(config), "--http", "127.0.0.1:0")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+        self.url = self.line().strip()
+
+
+def ask(url: str, times: int) -> list[Any]:
+    client = HttpClient(url, MODERN)
+    return [client.ask("resources/read", {"uri": URI})[-1] for _ in range(times)]
+
+
+def test_a_full_disk_pauses_the_capture_and_every_answer_comes(tmp_path: Path):
+    folder = tmp_path / "capture"
+    config = write_config(tmp_path, capture={"level": "full", "directory": str(folder)})
+    with Limited(config, CAPTURE_BYTES) as mux:
+        answers = ask(mux.url, READS)
+        mux.line("stderr", containing="capture pauses")
+        assert mux.stop(signal.SIGTERM) == 0
+    assert all("result" in answer for answer in answers)
+    complaints: list[str] = []
+    records = list(read_files(sorted(folder.iterdir()), lambda *told: complaints.append(str(told))))
+    kept = [record.seq for record in records if record.kind != "start"]
+    assert (kept, complaints) == (list(range(1, len(kept) + 1)), [])
+    assert kept  # what there was room for
+    lost = sum(map(int, re.findall(r"lost=(\d+)", mux.stderr)))
+    assert len(kept) + lost == len(OPENING) + len(READ) * READS
+
+
+def test_a_full_disk_lets_nothing_be_answered_that_is_not_in_the_audit_log(tmp_path: Path):
+    log = tmp_path / "audit"
+    with Limited(write_config(tmp_path, audit={"directory": str(log)}), AUDIT_BYTES) as mux:
+        answers = ask(mux.url, 40)
+        mux.line("stderr", containing="audit")
+        mux.stop(signal.SIGTERM)
+    answered = [answer for answer in answers if "result" in answer]
+    refused = [answer["error"]["message"] for answer in answers if "error" in answer]
+    assert answered
+    assert refused
+    assert all("audit" in message for message in refused), refused
+    assert verify(log, None).fault is None
+    kept = [record for record in read_log(log) if record["kind"] == "exchange"]
+    assert len(kept) >= len(answered)

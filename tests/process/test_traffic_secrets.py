@@ -1,0 +1,169 @@
+"""A secret that is planted wherever one can be is in no output: no file, stream, page, span or log line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoking import Invoke
+from tests.process.running import Running
+from tests.process.secretive import (
+    REDACTED,
+    SECRETS,
+    TOLD_THE_CLIENT,
+    URI,
+    Mux,
+    Stream,
+    ask,
+    ask_over_http,
+    assert_clean,
+    call_params,
+    converse,
+    open_collector,
+    write_config,
+)
+from tests.real.web_server import find_free_port
+
+STREAMS = ("/api/exchanges/stream", "/api/traffic/stream")
+CLIENT_COMMANDS = (
+    ("check",),
+    ("read", f"s+{URI}"),
+    ("call", "s__tell", f"password={SECRETS['argument']}", f"pin={SECRETS['path in argument']}"),
+)
+
+
+def readings(invoke: Invoke, capture: Path, directory: Path) -> dict[str, bytes]:
+    """What the commands say about the capture."""
+    exported = {name: directory / f"exported.{name}" for name in ("har", "csv", "jsonl")}
+    for name, path in exported.items():
+        assert invoke("traffic", "export", str(capture), f"--{name}", str(path)).exit_code == 0
+    told = {name: path.read_bytes() for name, path in exported.items()}
+    for words in (
+        ["show", "2"],
+        ["show", "3"],
+        ["show", "2", "--full", "--json"],
+        ["grep", "."],
+        ["grep", ".", "--by", "exchange"],
+        ["grep", ".", "--json"],
+        ["tail", "--once", "-n", "1000"],
+        ["tail", "--once", "-n", "1000", "--json"],
+        ["stats"],
+        ["stats", "--json"],
+    ):
+        result = invoke("traffic", *words, str(capture))
+        assert result.exit_code == 0, result.output
+        told[" ".join(words)] = result.output.encode()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("level", "log_format"), [("full", "console"), ("truncated", "json"), ("metadata", "json")]
+)
+def test_a_planted_secret_is_in_no_output(tmp_path: Path, invoke: Invoke, level: str, log_format: str):
+    ports = (find_free_port(), find_free_port())
+    with open_collector() as collector:
+        with Mux(tmp_path, level, log_format, ports, collector.url) as mux:
+            mux.line("stderr", containing=f":{ports[1]}")
+            mux.line("stderr", containing=f":{ports[0]}")
+            streams = {path: Stream(mux, path) for path in STREAMS}
+            answers = converse(mux)
+            answers.append(json.loads(ask_over_http(mux)))
+            pages = mux.pages()
+            mux.close_stdin()
+            assert mux.wait() == 0, mux.stderr
+        told = {path: stream.whole() for path, stream in streams.items()}
+        told["spans"] = b"\n".join(body for body in collector.bodies if b"tools/call" in body)
+        told["all that was sent"] = b"\n".join(collector.bodies)
+    for place in TOLD_THE_CLIENT:
+        assert SECRETS[place] in json.dumps(answers), f"the client must have it: {place}"
+    for path in STREAMS:
+        assert b"resources/read" in told[path]
+    assert told["spans"]
+    files = mux.files()
+    assert len(files) >= 2
+    told |= {"stderr": mux.stderr.encode(), **files, **pages, **readings(invoke, mux.capture, tmp_path)}
+    assert_clean(told)
+    assert REDACTED in b"".join(pages.values())
+    assert REDACTED in told["stderr"]
+    if level == "full":
+        assert REDACTED in told["show 2"]
+        assert REDACTED in told["/api/traffic/stream"]
+        assert b"plain text" in told["jsonl"]
+        assert_clean(replay_and_mock(mux))
+
+
+def test_a_planted_secret_is_in_nothing_that_is_told_live(tmp_path: Path):
+    ports = (find_free_port(), find_free_port())
+    token = {"MCPMUX_ADMIN_TOKEN": SECRETS["admin token"]}
+    with open_collector() as collector, Mux(tmp_path, "full", "console", ports, collector.url) as mux:
+        mux.line("stderr", containing=f":{ports[0]}")
+        commands = {
+            "url": ("--url", mux.admin),
+            "url, json": ("--url", mux.admin, "--json"),
+            "files": (str(mux.capture), "-n", "0"),
+            "files, by exchange": (str(mux.capture), "-n", "0", "--by", "exchange"),
+        }
+        told = {}
+        tails = {
+            name: Running("traffic", "tail", *words, "--log-level", "debug", env=token)
+            for name, words in commands.items()
+        }
+        try:
+            for tail in tails.values():
+                until_it_tells(tail, lambda: ask(mux, 0, "ping", {}))
+            converse(mux)
+            for name, tail in tails.items():
+                lines = [tail.line(containing="read")]
+                tail.stop()
+                told[name] = "".join([*lines, tail.stdout, tail.stderr]).encode()
+        finally:
+            for tail in tails.values():
+                tail.__exit__(None, None, None)
+        mux.close_stdin()
+        assert mux.wait() == 0, mux.stderr
+    assert all(b"read" in text for text in told.values())
+    assert_clean(told)
+
+
+def until_it_tells(tail: Running, ping: Callable[[], object]) -> None:
+    """Have something pass until the tail shows it: then it has begun."""
+    for _ in range(600):
+        ping()
+        if tail.says_something(0.1):
+            return
+    raise AssertionError(f"it tells nothing: {tail.stderr}")
+
+
+def replay_and_mock(mux: Mux) -> dict[str, bytes]:
+    """What a replay to a server that answers otherwise tells, and the log of a mock."""
+    redact = ("--redact", str(mux.config), "--log-level", "debug")
+    replay = ("traffic", "replay", str(mux.capture), "--upstream", "s", "--with-tools", "--speed", "max")
+    told = {}
+    for name, more in {"replay": (), "replay, json": ("--json",)}.items():
+        with Running(*replay, "--to", mux.command("otherwise "), *redact, *more) as replaying:
+            assert replaying.wait() == 1, replaying.stderr
+            told[name] = (replaying.stdout + replaying.stderr).encode()
+        assert b"otherwise" in told[name], told[name]
+    with Running("traffic", "mock", str(mux.capture), "--stdio", *redact) as mock:
+        converse(mock)
+        ask(mock, 5, "resources/read", {"uri": f"other+{URI}"})
+        ask(mock, 6, "tools/call", {**call_params(), "name": SECRETS["pattern in argument"]})
+        mock.close_stdin()
+        mock.wait()
+        told["log of the mock"] = mock.stderr.encode()
+    assert b"not in the capture" in told["log of the mock"]
+    return told
+
+
+@pytest.mark.parametrize("words", CLIENT_COMMANDS, ids=lambda words: words[0])
+def test_a_planted_secret_is_in_no_log_of_a_client(tmp_path: Path, words: tuple[str, ...]):
+    config = write_config(tmp_path, "off", "console", (8490, 8484), None)
+    command, *arguments = words
+    with Running(command, str(config), *arguments, "--log-level", "debug") as client:
+        client.wait()
+        log = [line for line in client.stderr.splitlines() if line[:2] == "20"]
+    assert "upstream says" in "".join(log)
+    assert_clean({"log": "\n".join(log).encode()})

@@ -1,0 +1,834 @@
+"""`mcpmux serve --workers 2` as real processes: who serves what, who hears what, what ends with what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import ssl
+import stat
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli.invoking import Invoke
+from tests.cli.test_ctl import free_port
+from tests.process.running import WAIT_SECONDS, Running, children_of, command_of, is_alive
+from tests.transports.certificates import Certificates
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+SESSION = "Mcp-Session-Id"
+TOKEN = "0123456789abcdef"
+
+# A legacy server that counts: who started it, who initialized it, what it was asked.
+COUNTING = """
+import json, os, sys
+folder = sys.argv[1]
+open(os.path.join(folder, f"started-{os.getpid()}"), "w").close()
+counter = 0
+def say(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
+    sys.stdout.flush()
+for line in sys.stdin:
+    message = json.loads(line)
+    method, number = message.get("method"), message.get("id")
+    if method == "initialize":
+        open(os.path.join(folder, f"initialized-{os.getpid()}"), "a").write("x")
+        capabilities = {"resources": {"subscribe": True, "listChanged": True}, "tools": {}}
+        info = {"name": "counting", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+        say({"id": number, "result": result})
+    elif method == "tools/list":
+        say({"id": number, "result": {"tools": [
+            {"name": name, "inputSchema": {"type": "object"}} for name in ("count", "ask", "die", "wait")]}})
+    elif method == "resources/list":
+        say({"id": number, "result": {"resources": [{"uri": "count:///it", "name": "it"}]}})
+    elif method == "tools/call" and message["params"]["name"] == "ask":
+        say({"id": "q", "method": "elicitation/create", "params": {
+            "message": "Who?",
+            "requestedSchema": {"type": "object", "properties": {"who": {"type": "string"}}}}})
+        asking = number
+    elif method is None and number == "q":
+        text = json.dumps(message.get("result", message.get("error")))
+        say({"id": asking, "result": {"content": [{"type": "text", "text": text}]}})
+    elif method == "tools/call" and message["params"]["name"] == "wait":
+        token = message["params"]["_meta"]["progressToken"]
+        say({"method": "notifications/progress", "params": {"progressToken": token, "progress": 7}})
+    elif method == "notifications/cancelled":
+        open(os.path.join(folder, f"cancelled-{os.getpid()}"), "a").write("x")
+    elif method == "tools/call" and message["params"]["name"] == "die":
+        os._exit(1)
+    elif method == "tools/call":
+        counter += 1
+        say({"id": number, "result": {"content": [{"type": "text", "text": str(counter)}]}})
+        say({"method": "notifications/resources/updated", "params": {"uri": "count:///it"}})
+    elif number is not None:
+        say({"id": number, "result": {}})
+"""
+
+# A modern server whose resource may be kept for an hour, and changes with each call of its tool.
+PUBLISHING = """
+import json, sys
+text, listens = 1, []
+def say(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
+    sys.stdout.flush()
+def tell(listen, method, params):
+    meta = {"io.modelcontextprotocol/subscriptionId": listen}
+    say({"method": "notifications/" + method, "params": {**params, "_meta": meta}})
+for line in sys.stdin:
+    message = json.loads(line)
+    method, number, params = message.get("method"), message.get("id"), message.get("params", {})
+    hints = {"ttlMs": 3600000, "cacheScope": "public", "resultType": "complete"}
+    if method == "server/discover":
+        capabilities = {"resources": {"subscribe": True}, "tools": {}}
+        say({"id": number, "result": {
+            "supportedVersions": ["2026-07-28"], "capabilities": capabilities, **hints}})
+    elif method == "subscriptions/listen":
+        listens.append((number, params["notifications"]))
+        tell(number, "subscriptions/acknowledged", {"notifications": params["notifications"]})
+    elif method == "resources/read":
+        contents = [{"uri": "memo:it", "text": str(text)}]
+        say({"id": number, "result": {"contents": contents, **hints}})
+    elif method == "tools/call":
+        text += 1
+        for listen, wish in listens:
+            if "memo:it" in wish.get("resourceSubscriptions", []):
+                tell(listen, "resources/updated", {"uri": "memo:it"})
+        say({"id": number, "result": {"content": [], "resultType": "complete"}})
+    elif number is not None:
+        say({"id": number, "error": {"code": -32601, "message": "no"}})
+"""
+
+
+_open: list[HTTPConnection] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed_at_last() -> Iterator[None]:
+    """Nobody has to close a connection."""
+    yield
+    while _open:
+        _open.pop().close()
+
+
+class Served:
+    """A running mux with two workers, and how to talk to it."""
+
+    def __init__(self, mux: Running, url: str, folder: Path) -> None:
+        self.mux = mux
+        self.url = url
+        self.folder = folder
+        parts = urlsplit(url)
+        self.address = (parts.hostname or "", parts.port or 0)
+
+    def connect(self) -> HTTPConnection:
+        _open.append(HTTPConnection(*self.address, timeout=WAIT_SECONDS))
+        return _open[-1]
+
+    def workers(self) -> list[int]:
+        """The process ids of all workers."""
+        return [pid for pid in children_of(self.mux.pid) if b"workers.worker import" in command_of(pid)]
+
+    def count(self, what: str) -> int:
+        return len(list(self.folder.glob(f"{what}-*")))
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, what
+        threading.Event().wait(0.05)
+
+
+def counting_table(folder: Path, **settings: Any) -> str:
+    server = folder / "counting.py"
+    server.write_text(COUNTING)
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
+    args = json.dumps([str(server), str(folder)])
+    return f"[upstreams.counting]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n{''.join(lines)}"
+
+
+def write_config(folder: Path, rest: str = "", **settings: Any) -> Path:
+    path = folder / "mcpmux.toml"
+    path.write_text(counting_table(folder, **settings) + '[listeners]\nhttp = ["127.0.0.1:0"]\n' + rest)
+    return path
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Running("serve", str(write_config(tmp_path)), "--workers", "2") as mux:
+        yield Served(mux, mux.line().strip(), tmp_path)
+
+
+def post(
+    connection: HTTPConnection, message: dict[str, Any], path: str = "/mcp", **headers: str
+) -> HTTPResponse:
+    fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("POST", path, json.dumps({"jsonrpc": "2.0", **message}).encode(), fields)
+    return connection.getresponse()
+
+
+def answer_in(response: HTTPResponse) -> dict[str, Any]:
+    """The last message of an answer, whether it is a stream or not."""
+    text = response.read().decode()
+    if response.getheader("Content-Type", "").startswith("text/event-stream"):
+        text = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")][-1]
+    message = json.loads(text)
+    assert isinstance(message, dict)
+    return message
+
+
+def modern(
+    connection: HTTPConnection, method: str, params: dict[str, Any], name: str = "", path: str = "/mcp"
+) -> dict[str, Any]:
+    headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": method}
+    if name:
+        headers["Mcp_Name"] = name
+    message = {"id": 1, "method": method, "params": {"_meta": META, **params}}
+    return answer_in(post(connection, message, path, **headers))
+
+
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"elicitation": {}},
+    "clientInfo": {"name": "t", "version": "1"},
+}
+
+
+def initialize(connection: HTTPConnection) -> str:
+    """Open a legacy session: its id."""
+    response = post(connection, {"id": 1, "method": "initialize", "params": INITIALIZE})
+    assert "result" in answer_in(response)
+    session = response.getheader(SESSION)
+    assert session is not None
+    post(connection, {"method": "notifications/initialized"}, **{SESSION: session}).read()
+    return session
+
+
+def worker_of(session: str) -> str:
+    return session.partition("w")[0]
+
+
+def call(connection: HTTPConnection, session: str, tool: str = "counting__count") -> HTTPResponse:
+    message = {"id": 2, "method": "tools/call", "params": {"name": tool, "arguments": {}}}
+    return post(connection, message, **{SESSION: session})
+
+
+def open_stream(connection: HTTPConnection, session: str) -> HTTPResponse:
+    connection.request("GET", "/mcp", headers={"Accept": "text/event-stream", SESSION: session})
+    response = connection.getresponse()
+    assert response.status == 200
+    return response
+
+
+def next_event(stream: HTTPResponse) -> str:
+    while not (line := stream.readline().decode()).startswith("data: {"):
+        assert line, "the stream has ended"
+    return line
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    text = answer["result"]["content"][0]["text"]
+    assert isinstance(text, str)
+    return text
+
+
+def test_connections_are_spread_evenly(served: Served) -> None:
+    connections = [served.connect() for _ in range(32)]
+    counts = Counter(worker_of(initialize(connection)) for connection in connections)
+    assert counts == {"1": 16, "2": 16}
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_workers_count_the_sessions_of_a_principal_together(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "[limits]\nmax_sessions_per_principal = 2\n")
+    with Running("serve", str(path), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        sessions = [initialize(served.connect()) for _ in range(2)]
+        assert sorted(map(worker_of, sessions)) == ["1", "2"]
+        assert [status_of_new(served) for _ in range(4)] == [429] * 4
+        before = served.workers()
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: len(set(served.workers()) - set(before)) == 1, "no new worker")
+        for session in sessions:  # they go on elsewhere, and are counted
+            assert int(text_of(answer_in(call(served.connect(), session)))) > 0
+        assert [status_of_new(served) for _ in range(4)] == [429] * 4
+        connection = served.connect()
+        connection.request("DELETE", "/mcp", headers={SESSION: sessions[0]})
+        assert connection.getresponse().status == 204
+        wait_until(lambda: status_of_new(served) == 200, "no room")
+        assert status_of_new(served) == 429
+        assert mux.stop() == 0, mux.stderr
+
+
+def status_of_new(served: Served) -> int:
+    """What a client is told that wants a session."""
+    return post(served.connect(), {"id": 1, "method": "initialize", "params": INITIALIZE}).status
+
+
+def test_changes_reach_clients_of_both_workers(served: Served) -> None:
+    connections = [served.connect() for _ in range(2)]
+    sessions = [initialize(connection) for connection in connections]
+    streams = []
+    for connection, session in zip(connections, sessions, strict=True):
+        message = {"id": 5, "method": "resources/subscribe", "params": {"uri": "counting+count:///it"}}
+        assert "result" in answer_in(post(connection, message, **{SESSION: session}))
+        streams.append(open_stream(served.connect(), session))
+    listening = served.connect()
+    wish = {"notifications": {"resourceSubscriptions": ["counting+count:///it"]}}
+    headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "subscriptions/listen"}
+    message = {"id": 6, "method": "subscriptions/listen", "params": {"_meta": META, **wish}}
+    streams.append(post(listening, message, **headers))
+    assert "acknowledged" in next_event(streams[-1])
+    assert "updated" in next_event(streams[-1])  # as its worker is new
+    assert "result" in modern(
+        served.connect(), "tools/call", {"name": "counting__count", "arguments": {}}, "counting__count"
+    )
+    for stream in streams:
+        while b"resources/updated" not in stream.readline():
+            pass
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_who_was_told_of_a_change_reads_it_from_any_worker(tmp_path: Path) -> None:
+    server, path = tmp_path / "publishing.py", tmp_path / "mcpmux.toml"
+    server.write_text(PUBLISHING)
+    command = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps([str(server)])}\n"
+    path.write_text(f'[upstreams.memo]\n{command}[listeners]\nhttp = ["127.0.0.1:0"]\n')
+    uri = "memo+memo:it"
+    with Running("serve", str(path), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        clients = [served.connect() for _ in range(4)]
+
+        def read(client: HTTPConnection) -> str:
+            found = modern(client, "resources/read", {"uri": uri}, uri)
+            text = found["result"]["contents"][0]["text"] if "result" in found else ""
+            assert isinstance(text, str)
+            return text
+
+        wait_until(lambda: {read(client) for client in clients} == {"1"}, "it cannot be read")
+        wish = {"_meta": META, "notifications": {"resourceSubscriptions": [uri]}}
+        listen = {"id": 7, "method": "subscriptions/listen", "params": wish}
+        headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "subscriptions/listen"}
+        stream = post(served.connect(), listen, **headers)
+        assert "acknowledged" in next_event(stream)
+        assert "updated" in next_event(stream)  # as its worker is new
+        for number in range(2, 5):
+            call = {"name": "memo__change", "arguments": {}}
+            assert "result" in modern(clients[0], "tools/call", call, "memo__change")
+            assert "updated" in next_event(stream)
+            assert [read(client) for client in clients] == [str(number)] * 4
+        assert mux.stop() == 0, mux.stderr
+
+
+def test_progress_comes_and_giving_up_arrives(served: Served) -> None:
+    headers = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "tools/call", "Mcp_Name": "counting__wait"}
+    meta = {**META, "progressToken": "mine"}
+    message = {
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "counting__wait", "arguments": {}, "_meta": meta},
+    }
+    for _ in range(2):
+        connection = served.connect()
+        response = post(connection, message, **headers)
+        while b'"progress":7' not in (line := response.readline()):
+            pass
+        assert b'"mine"' in line
+        connection.close()
+    cancelled = served.folder.glob
+    wait_until(lambda: [path.read_text() for path in cancelled("cancelled-*")] == ["xx"], "not cancelled")
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_clients_go_on(served: Served) -> None:
+    connections = [served.connect() for _ in range(2)]
+    sessions = {worker_of(session): session for session in map(initialize, connections)}
+    uri = "counting+count:///it"
+    for connection, session in zip(connections, sessions.values(), strict=True):
+        message = {"id": 5, "method": "resources/subscribe", "params": {"uri": uri}}
+        assert "result" in answer_in(post(connection, message, **{SESSION: session}))
+    streams = {number: open_stream(served.connect(), session) for number, session in sessions.items()}
+    waits = {"name": "counting__wait", "arguments": {}, "_meta": {"progressToken": "mine"}}
+    for session in sessions.values():
+        waiting = post(
+            served.connect(), {"id": 6, "method": "tools/call", "params": waits}, **{SESSION: session}
+        )
+        assert '"mine"' in next_event(waiting)
+    before = served.workers()
+    os.kill(before[0], signal.SIGKILL)
+    lost = served.mux.line("stderr", containing="worker lost")
+    number = lost.partition("worker=")[2].split()[0]
+    again = open_stream(served.connect(), sessions[number])  # at whoever is there first
+    said = "".join(next_event(again) for _ in range(3))
+    assert all(kind in said for kind in ("resources/updated", "resources/list_changed", "tools/list_changed"))
+    wait_until(lambda: len(set(served.workers()) - set(before)) == 1, "no new worker")
+    for session in sessions.values():
+        assert int(text_of(answer_in(call(served.connect(), session)))) > 0
+        assert "resources/updated" in next_event(again)
+    (kept,) = (stream for of, stream in streams.items() if of != number)
+    assert "resources/updated" in next_event(kept)
+    (kept_session,) = (session for of, session in sessions.items() if of != number)
+    cancelled = {"method": "notifications/cancelled", "params": {"requestId": 6}}
+    post(served.connect(), cancelled, **{SESSION: kept_session}).read()
+    both = {"1", "2"}
+    wait_until(lambda: {worker_of(initialize(served.connect())) for _ in range(4)} == both, "not served")
+    assert served.count("started") == 1
+    assert served.mux.stop() == 0, served.mux.stderr
+    assert not any(map(is_alive, before))
+
+
+def test_a_server_that_dies_is_back_for_all_workers(served: Served) -> None:
+    connections = [served.connect() for _ in range(2)]
+    for connection in connections:
+        assert "result" in modern(connection, "tools/list", {})
+    died = modern(connections[0], "tools/call", {"name": "counting__die", "arguments": {}}, "counting__die")
+    assert "error" in died
+    count = {"name": "counting__count", "arguments": {}}
+
+    def is_back(connection: HTTPConnection) -> Callable[[], bool]:
+        return lambda: "result" in modern(connection, "tools/call", count, "counting__count")
+
+    for connection in connections:
+        wait_until(is_back(connection), "the server is not back")
+    assert served.count("started") == 2
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    place = {"TMPDIR": str(private)}
+    with Running("serve", str(write_config(tmp_path)), "--workers", "2", env=place) as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        pids = children_of(mux.pid)
+        assert len(pids) >= 4  # two workers, the server, a reaper
+        assert list(private.iterdir())
+        initialize(served.connect())
+        mux.send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, pids)), f"still there: {pids}")
+    assert not list(private.iterdir())
+
+
+def test_a_server_that_does_not_start_is_told_with_its_own_reason(tmp_path: Path) -> None:
+    path = write_config(tmp_path)
+    broken = "import sys; sys.exit('no licence')"
+    args = json.dumps(["-c", broken])
+    path.write_text(
+        path.read_text() + f"[upstreams.broken]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
+    )
+    with Running("serve", str(path), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+
+        def is_told() -> bool:
+            result = modern(served.connect(), "tools/list", {})["result"]
+            assert len(result["tools"]) == 4
+            return "no licence" in json.dumps(result["_meta"]["dev.mcpmux/upstreams"])
+
+        for _ in range(4):
+            wait_until(is_told, "the reason is not told")
+        assert mux.stop() == 0, mux.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_calls_are_finished_when_it_is_stopped(tmp_path: Path, number: int) -> None:
+    library = f"library={sys.executable} -m mcpmux.demo.library"
+    with Running("serve", "--upstream", library, "--http", "127.0.0.1:0", "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        calls = []
+        for _ in range(6):
+            params = {"name": "library__build_index", "arguments": {"seconds": 2}, "_meta": META}
+            headers = {
+                "MCP_Protocol_Version": "2026-07-28",
+                "Mcp_Method": "tools/call",
+                "Mcp_Name": "library__build_index",
+            }
+            message = {
+                "id": 1,
+                "method": "tools/call",
+                "params": {**params, "_meta": {**META, "progressToken": 1}},
+            }
+            calls.append(post(served.connect(), message, **headers))
+        pids = children_of(mux.pid)
+        mux.send_signal(number)
+        assert all("result" in answer_in(response) for response in calls)
+        assert mux.wait() == 0, mux.stderr
+        assert "Traceback" not in mux.stderr
+    assert not any(map(is_alive, pids))
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    library = f"library={sys.executable} -m mcpmux.demo.library"
+    with Running("serve", "--upstream", library, "--http", "127.0.0.1:0", "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        message = {
+            "id": 1,
+            "method": "tools/call",
+            "params": {
+                "name": "library__build_index",
+                "arguments": {"seconds": 10},
+                "_meta": {**META, "progressToken": 1},
+            },
+        }
+        headers = {
+            "MCP_Protocol_Version": "2026-07-28",
+            "Mcp_Method": "tools/call",
+            "Mcp_Name": "library__build_index",
+        }
+        started = [post(served.connect(), message, **headers) for _ in range(4)]
+        pids = children_of(mux.pid)
+        mux.send_signal(signal.SIGTERM)
+        mux.line("stderr", containing="stopping")
+        mux.send_signal(signal.SIGTERM)
+        assert mux.wait() == 0, mux.stderr
+        assert len(started) == 4
+    assert not any(map(is_alive, pids))
+
+
+def test_a_server_is_started_by_each_worker_when_it_is_wished(tmp_path: Path) -> None:
+    with Running("serve", str(write_config(tmp_path, per_worker=True)), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        for _ in range(2):
+            assert "result" in modern(served.connect(), "tools/list", {})
+        assert served.count("started") == 2
+        assert mux.stop() == 0, mux.stderr
+
+
+def test_one_admin_listener_sees_and_steers_all(invoke: Invoke, tmp_path: Path) -> None:
+    port = free_port()
+    more = f'[admin]\nport = {port}\ntoken = "{TOKEN}"\n[views.tools]\ninclude = [{{ kind = "tools" }}]\n'
+    path = write_config(tmp_path, more)
+    here = ("-c", str(path))
+
+    def ask(what: str) -> str:
+        connection = HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS)
+        connection.request("GET", what, headers={"Authorization": f"Bearer {TOKEN}"})
+        response = connection.getresponse()
+        assert response.status == 200
+        _open.append(connection)
+        return response.read().decode()
+
+    with Running("serve", str(path), "--no-watch", "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        mux.line()
+        count = {"name": "counting__count", "arguments": {}}
+        for _ in range(10):
+            assert "result" in modern(served.connect(), "tools/call", count, "counting__count")
+        exchanges = [
+            line for line in ask("/metrics").splitlines() if line.startswith("mcpmux_exchanges_total")
+        ]
+        counts = [float(line.rpartition(" ")[2]) for line in exchanges if 'method="tools/call"' in line]
+        assert counts == [10]
+
+        def calls() -> list[Any]:
+            rows = json.loads(ask("/api/exchanges?limit=100"))["rows"]
+            return [row for row in rows if row.get("method") == "tools/call"]
+
+        def are_over() -> bool:
+            return Counter(row["status"] for row in calls()) == {"ok": 10}
+
+        wait_until(are_over, "some are not shown, or not to their end")
+        rows = calls()
+        assert {row["peer"].partition("/")[0] for row in rows} == {"1", "2"}
+        detail = json.loads(ask(f"/api/exchanges/{rows[0]['row']}"))
+        assert len(detail["messages"]) == 4
+
+        (view,) = json.loads(ask("/api/views"))["views"]
+        assert (view["name"], view["include"]) == ("tools", ["tools"])
+        (seen,) = json.loads(ask("/api/views/counts"))["counts"].values()
+        assert (seen["tools"] > 0, seen["resources"], seen["missing"]) == (True, 0, {})
+        assert "--workers" in json.loads(ask("/api/calls"))["problem"]
+        inside = modern(served.connect(), "tools/call", count, "counting__count", path="/mcp/tools")
+        assert "result" in inside
+
+        def is_shown() -> bool:
+            rows = json.loads(ask("/api/exchanges?filter=view%3Dtools"))["rows"]
+            return [(row["method"], row["view"]) for row in rows] == [("tools/call", "tools")]
+
+        wait_until(is_shown, "the exchange of the view is not shown")
+
+        for _ in range(2):
+            initialize(served.connect())
+        lists = json.loads(ask("/api/subscriptions"))["subscriptions"]
+        assert [each["list"] for each in lists] == ["tools", "prompts", "resources"]
+        for each in lists:
+            assert {client["peer"].partition("/")[0] for client in each["clients"]} == {"1", "2"}
+
+        (state,) = json.loads(ask("/upstreams"))["upstreams"]
+        assert (state["name"], state["state"], state["prefix"]) == ("counting", "ready", "counting")
+        assert sys.executable in state["target"]
+
+        assert invoke("ctl", "drain", "counting", *here).exit_code == 0
+
+        for _ in range(4):  # every worker has heard it before `ctl` ends
+            told = modern(served.connect(), "tools/call", count, "counting__count")
+            assert "drained" in told["error"]["message"]
+        assert json.loads(ask("/upstreams"))["upstreams"][0]["state"] == "drained"
+        assert invoke("ctl", "restart", "counting", *here).exit_code == 0
+
+        def works() -> bool:
+            return "result" in modern(served.connect(), "tools/call", count, "counting__count")
+
+        for _ in range(4):
+            wait_until(works, "it is not back")
+        wait_until(lambda: served.count("started") == 2, "it was not restarted")
+
+        path.write_text(path.read_text() + "[upstreams.other]\ncommand = 'false'\nprefix = 'o'\n")
+        assert "added: other" in invoke("ctl", "reload", *here).stdout
+        assert len(json.loads(ask("/upstreams"))["upstreams"]) == 2
+        assert mux.stop() == 0, mux.stderr
+        assert "Traceback" not in mux.stderr
+
+
+def test_a_change_of_the_file_reaches_all_workers(tmp_path: Path) -> None:
+    path = write_config(tmp_path)
+    with Running("serve", str(path), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        path.write_text(path.read_text().replace("[upstreams.counting]", "[upstreams.counted]"))
+        mux.line("stderr", containing="configuration reloaded")
+
+        def names() -> set[str]:
+            tools = modern(served.connect(), "tools/list", {})["result"]["tools"]
+            return {tool["name"].partition("__")[0] for tool in tools}
+
+        assert not any("counting" in names() for _ in range(4))
+        for _ in range(4):
+            wait_until(lambda: names() == {"counted"}, "not all workers have changed")
+        assert mux.stop() == 0, mux.stderr
+
+
+def test_what_workers_cannot_do_is_said(tmp_path: Path) -> None:
+    with Running("serve", str(write_config(tmp_path)), "--workers", "2", "--stdio") as mux:
+        assert mux.wait() == 2
+        assert "leave --workers out" in mux.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with Running("serve", str(write_config(tmp_path)), "--workers", "2", "--http", address) as mux:
+            assert mux.wait() == 1
+            assert "address already in use" in mux.stderr
+    folder = tmp_path / "file"
+    folder.write_text("")
+    path = write_config(tmp_path, f"[audit]\ndirectory = {json.dumps(str(folder))}\n")
+    with Running("serve", str(path), "--workers", "2") as mux:
+        assert mux.wait() == 1
+        assert "audit log" in mux.stderr
+
+
+def test_a_session_over_tls_is_served_by_its_worker(certificates: Certificates, tmp_path: Path) -> None:
+    path = tmp_path / "mcpmux.toml"
+    tls = f"certificate = {json.dumps(certificates.server)}, key = {json.dumps(certificates.server_key)}"
+    listener = f"[[listeners.http]]\nport = 0\ntls = {{ {tls} }}\n"
+    path.write_text(counting_table(tmp_path) + listener)
+    context = ssl.create_default_context(cafile=certificates.ca)
+    with Running("serve", str(path), "--workers", "2") as mux:
+        url = urlsplit(mux.line().strip())
+
+        def connect() -> HTTPConnection:
+            _open.append(HTTPSConnection("localhost", url.port, timeout=WAIT_SECONDS, context=context))
+            return _open[-1]
+
+        first = [connect() for _ in range(2)]
+        sessions = [initialize(connection) for connection in first]
+        assert sorted(map(worker_of, sessions)) == ["1", "2"]
+        told = 0
+        for connection in (*first, connect(), connect()):
+            for session in (*sessions, *reversed(sessions)):
+                told += 1
+                assert text_of(answer_in(call(connection, session))) == str(told)
+        for session in sessions:
+            told += 1
+            padded = {"name": "counting__count", "arguments": {"padding": "x" * 300_000}}
+            message = {"id": 3, "method": "tools/call", "params": padded}
+            assert text_of(answer_in(post(first[0], message, **{SESSION: session}))) == str(told)
+        assert mux.stop() == 0, mux.stderr
+        assert "Traceback" not in mux.stderr
+
+
+def test_streams_and_tokens_are_the_workers(tmp_path: Path) -> None:
+    secret = "a-token-that-nobody-guesses"
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    tokens = f'[auth]\nresource = "http://127.0.0.1/mcp"\n[auth.tokens.ci]\nsha256 = "{digest}"\n'
+    path = write_config(tmp_path, tokens)
+    name = tmp_path / "lines.sock"
+    text = path.read_text().replace("[listeners]\n", f"[listeners]\nunix = [{json.dumps(str(name))}]\n")
+    path.write_text(text)
+    with Running("serve", str(path), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        assert mux.line().strip() == f"unix:{name}"
+        for _ in range(4):
+            assert post(served.connect(), {"id": 1, "method": "ping"}).status == 401
+            shown = {"Authorization": f"Bearer {secret}"}
+            assert post(served.connect(), {"id": 1, "method": "ping"}, **shown).status == 400
+        for _ in range(4):
+            with socket.socket(socket.AF_UNIX) as client, client.makefile("rwb") as lines:
+                client.settimeout(WAIT_SECONDS)
+                client.connect(str(name))
+                message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+                lines.write(json.dumps(message).encode() + b"\n")
+                lines.flush()
+                assert len(json.loads(lines.readline())["result"]["tools"]) == 4
+        assert mux.stop() == 0, mux.stderr
+    assert not name.exists()
+
+
+@pytest.mark.parametrize("scheme", ["ws", "tcp"])
+def test_every_kind_of_stream_is_shared(invoke: Invoke, tmp_path: Path, scheme: str) -> None:
+    path = tmp_path / "mcpmux.toml"
+    path.write_text(counting_table(tmp_path))
+    listen = f"{scheme}://127.0.0.1:0"
+    with Running("serve", str(path), "--workers", "2", "--listen", listen) as mux:
+        url = mux.line(containing=f"{scheme}://").strip()
+        for told in range(1, 5):  # by two workers in turn, of one server
+            called = invoke("call", url, "counting__count")
+            assert (called.exit_code, called.stdout.strip()) == (0, str(told)), called.stderr
+        assert mux.stop() == 0, mux.stderr
+        assert "Traceback" not in mux.stderr
+
+
+def test_each_worker_keeps_a_chain_and_all_are_read(invoke: Invoke, tmp_path: Path) -> None:
+    log, captures = tmp_path / "log", tmp_path / "captures"
+    kept = f"[audit]\ndirectory = {json.dumps(str(log))}\n"
+    kept += f'[capture]\nlevel = "full"\ndirectory = {json.dumps(str(captures))}\n'
+    count = {"name": "counting__count", "arguments": {}}
+    with Running("serve", str(write_config(tmp_path, kept)), "--workers", "2") as mux:
+        served = Served(mux, mux.line().strip(), tmp_path)
+        for _ in range(6):
+            assert "result" in modern(served.connect(), "tools/call", count, "counting__count")
+        assert mux.stop() == 0, mux.stderr
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (log, *log.iterdir(), captures)} == {0o700}
+    verified = invoke("audit", "verify", str(log))
+    assert verified.exit_code == 0, verified.stderr
+    assert [line.partition(":")[0] for line in verified.stdout.splitlines()] == ["worker-1", "worker-2"]
+    shown = invoke("audit", "show", str(log), "method=tools/call", "kind=exchange").stdout.splitlines()
+    assert len(shown) == 6
+    heads = [line.split() for line in invoke("audit", "head", str(log)).stdout.splitlines()]
+    assert [name for _, _, name in heads] == ["worker-1", "worker-2"]
+    single = invoke("audit", "verify", str(log), "--head", heads[0][0])
+    assert single.exit_code == 2
+    assert "worker-1" in single.stderr
+    assert invoke("audit", "verify", str(log / "worker-1"), "--head", heads[0][0]).exit_code == 0
+    records = sorted((log / "worker-2").glob("*.jsonl"))[0]
+    records.write_bytes(records.read_bytes().replace(b"tools/call", b"tools/cull", 1))
+    changed = invoke("audit", "verify", str(log))
+    assert changed.exit_code == 1
+    assert "worker-2" in changed.stderr
+
+    seen = invoke("traffic", "grep", "", str(captures), "method=tools/call", "--json")
+    records_seen = [json.loads(line) for line in seen.stdout.splitlines()]
+    requests = [each for each in records_seen if (each["kind"], each["leg"]) == ("request", "client")]
+    assert len(requests) == 6, seen.stderr
+    assert len({each["run"] for each in requests}) == 2
+
+
+def test_a_question_that_several_calls_can_have_caused_reaches_none_of_their_clients(served: Served) -> None:
+    name = "counting__ask"
+    able = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    params = {"name": name, "arguments": {}, "_meta": able}
+    first, elsewhere, second = (
+        served.connect() for _ in range(3)
+    )  # the first and the last are at one worker
+    asked = modern(first, "tools/call", params, name)["result"]
+    (key,) = asked["inputRequests"]
+    responses = {key: {"action": "accept", "content": {"who": "me"}}}
+    again = {**params, "inputResponses": responses, "requestState": asked["requestState"]}
+    assert "me" in text_of(modern(elsewhere, "tools/call", again, name))  # the only call that there is
+    assert modern(first, "tools/call", params, name)["result"]["resultType"] == "input_required"
+    assert "clients share this session" in text_of(modern(second, "tools/call", params, name))
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_a_worker_that_does_nothing_is_given_nothing(served: Served) -> None:
+    stopped = served.workers()[0]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        served.mux.line("stderr", containing="worker does not answer")
+        served_by = {worker_of(initialize(served.connect())) for _ in range(6)}
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert len(served_by) == 1
+    served.mux.line("stderr", containing="worker answers again")
+    assert {worker_of(initialize(served.connect())) for _ in range(6)} == {"1", "2"}
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_a_connection_that_waits_goes_on_when_its_worker_is_asked_to_end(served: Served) -> None:
+    before = served.workers()
+    used = [served.connect() for _ in range(4)]
+    for connection in used:
+        assert "result" in modern(connection, "tools/list", {})
+    new = [socket.create_connection(served.address, WAIT_SECONDS) for _ in range(4)]
+    try:
+        for pid in before:
+            os.kill(pid, signal.SIGTERM)
+            served.mux.line("stderr", containing="worker lost")
+            wait_until(lambda: len(served.workers()) == 2, "no new worker")
+        for sock in new:
+            connection = served.connect()
+            connection.sock = sock
+            assert "result" in modern(connection, "tools/list", {})
+        for connection in used:
+            held = connection.sock
+            assert "result" in modern(connection, "tools/list", {})
+            assert connection.sock is held
+    finally:
+        for sock in new:
+            sock.close()
+    assert not any(map(is_alive, before))
+    assert served.mux.stop() == 0, served.mux.stderr
+
+
+def test_a_worker_that_is_asked_to_end_loses_no_client(served: Served) -> None:
+    before = served.workers()
+    over = threading.Event()
+    told: Counter[str] = Counter()
+    count = {"name": "counting__count", "arguments": {}}
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            connection = HTTPConnection(*served.address, timeout=WAIT_SECONDS)
+            try:
+                told[
+                    "result"
+                    if "result" in modern(connection, "tools/call", count, "counting__count")
+                    else "error"
+                ] += 1
+            except (OSError, HTTPException) as error:
+                told[repr(error)] += 1
+            finally:
+                connection.close()
+
+    def is_served_again() -> bool:
+        return len(served.workers()) == 2 and told["result"] > seen + 50
+
+    seen = 0
+    threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for pid in before:
+            seen = told["result"]
+            os.kill(pid, signal.SIGTERM)
+            served.mux.line("stderr", containing="worker lost")
+            wait_until(is_served_again, "no load")
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+    assert set(told) == {"result"}, told
+    assert not any(map(is_alive, before))
+    assert served.mux.stop() == 0, served.mux.stderr
