@@ -1,4 +1,4 @@
-"""The commands that a person tries first, in real processes, with a server and a client of the official SDK."""
+"""The commands that a person tries first, in processes, with a server and a client of the official SDK."""
 
 from __future__ import annotations
 
