@@ -209,8 +209,10 @@ def target_in(params: Fields) -> str | None:
         target = text_of(params.get("name"))
     if target is None and "ref" in params:
         ref = value_of(params["ref"])
-        about = ref.get("uri", ref.get("name")) if isinstance(ref, dict) else None
-        target = about if isinstance(about, str) else None
+        if isinstance(ref, dict):
+            member = "name" if ref.get("type") == "ref/prompt" else "uri"  # a prompt may have both
+            about = ref.get(member, ref.get("name"))
+            target = about if isinstance(about, str) else None
     return target
 
 

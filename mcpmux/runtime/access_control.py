@@ -405,6 +405,10 @@ class AccessControl:
         named = text_of(ref.get(key))
         if named is None:
             raise RpcError(INVALID_PARAMS, 'Invalid params: "ref" must be a ref/prompt or a ref/resource')
+        other = "name" if key == "uri" else "uri"
+        if other in ref and self.rules(call.principal) is not None:  # the server may complete that one
+            kind = text_of(ref["type"])
+            raise RpcError(INVALID_PARAMS, f'Invalid params: a {kind} has a "{key}" and no "{other}"')
         return ref, key, named
 
     def admit(self, call: Call, upstream: str, key: str) -> Fields | None:

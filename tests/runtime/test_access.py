@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import attrs
@@ -231,6 +232,14 @@ DODGES: list[tuple[str, Json]] = [
     ("prompts/get", {"name": "docs__open-prompt", "NAME": "secret-prompt"}),
     ("completion/complete", {"ref": {"type": "ref/prompt", "name": "docs__open-prompt", "Name": "x"}}),
     ("completion/complete", {"ref": {"type": "ref/prompt", "name": "docs__open-prompt"}, "Ref": {}}),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/prompt", "name": "docs__open-prompt", "uri": "file:///secret/{name}"}},
+    ),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/resource", "uri": "docs+file:///open/{name}", "name": "secret"}},
+    ),
     ("tasks/get", {"taskId": "docs+1", "ta\u017fk\u0049d": "2"}),
 ]
 
@@ -245,7 +254,8 @@ async def test_no_member_is_passed_on_that_a_server_may_take_for_the_judged_one(
     async with open_world({"docs": server}, access=RULES, settings={"docs": {"prefix": prefix}}) as world:
         alice = await client_of(world, ALICE, MODERN)
         error = await refusal(alice, method, params)
-        assert (error["code"], "is not known; is" in error["message"]) == (-32602, True)
+        assert error["code"] == -32602
+        assert re.search('is not known; is|has a "(uri|name)" and no', error["message"])
         assert not server.asked(method)
 
 

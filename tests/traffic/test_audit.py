@@ -140,6 +140,10 @@ TARGETS = {
     "name": (call_of("prompts/get", name="hello"), "hello"),
     "template": (call_of("completion/complete", ref={"type": "ref/resource", "uri": "memo:{x}"}), "memo:{x}"),
     "prompt": (call_of("completion/complete", ref={"type": "ref/prompt", "name": "hello"}), "hello"),
+    "prompt with a URI": (
+        call_of("completion/complete", ref={"type": "ref/prompt", "name": "hello", "uri": "memo:1"}),
+        "hello",
+    ),
     "none": (call_of("tools/list"), None),
     "no text": (call_of("resources/read", uri=5), None),
     "no ref": (call_of("completion/complete", ref=[1]), None),
