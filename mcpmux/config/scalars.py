@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from types import MappingProxyType
@@ -81,10 +81,31 @@ class Anything(Text, frozen=True):
     """Any value that JSON can have."""
 
     def read(self, value: object) -> Any:
+        if (place := find_no_number(value)) is not None:
+            raise InvalidValue(f"expected what JSON can hold, but {place}")
         return value
 
     def schema(self) -> dict[str, Any]:
         return {}
+
+
+def find_no_number(value: object, path: str = "") -> str | None:
+    """Return where NaN or infinity is in a value of plain Python types; None when there is none.
+
+    Encoders of JSON write null in their place, which means something else.
+    """
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{path or 'it'} is {value}"
+    members: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        members = value.items()
+    elif isinstance(value, list | tuple | set | frozenset):
+        members = enumerate(value)
+    for key, member in members:
+        found = find_no_number(member, f"{path}.{key}" if path else str(key))
+        if found is not None:
+            return found
+    return None
 
 
 class EnvironmentValue(Text, frozen=True):

@@ -15,7 +15,7 @@ from attrs import field, frozen
 from mcpmux.config.auth import PRINCIPALS, UPSTREAMS
 from mcpmux.config.listener import CARD, Listeners
 from mcpmux.config.report import InvalidValue, closest
-from mcpmux.config.scalars import NAME_PATTERN, Anything, Choice, Flag, Text, read_only
+from mcpmux.config.scalars import NAME_PATTERN, Anything, Choice, Flag, Text, find_no_number, read_only
 
 TOOLS: Final = "tools"
 PROMPTS: Final = "prompts"
@@ -87,6 +87,9 @@ class Parameter:
     """What the server always gets. Clients do not see the parameter and cannot set it."""
 
     def __attrs_post_init__(self) -> None:
+        place = find_no_number(self.default, "default") or find_no_number(self.value, "value")
+        if place is not None:  # of a configuration that a program has made
+            raise InvalidValue(f"expected what JSON can hold, but {place}")
         if self.value is not None and (self.hidden or self.default is not None):
             raise InvalidValue("`value` is what the server always gets; remove `hidden` and `default`")
         if not self.is_shown and (self.required is not None or self.description is not None):

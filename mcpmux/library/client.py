@@ -60,7 +60,8 @@ class Client(MemoryClient):
         `inputResponses` and `requestState`. Servers ask only for what the client's capabilities offer.
 
         Raises RpcError with the `code`, `message` and `data` of an error, whether of the server or of mcpmux,
-        and RemoteProtocolError for a result that Python cannot hold.
+        RemoteProtocolError for a result that Python cannot hold, and TypeError or ValueError for parameters
+        that JSON cannot hold, such as NaN.
         """
         meta: Json = {}
         if on_notification is not None:

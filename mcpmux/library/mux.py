@@ -29,8 +29,9 @@ from mcpmux.hosts.configuration import read_config, read_mapping
 from mcpmux.library.client import Client, as_raised
 from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs, tell_notes
-from mcpmux.protocol.envelope import decode_any, raw
+from mcpmux.protocol.envelope import decode_any
 from mcpmux.protocol.principal import Principal, is_name
+from mcpmux.runtime.downstreams.memory_client import raw_given
 from mcpmux.runtime.upstreams.upstream import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
@@ -156,8 +157,8 @@ def load(source: Source) -> Config:
         return source
     if isinstance(source, Mapping):
         try:
-            document = decode_any(raw(dict(source)))  # with lists in place of tuples
-        except TypeError as error:
+            document = decode_any(raw_given(dict(source)))  # with lists in place of tuples
+        except (TypeError, ValueError) as error:
             raise ConfigError([f"{GIVEN}: expected what JSON can hold: {error}"]) from None
         return read_mapping(document, os.environ, GIVEN)
     return read_config(str(Path(source)), os.environ, _no_input)

@@ -9,6 +9,7 @@ from mcpmux.config.expansion import Secret
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.scalars import (
     HTTP_URL,
+    Anything,
     Choice,
     Duration,
     EnvironmentValue,
@@ -98,6 +99,8 @@ REJECTED_BY_READING_ONLY = [
     (Duration(), math.nan),
     (Size(1024), "1B"),
     (Size(1), math.inf),
+    (Anything(), math.nan),
+    (Anything(), {"a": [1, -math.inf]}),
 ]
 
 

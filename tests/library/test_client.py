@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import trio
 
@@ -132,6 +134,20 @@ async def test_what_is_no_json_is_a_mistake_of_the_program(autojump_clock):
     async with open_local({"x": Worker(), "y": Worker()}) as (_, client):
         with pytest.raises(TypeError):
             await client.request("tools/call", {"name": object()})
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+async def test_a_number_that_json_lacks_is_a_mistake_of_the_program(autojump_clock, number: float):
+    worker = Worker()
+    async with open_local({"x": worker, "y": Worker()}) as (_, client):
+        arguments = {"none": None, "deep": [{"n": (1, number)}]}
+        with pytest.raises(ValueError, match=rf"but arguments\.deep\.0\.n\.1 is {number}$"):
+            await client.request("tools/call", {"name": "x__work", "arguments": arguments})
+        with pytest.raises(ValueError, match=r"but _meta\.n is"):
+            await client.request("tools/list", {"_meta": {"n": number}})
+        assert not [message for message in worker.seen if message["method"] == "tools/call"]
+        await client.request("tools/call", {"name": "x__work", "arguments": {"none": None, "n": 1e308}})
+    assert worker.seen[-1]["params"]["arguments"] == {"none": None, "n": 1e308}
 
 
 async def test_a_method_that_nobody_has_is_refused(autojump_clock):

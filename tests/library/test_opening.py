@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import trio
 import trio.testing
 
 from mcpmux.config import Audit, Capture, Config
+from mcpmux.config.report import InvalidValue
+from mcpmux.config.views import Parameter
 from mcpmux.errors import ConfigError, LocalProtocolError
 from mcpmux.library import open_mux
 from mcpmux.library.mux import load
@@ -107,6 +110,14 @@ async def test_two_threads_do_not_have_it_open_at_the_same_time():
             await trio.to_thread.run_sync(trio.run, open_there)
     async with open_local({"x": Worker()}) as (_, client):
         await client.request("tools/list")
+
+
+def test_a_number_that_json_lacks_is_refused_in_a_configuration():
+    for number in (math.nan, math.inf):
+        with pytest.raises(ConfigError, match=rf"upstreams\.x\.timeout is {number}"):
+            load({"upstreams": {"x": {"command": "c", "timeout": number, "cwd": None}}})
+        with pytest.raises(InvalidValue, match=rf"but value is {number}"):
+            Parameter(value=number)
 
 
 async def test_a_session_of_a_clients_own_goes_with_it(autojump_clock):

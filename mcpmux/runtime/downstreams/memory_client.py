@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from mcpmux import __version__
+from mcpmux.config.scalars import find_no_number
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
@@ -30,13 +31,26 @@ from mcpmux.protocol.call import (
 )
 from mcpmux.protocol.envelope import encode_error, encode_notification, encode_reply, raw
 from mcpmux.protocol.principal import Principal
-from mcpmux.protocol.raw_json import Fields
+from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.tap import EXCHANGE, ORIGIN, Watch
 
 TRANSPORT: Final = "memory"
+
+
+def raw_given(value: Any, path: str = "") -> Raw:
+    """Return what a program gave as raw JSON. `path`: what it is, for an error.
+
+    Raises ValueError for NaN and infinity, and TypeError for anything else that is no JSON.
+    """
+    encoded = raw(value)
+    # Most have no null: they are not walked through.
+    if b"null" in memoryview(encoded).tobytes() and (place := find_no_number(value, path)) is not None:
+        raise ValueError(f"JSON has no NaN and no infinity, but {place}")
+    return encoded
+
 
 OnBegin = Callable[[int], Awaitable[None]]
 """Called with the number of an exchange before it is worked on."""
@@ -74,11 +88,14 @@ class MemoryClient:
         params: Mapping[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Call:
-        """A request, for `exchange`. `meta`: more of its `_meta`. Raises TypeError for what is no JSON."""
+        """Return a request, for `exchange`. `meta`: more of its `_meta`.
+
+        Raises TypeError for what is no JSON, and ValueError for NaN and infinity.
+        """
         given = dict(params or {})
         meta = {**self._meta, **(meta or {}), **given.pop(META, {})}
-        fields = {key: raw(value) for key, value in given.items()}
-        return Call.of(method, {**fields, META: raw(meta)}, self, principal=self._principal)
+        fields = {key: raw_given(value, key) for key, value in given.items()}
+        return Call.of(method, {**fields, META: raw_given(meta, META)}, self, principal=self._principal)
 
     async def exchange(self, call: Call, notify: Notify = unheard, on_begin: OnBegin = unnoticed) -> Fields:
         """Have a request answered. Raises RpcError."""
