@@ -14,6 +14,7 @@ from mcpmux.config.listener import Admin, ServerTls
 from mcpmux.config.report import InvalidValue
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.traffic.admin import ring
+from mcpmux.traffic.admin.api import BYTES_AT_ONCE
 from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
 from mcpmux.transports.sse import SseDecoder
@@ -381,6 +382,48 @@ async def test_a_reader_that_reads_nothing_misses_messages_and_hears_how_many(mo
         with trio.fail_after(4 * WAIT_SECONDS):
             while not re.search(rb'event: missed\ndata: \{"missed":[1-9]\d*\}\n', data):
                 data = data[-100:] + await stream.receive_some()
+
+
+@pytest.mark.parametrize("own", ["", "?own=true"])
+async def test_what_a_slow_reader_has_kept_for_it_is_bounded(own):
+    """One chunk at a time is written, and nothing else is read from the ring before it has gone."""
+    traffic, length = Traffic(), 30_000
+    async with (
+        listening(traffic) as here,
+        connection(here, f"/api/traffic/stream{own}", token=here.token) as stream,
+    ):
+        data = bytes(await stream.receive_some())
+        for _ in range(100):  # two messages of that length each
+            traffic.exchange(answer={"result": {"text": "x" * length}})
+        with trio.fail_after(WAIT_SECONDS):
+            while data.count(b"event: record") < 400:
+                data += await stream.receive_some()
+        here.stopping.set()
+        with trio.fail_after(WAIT_SECONDS):
+            async for part in stream:
+                data += part
+    sizes = []
+    rest = data.partition(b"\r\n\r\n")[2]
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        sizes.append(int(size, 16))
+        rest = rest[sizes[-1] + 2 :]
+    assert sum(sizes) > 200 * length
+    assert max(sizes) < BYTES_AT_ONCE + 2 * length
+
+
+@pytest.mark.parametrize(
+    "framing", [{"content_length": str(64 * 2**10 + 1)}, {"transfer_encoding": "chunked"}]
+)
+@pytest.mark.parametrize("knows", [False, True])
+async def test_a_large_body_is_not_read(framing, knows):
+    async with listening() as here:
+        token = here.token if knows else None
+        async with connection(here, "/api/reload", method="POST", token=token, **framing) as stream:
+            if "transfer_encoding" in framing:
+                await stream.send_all(b"10000\r\n" + bytes(2**16) + b"\r\n1\r\n0\r\n")
+            with trio.fail_after(WAIT_SECONDS):
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 413 ")
 
 
 async def test_streams_end_when_mcpmux_stops():

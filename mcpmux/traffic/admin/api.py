@@ -75,6 +75,7 @@ TICK_SECONDS = 0.1  # faster than a person sees
 QUIET_SECONDS = 15.0  # of silence, before a comment is sent to notice a reader that has gone
 ROWS_AT_ONCE = 200  # of one tick, the newest ones
 RECORDS_AT_ONCE = 500
+BYTES_AT_ONCE = 256 * 2**10  # of records; the last of them may go beyond
 BREATH = 25  # records that are encoded before others may do something
 COMMENT = b":\n\n"
 NOTE_LENGTH = 500  # characters
@@ -212,15 +213,21 @@ class Api:
         async def read_news() -> tuple[bytes, bool]:
             events = []
             for view in positions:
-                found, positions[view], missed = view.ring.messages_since(positions[view], RECORDS_AT_ONCE)
+                found, end, missed = view.ring.messages_since(positions[view], RECORDS_AT_ONCE)
                 if missed:
                     events.append(encode_event(b'{"missed":%d}' % missed, event="missed"))
+                size = 0
                 for index, stored in enumerate(found):
                     record = await view.read(stored)
                     if wanted.matches(record):
                         events.append(encode_event(encode_record(record).rstrip(b"\n"), event="record"))
+                        size += len(events[-1])
+                    if size > BYTES_AT_ONCE:  # a slow reader has all of it kept, beside the ring
+                        end = stored.seq
+                        break
                     if index % BREATH == 0:
                         await trio.lowlevel.checkpoint()
+                positions[view] = end
             is_all = all(position == view.ring.seq for view, position in positions.items())
             return b"".join(events), is_all
 
