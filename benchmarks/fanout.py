@@ -112,7 +112,7 @@ class Fanout:
     def _mux(self, upstream: str, clients: int) -> Child:
         room = clients + 100
         config = (
-            f"[limits]\nmax_sessions = {room}\nmax_connections = {room}\n"
+            f"[limits]\nmax_sessions = {room}\nmax_connections = {room}\nmax_streams_per_client = {room}\n"
             f'[upstreams.{NAME}]\nurl = "{upstream}"\nprefix = "{NAME}"\n'
         )
         return Child(mux_command(), self.mux_core, config)

@@ -29,6 +29,7 @@ from mcpmux.config.auth import find_unguarded_listeners
 from mcpmux.config.listener import asks_certificate, is_loopback
 from mcpmux.errors import ConfigError
 from mcpmux.mux.rewrite import Marks
+from mcpmux.mux.share import Share
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.http_answer import refuse
@@ -198,11 +199,13 @@ def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentCon
         door = Door(listener.path, policy, opens_below=True)  # there are views
     gate = gate_of(listener, serving.gate)
     view = "" if isinstance(listener, WebSocketListener) else listener.view or ""
-    clients = StreamClients(serving.service, limits, serving.stopping, door, gate, view)
+    share = Share(limits.stream_share())
+    clients = StreamClients(serving.service, limits, serving.stopping, door, gate, view, share)
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
 
     async def serve(accepting: Accepting, *, task_status: trio.TaskStatus[None]) -> None:
-        await serve_streams(accepting, clients.serve, serving.stopping, most, tls, task_status)
+        part = limits.address_share(most)
+        await serve_streams(accepting, clients.serve, serving.stopping, most, part, tls, task_status)
 
     return serve
 

@@ -334,6 +334,15 @@ class Limits:
     """
     max_connections: Annotated[int, Whole(1, 1_000_000)] = 800
     """Number of open connections of one listener. Each takes a file descriptor."""
+    max_connections_per_address: Annotated[int, Whole(1, 1_000_000)] | None = None
+    """Number of those of one address outside of this machine; an IPv6 network (/64) is one address. A reverse
+    proxy is one, too. Default: seven eighths of `max_connections`.
+    """
+    max_streams_per_client: Annotated[int, Whole(1, 1_000_000)] | None = None
+    """Number of streams (listens, GET streams, HTTP+SSE) of one client at one HTTP listener: of a principal,
+    or of an address if it has no name. Also of the WebSocket or TCP connections of one principal. Default:
+    half of `max_connections`.
+    """
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 1024
     """Number of requests of one session or stream at the same time. More are refused as busy."""
     max_body_bytes_in_flight: Annotated[int, Size(1024)] = 256 * 2**20
@@ -354,6 +363,16 @@ class Limits:
     """A session ends after this time without a request or an open stream."""
     rate: tuple[RateLimit, ...] = ()
     """How many requests may begin in a time. Workers, and replicas of a cluster, count together."""
+
+    def address_share(self, connections: int) -> int:
+        """Return how many of so many connections one address may have: the rest is a reserve for others."""
+        most = self.max_connections_per_address
+        return most if most is not None else max(1, connections - connections // 8)
+
+    def stream_share(self) -> int:
+        """Return how many streams one client may have."""
+        most = self.max_streams_per_client
+        return most if most is not None else max(1, self.max_connections // 2)
 
 
 @frozen(kw_only=True)

@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from trio.abc import HalfCloseableStream, Listener, Stream
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import AddressInUse, ConnectFailed, TransportError
-from mcpmux.transports.byte_stream import open_socket, reason_of
+from mcpmux.transports.byte_stream import SHARE, address_of, open_socket, origin_of, reason_of
 from mcpmux.transports.tls import CurrentContext, client_context, explain_server
 
 SEND_BYTES = 16 * 1024  # handed over at a time: a peer that takes so much in time does read
@@ -133,18 +134,21 @@ def cannot_listen(host: str, port: int, error: OSError) -> TransportError:
 
 async def serve_streams(
     listeners: Sequence[Listener[trio.SocketStream]],
-    handle: Callable[[Stream, bool], Awaitable[None]],
+    handle: Callable[[Stream, str], Awaitable[None]],
     stopping: trio.Event,
     limit: int,
+    share: int,
     tls: CurrentContext | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set, then wait for those who are being served. Closes the listeners.
 
-    At most `limit` streams are served at a time; `handle` hears True of one more, and should say so to it.
+    At most `limit` streams are served at a time, and `share` of one address outside of this machine; `handle`
+    gets the setting that one more has reached, and should say so to it, and "" for all others.
     With `tls` it gets streams before their handshake. Cancelling is the hard stop.
     """
     served = 0
+    origins = Counter[str]()
 
     async def serve_one(plain: trio.SocketStream) -> None:
         nonlocal served
@@ -152,16 +156,24 @@ async def serve_streams(
             await trio.aclose_forcefully(plain)
             return
         served += 1
+        origin = origin_of(address_of(plain))
+        reached = "limits.max_connections" if served > limit else ""
+        if origin and origins[origin] >= share:
+            reached = SHARE
+        origins[origin] += 1
         stream: Stream = plain
         if tls is not None:
             stream = trio.SSLStream(plain, tls(), server_side=True, https_compatible=True)
         try:
-            await handle(stream, served > limit)
+            await handle(stream, reached)
         except* Exception as crash:  # the wall around one client
             log.error("client failed", errors=[repr(error) for error in crash.exceptions])
             log.debug("client failed here", exc_info=crash)
         finally:
             served -= 1
+            origins[origin] -= 1
+            if not origins[origin]:
+                del origins[origin]
             await trio.aclose_forcefully(stream)
 
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:

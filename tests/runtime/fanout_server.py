@@ -42,7 +42,7 @@ async def serve() -> None:
 async def listen(world: World) -> int:
     """Serve `world` on a free port of the loopback."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=CLIENTS)
-    sessions = Limits(max_sessions=CLIENTS)
+    sessions = Limits(max_sessions=CLIENTS, max_streams_per_client=CLIENTS)
     endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions)
     await world.nursery.start(endpoint.run)
     limits = Limits(max_connections=CLIENTS)

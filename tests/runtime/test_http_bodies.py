@@ -43,8 +43,9 @@ class Site:
 
 
 @asynccontextmanager
-async def open_site(auth: Auth | None = None) -> AsyncIterator[Site]:
-    listener, limits = HttpListener(port=0), Limits(max_body_bytes_in_flight=BUDGET)
+async def open_site(auth: Auth | None = None, limits: Limits | None = None) -> AsyncIterator[Site]:
+    listener = HttpListener(port=0, sse_path="/sse")
+    limits = limits or Limits(max_body_bytes_in_flight=BUDGET)
     listeners, auth = Listeners(http=(listener,)), auth or Auth()
     config = Config(upstreams=(upstream("docs"),), listeners=listeners, limits=limits, auth=auth)
     async with open_world({"docs": docs()}) as world:

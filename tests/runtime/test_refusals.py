@@ -40,7 +40,7 @@ async def open_client() -> AsyncIterator[tuple[Any, trio.Event]]:
         ours, theirs = memory_stream_pair()
 
         async def serve() -> None:
-            await StreamClients(world.mux.service, LIMITS, trio.Event(), None).serve(theirs, False)
+            await StreamClients(world.mux.service, LIMITS, trio.Event(), None).serve(theirs, "")
             done.set()
 
         nursery.start_soon(serve)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio_websocket import ConnectionClosed, connect_websocket_url
 
 from mcpmux.app.listeners import Serving, make_gate, serve_listener
@@ -19,6 +20,7 @@ from mcpmux.config import (
     Auth,
     Config,
     HttpListener,
+    Limits,
     Listeners,
     ServerTls,
     StaticToken,
@@ -59,9 +61,10 @@ class Listening:
 
 @asynccontextmanager
 async def open_listening(
-    listeners: Listeners, auth: Auth, gate: Gate | None = None
+    listeners: Listeners, auth: Auth, gate: Gate | None = None, limits: Limits | None = None
 ) -> AsyncIterator[Listening]:
-    config = Config(upstreams=(upstream("docs"),), listeners=listeners, auth=auth)
+    limits = limits or Limits()
+    config = Config(upstreams=(upstream("docs"),), listeners=listeners, auth=auth, limits=limits)
     async with open_world({"docs": docs()}) as world:
         announced: list[str] = []
         gate = gate or await make_gate(config)
@@ -136,6 +139,17 @@ async def test_a_websocket_needs_its_token_at_the_handshake():
             await socket.send_message(json.dumps(LIST))
             assert "result" in json.loads(await socket.get_message())
         assert mux.principals == ["ann"]
+
+
+async def test_one_principal_has_its_share_of_websockets_and_its_place_back_at_the_end():
+    auth = Auth(tokens={**ANN.tokens, "bob": StaticToken(sha256=hash_token(f"{TOKEN}b"))})
+    async with open_listening(WS, auth, limits=Limits(max_connections=4)) as mux:
+        async with open_socket(mux.url, TOKEN), open_socket(mux.url, TOKEN):
+            status, head = await shake_hands(mux.url, Authorization=f"Bearer {TOKEN}")
+            assert (status, "retry-after: 1" in head) == (429, True)
+            assert (await shake_hands(mux.url, Authorization=f"Bearer {TOKEN}b"))[0] == 101
+        while (await shake_hands(mux.url, Authorization=f"Bearer {TOKEN}"))[0] != 101:
+            await trio.testing.wait_all_tasks_blocked(0.01)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.byte_stream import PlainStream
+from mcpmux.transports.byte_stream import PlainStream, origin_of
 from mcpmux.transports.handing import (
     NOTE_BYTES,
     ConnectionChannel,
@@ -242,3 +243,59 @@ async def test_a_large_request_that_is_passed_on_counts_no_longer():
             nursery.cancel_scope.cancel()
     here.close()
     there.close()
+
+
+async def test_one_address_leaves_an_eighth_of_the_connections_to_others():
+    here, there = connection_channels()
+    sender, arrivals = trio.open_memory_channel[tuple[trio.SocketStream, Note]](0)
+
+    async def serve_forever(_request: HttpRequest, _reply: HttpReply) -> None:
+        await trio.sleep_forever()
+
+    async def arrive(peer: str) -> trio.SocketStream:
+        ours, theirs = socket.socketpair()
+        await sender.send((stream_of(theirs), Note(0, peer=peer, open=True)))
+        client = stream_of(ours)
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        return client
+
+    serve = partial(serve_http, refuse=lambda *told: ((), told[2].encode()), stopping=trio.Event())
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery, AsyncExitStack() as clients:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            handing = Handing(0, arrivals, here.send)
+            limits = Limits(max_connections=16)
+            await nursery.start(partial(serve, handing=handing, limits=limits), listeners, serve_forever)
+            for port in range(14):
+                await clients.enter_async_context(await arrive(f"[2001:db8::{port}]:{port}"))
+            for port in range(20):
+                async with await arrive(f"[2001:db8::{port}]:1{port}") as client:
+                    answer = bytes(await client.receive_some())
+                    assert answer.startswith(b"HTTP/1.1 429 ")
+                    assert answer.endswith(b"limits.max_connections_per_address")
+            for peer in ("[2001:db8:0:1::1]:1", "198.51.100.7:1"):
+                await clients.enter_async_context(await arrive(peer))
+            async with await arrive(
+                "198.51.100.8:1"
+            ) as client:  # now all have their request, and none is left
+                assert bytes(await client.receive_some()).startswith(b"HTTP/1.1 503 ")
+            nursery.cancel_scope.cancel()
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "origin"),
+    [
+        ("198.51.100.7:1", "198.51.100.7"),
+        ("[::ffff:198.51.100.7]:1", "198.51.100.7"),
+        ("[2001:db8::1]:1", "2001:db8::/64"),
+        ("[fe80::1%eth0]:1", "fe80::/64"),
+        ("127.0.0.1:1", ""),
+        ("[::1]:1", ""),
+        ("[::ffff:127.0.0.1]:1", ""),
+        ("unknown", ""),
+    ],
+)
+def test_an_address_is_what_one_client_cannot_change(peer: str, origin: str):
+    assert origin_of(peer) == origin

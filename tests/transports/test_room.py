@@ -91,6 +91,19 @@ def test_a_peer_that_has_more_than_anybody_takes_no_place_from_others():
     assert room.make("other", LOOK_SECONDS) is not None
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_of_one_peer_the_one_that_has_rested_longest_leaves_for_another_of_it(seed: int):
+    chance = random.Random(seed)
+    room, guests = fill(chance, chance.randrange(40), "abc")
+    now, own = 0.0, [guest for guest in guests if guest.peer == "a"]
+    while found := room.make_of("a", now := now + LOOK_SECONDS):
+        assert found.since == min(guest.since for guest in own if guest.since is not None)
+        own.remove(found)
+        assert room.count("a") == len(own)
+    assert not any(guest.since is not None for guest in own)
+    assert room.taken == len(own) + sum(guest.peer != "a" for guest in guests)
+
+
 def test_everybody_is_not_looked_at_for_each_who_comes():
     room, guests = fill(random.Random(1), 1000, "abcdefgh")
     for _ in range(200):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -46,17 +46,17 @@ async def test_a_peer_that_reads_slowly_is_waited_for(autojump_clock):
     assert await sender.get_data() == b"x" * 100_000
 
 
-async def echo(stream, _crowded: bool) -> None:
+async def echo(stream, _crowded: str) -> None:
     async for chunk in stream:
         await stream.send_all(chunk)
 
 
 @asynccontextmanager
-async def serving(listeners, handle, limit=10, tls=None):
+async def serving(listeners, handle, limit=10, tls=None, share=10):
     stopping = trio.Event()
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_streams, listeners, handle, stopping, limit, tls)
+            await nursery.start(serve_streams, listeners, handle, stopping, limit, share, tls)
             yield stopping
             nursery.cancel_scope.cancel()
 
@@ -107,10 +107,10 @@ async def test_who_cannot_be_reached_is_named(tmp_path: Path):
 
 
 async def test_connections_are_bounded_and_one_crash_touches_no_other():
-    seen: list[bool] = []
+    seen: list[str] = []
     release = trio.Event()
 
-    async def handle(stream, crowded: bool) -> None:
+    async def handle(stream, crowded: str) -> None:
         seen.append(crowded)
         await stream.send_all(b"in")
         if len(seen) == 1:
@@ -126,17 +126,44 @@ async def test_connections_are_bounded_and_one_crash_touches_no_other():
         for _ in range(2 + REFUSED_CONNECTIONS):
             streams.append(await trio.open_tcp_stream("127.0.0.1", port))
             assert await streams[-1].receive_some() == b"in"
-        assert seen == [False, False, False, *[True] * REFUSED_CONNECTIONS]
+        assert seen == [*[""] * 3, *["limits.max_connections"] * REFUSED_CONNECTIONS]
         surplus = await trio.open_tcp_stream("127.0.0.1", port)
         assert await surplus.receive_some() == b""
         for stream in (first, surplus, *streams):
             await trio.aclose_forcefully(stream)
 
 
+def own_address() -> str:
+    """Return an address of this machine that is not a loopback one; nothing is sent for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no network")
+        return str(probe.getsockname()[0])
+
+
+async def test_one_address_has_its_share_and_this_machine_is_not_one():
+    seen: list[str] = []
+
+    async def handle(stream, crowded: str) -> None:
+        seen.append(crowded)
+        await stream.send_all(b"in")
+        await stream.receive_some()
+
+    address = own_address()
+    port, listeners = await open_tcp_listeners("0.0.0.0", 0)
+    async with serving(listeners, handle, share=2), AsyncExitStack() as streams:
+        for host in (*[address] * 3, *["127.0.0.1"] * 4):
+            stream = await streams.enter_async_context(await trio.open_tcp_stream(host, port))
+            assert await stream.receive_some() == b"in"
+        assert seen == ["", "", "limits.max_connections_per_address", "", "", "", ""]
+
+
 async def test_stopping_lets_nobody_in_and_waits_for_those_inside():
     inside, release = trio.Event(), trio.Event()
 
-    async def handle(stream, _crowded: bool) -> None:
+    async def handle(stream, _crowded: str) -> None:
         inside.set()
         await release.wait()
         await stream.send_all(b"done")
@@ -145,7 +172,7 @@ async def test_stopping_lets_nobody_in_and_waits_for_those_inside():
     stopping = trio.Event()
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_streams, listeners, handle, stopping, 10)
+            await nursery.start(serve_streams, listeners, handle, stopping, 10, 10)
             stream = await open_tcp("127.0.0.1", port, None)
             await inside.wait()
             stopping.set()

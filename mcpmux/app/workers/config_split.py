@@ -36,9 +36,17 @@ def is_shared(upstream: Upstream) -> bool:
     )
 
 
+DIVIDED = ("max_sessions", "max_connections", "max_connections_per_address", "max_streams_per_client")
+"""Limits of a listener, of which each worker has a part."""
+
+
 def divide(settings: T, workers: int, **least: int) -> T:
-    """`settings` with one worker's part of each named limit, rounded up, but at least the given number."""
-    parts = {name: max(low, -(-getattr(settings, name) // workers)) for name, low in least.items()}
+    """Return `settings` with one worker's part of each named limit that is set.
+
+    A part is rounded up, and at least the given number.
+    """
+    whole = {name: getattr(settings, name) for name in least}
+    parts = {name: max(low, -(-whole[name] // workers)) for name, low in least.items() if whole[name]}
     return attrs.evolve(settings, **parts)
 
 
@@ -56,7 +64,7 @@ def worker_config(
         config,
         upstreams=tuple(_seen_by_worker(each, workers, sockets) for each in config.upstreams),
         merging=attrs.evolve(config.merging, cursor_key=config.merging.cursor_key or key),
-        limits=divide(config.limits, workers, max_sessions=1, max_connections=1),
+        limits=divide(config.limits, workers, **dict.fromkeys(DIVIDED, 1)),
         caching=divide(config.caching, workers, max_bytes=1024, max_entries=1),
         capture=divide(config.capture, workers, queue_bytes=65536),
         audit=attrs.evolve(config.audit, directory=folder),

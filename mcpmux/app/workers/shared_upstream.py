@@ -73,7 +73,7 @@ class SharedUpstream:
                 self.mux = mux
                 nursery.start_soon(self._tell_when_ready, mux, name=f"shared upstream {self.name}")
                 serve_one = partial(self._serve, mux)
-                serve = partial(serve_streams, [listener], serve_one, trio.Event(), CONNECTIONS)
+                serve = partial(serve_streams, [listener], serve_one, trio.Event(), CONNECTIONS, CONNECTIONS)
                 await nursery.start(serve, name=f"unix {self.path}")
                 task_status.started()
 
@@ -87,7 +87,7 @@ class SharedUpstream:
                 await connection.closed.wait()
             await trio.sleep(CHECK_SECONDS)
 
-    async def _serve(self, mux: Mux, stream: Stream, crowded: bool) -> None:
+    async def _serve(self, mux: Mux, stream: Stream, crowded: str) -> None:
         server = mux.upstreams[self.name]
         await server.settled()
         connection = server.connection

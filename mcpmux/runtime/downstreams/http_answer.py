@@ -178,7 +178,7 @@ async def refuse_with(reply: HttpReply, status: int, sentence: str, headers: Hea
 
 def refuse(status: int, sentence: str, limit: str = "limits.max_connections") -> tuple[Headers, bytes]:
     """How the HTTP server words what it refuses itself: as a JSON-RPC error without an id."""
-    if status == UNAVAILABLE:
+    if status in (TOO_MANY_REQUESTS, UNAVAILABLE):
         return JSON_LATER, encode_error(None, Busy(sentence, limit))
     return JSON, encode_error(None, RpcError(INVALID_REQUEST, sentence[:1].upper() + sentence[1:]))
 

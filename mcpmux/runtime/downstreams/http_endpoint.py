@@ -34,6 +34,7 @@ from mcpmux.errors import RpcError
 from mcpmux.mux.narrowing import NARROWED, BadNarrowing
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import Marks
+from mcpmux.mux.share import Share, client_of
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, Notify, target_in
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy, unsupported_version
@@ -84,6 +85,7 @@ from mcpmux.runtime.downstreams.service import Service, Session
 from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, SessionRecords
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint
 from mcpmux.runtime.tap import EXCHANGE, Said, Tap, Watch
+from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
 from mcpmux.transports.inline import in_task
@@ -144,6 +146,7 @@ class HttpEndpoint:
         self.grants = self._policy.grants
         """What the HTTP server adds to every answer to a page; see OriginPolicy."""
         self._limits = limits
+        self._streams = Share(limits.stream_share())
         self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
         self._legs: OrderedDict[tuple[str, str], Watch] = OrderedDict()  # those without a session
         self._nursery: trio.Nursery
@@ -155,7 +158,7 @@ class HttpEndpoint:
         self._bases = {path.rstrip("/"): path for path in (listener.sse_path, listener.path) if path}
         self._sse: SseEndpoint | None = None
         if listener.sse_path:
-            more = gate, stopping, self._new_id, self._is_full
+            more = gate, stopping, self._new_id, self._is_full, self._streams
             self._sse = SseEndpoint(listener.sse_path, service, limits, *more)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -492,8 +495,13 @@ class HttpEndpoint:
                 tools.check(request.headers, call)
             if message.method == m.LISTEN and not streams:
                 raise RpcError(INVALID_REQUEST, "Invalid request: a listen needs Accept: text/event-stream")
-            answer = self._service.answer if call.method != m.TOOLS_LIST else self._list_tools
-            work = answer(message.id, call, HttpNotify(reply, streams))
+            notify = HttpNotify(reply, streams)
+            work: Awaitable[Fields]
+            if message.method == m.LISTEN:
+                work = self._listen(request.peer, message.id, call, notify)
+            else:
+                answer = self._service.answer if call.method != m.TOOLS_LIST else self._list_tools
+                work = answer(message.id, call, notify)
         except Exception as error:  # the wall around one request
             return _fail(message, reply, error)
         return respond(message, reply, work, streams=streams)
@@ -506,6 +514,15 @@ class HttpEndpoint:
         if message.method == m.INITIALIZE:
             return self._initialize(message, request, reply)
         return self._session_of(request).post(message, reply, streams=streams)
+
+    async def _listen(self, peer: str, request_id: Id, call: Call, notify: Notify) -> Fields:
+        """Answer a listen, unless its client has too many streams."""
+        client = client_of(call.principal, origin_of(peer))
+        self._streams.take(client)
+        try:
+            return await self._service.answer(request_id, call, notify)
+        finally:
+            self._streams.give_back(client)
 
     async def _list_tools(self, request_id: Id, call: Call, notify: Notify) -> Fields:
         """What a list taught somebody is held against nobody else, who may not know of these tools."""
@@ -566,10 +583,16 @@ class HttpEndpoint:
 
     async def _get(self, request: HttpRequest, reply: HttpReply) -> None:
         await in_task()
+        client = client_of(request.principal, origin_of(request.peer))
         try:
-            await self._session_of(request).get(request.headers.get(LAST_EVENT_ID), reply)
-        except NoSession as error:
-            await reply.send(error.status, JSON, encode_error(None, error))
+            session = self._session_of(request)
+            self._streams.take(client)
+            try:
+                await session.get(request.headers.get(LAST_EVENT_ID), reply)
+            finally:
+                self._streams.give_back(client)
+        except (NoSession, Busy) as error:
+            await reply.send(error.status, headers_of(error), encode_error(None, error))
         except Gone as gone:
             await refuse_with(reply, 400, str(gone))
 

@@ -20,6 +20,7 @@ import trio
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.narrowing import NARROWED
+from mcpmux.mux.share import Share, client_of
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
 from mcpmux.protocol.headers import SESSION_KEY
@@ -33,6 +34,7 @@ from mcpmux.runtime.downstreams.http_answer import (
 )
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
+from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
@@ -64,8 +66,11 @@ class SseEndpoint:
         stopping: trio.Event | None,
         new_id: Callable[[], str],
         is_full: Callable[[], bool],
+        share: Share,
     ) -> None:
         """`new_id` makes session ids. `is_full`: whether there are as many sessions as may be.
+
+        `share`: of the streams of the listener.
 
         The rest as for HttpEndpoint.
         """
@@ -77,6 +82,7 @@ class SseEndpoint:
         self._stopping = stopping
         self._new_id = new_id
         self._is_full = is_full
+        self._share = share
         self._streams: dict[str, SseSession] = {}
 
     def __len__(self) -> int:
@@ -86,7 +92,16 @@ class SseEndpoint:
         """Answer a request at the path."""
         await in_task()
         if request.method == "GET":
-            await self._open_stream(request.principal, reply)
+            client = client_of(request.principal, origin_of(request.peer))
+            try:
+                self._share.take(client)
+            except Busy as error:
+                await reply.send(error.status, headers_of(error), encode_error(None, error))
+                return
+            try:
+                await self._open_stream(request.principal, reply)
+            finally:
+                self._share.give_back(client)
         elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
             await self._post_to_stream(self._streams.get(session_ids[0]), request, reply)
         else:

@@ -20,6 +20,7 @@ from trio.abc import Stream
 from mcpmux.config import Limits
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
 from mcpmux.mux.narrowing import BadNarrowing
+from mcpmux.mux.share import Share
 from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.json_repair import BOM
@@ -46,7 +47,7 @@ class StreamClients:
     """Serves the clients of one listener.
 
     `door`: who gets through over WebSocket; None is lines of JSON. `gate` finds out who it is. `view`: what
-    clients look through where no path says it.
+    clients look through where no path says it. `share`: of the streams of the listener.
     """
 
     service: Service
@@ -55,23 +56,27 @@ class StreamClients:
     door: Door | None
     gate: Gate | None = None
     view: str = ""
+    share: Share | None = None
 
-    async def serve(self, stream: Stream, crowded: bool) -> None:
-        """One client, from its connection to its end. Errors of its stream do not leave this."""
+    async def serve(self, stream: Stream, crowded: str) -> None:
+        """Serve one client, from its connection to its end. Errors of its stream do not leave this.
+
+        `crowded`: the limit of connections that it has reached, "" for none.
+        """
         if self.door is None:
             await self._serve_lines(stream, crowded)
         else:
             await self._serve_websocket(self.door, stream, crowded)
 
-    async def _serve_websocket(self, door: Door, stream: Stream, crowded: bool) -> None:
+    async def _serve_websocket(self, door: Door, stream: Stream, crowded: str) -> None:
         gate, limits = self.gate, self.limits
-        admission, principal = Admission(ANYONE), ANYONE
+        admission, principal, counted = Admission(ANYONE), ANYONE, ""
 
         def busy() -> str | None:
             return CROWDED if crowded else STOPPING if self.stopping.is_set() else None
 
         async def guard(target: str, headers: Mapping[str, str]) -> Refusal | None:
-            nonlocal admission, principal
+            nonlocal admission, principal, counted
             if gate is not None:
                 try:
                     admission = await gate.admit(headers, await _holder_of(stream))
@@ -87,26 +92,46 @@ class StreamClients:
                 return 400, str(mistake), ()
             if entered is None:
                 return door.elsewhere
+            try:
+                counted = self._take_share(entered)
+            except Busy as many:
+                return many.status, str(many), (("Retry-After", str(many.retry_seconds)),)
             principal = entered
             return None
 
         patient = PatientStream(stream, limits.client_stall)
-        async with open_websocket_client(patient, door, busy, limits.max_message_bytes, guard) as messages:
-            if messages is None:
-                return
-            messages.close_code = GOING_AWAY
-            with gate.stay(admission) if gate is not None else nullcontext():
-                await self._serve_messages(messages, "websocket", principal, linger=0)
-            if not self.stopping.is_set():  # its token has expired or was taken back, or it does not read
-                messages.close_code = POLICY_VIOLATION
+        try:
+            async with open_websocket_client(
+                patient, door, busy, limits.max_message_bytes, guard
+            ) as messages:
+                if messages is None:
+                    return
+                messages.close_code = GOING_AWAY
+                with gate.stay(admission) if gate is not None else nullcontext():
+                    await self._serve_messages(messages, "websocket", principal, linger=0)
+                if not self.stopping.is_set():  # its token has expired or was taken back, or it does not read
+                    messages.close_code = POLICY_VIOLATION
+        finally:
+            self._give_back_share(counted)
 
-    async def _serve_lines(self, stream: Stream, crowded: bool) -> None:
+    def _take_share(self, principal: Principal) -> str:
+        """Count one more stream of a principal, and return its name. Raises Busy.
+
+        Those that have no name are not counted: their addresses are, by what accepts them.
+        """
+        if self.share is not None and principal.name:
+            self.share.take(principal.name)
+        return principal.name
+
+    def _give_back_share(self, counted: str) -> None:
+        if self.share is not None and counted:
+            self.share.give_back(counted)
+
+    async def _serve_lines(self, stream: Stream, crowded: str) -> None:
         patient = PatientStream(stream, self.limits.client_stall)
         async with open_line_stream(patient, self.limits.max_message_bytes) as messages:
             if crowded:
-                await messages.send(
-                    encode_error(None, Busy("too many connections", "limits.max_connections"))
-                )
+                await messages.send(encode_error(None, Busy("too many connections", crowded)))
                 return
             principal = ANYONE
             if self.gate is not None:
@@ -119,7 +144,16 @@ class StreamClients:
             if entered is None:
                 await messages.send(encode_error(None, RpcError(INVALID_REQUEST, NO_VIEW)))
                 return
-            await self._serve_messages(JsonStream(messages), "unix" if _is_unix(stream) else "tcp", entered)
+            try:
+                counted = self._take_share(entered)
+            except Busy as many:
+                await messages.send(encode_error(None, many))
+                return
+            try:
+                transport = "unix" if _is_unix(stream) else "tcp"
+                await self._serve_messages(JsonStream(messages), transport, entered)
+            finally:
+                self._give_back_share(counted)
 
     async def _serve_messages(
         self, messages: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS

@@ -51,7 +51,7 @@ BODY_RATE: Final = 1024  # bytes a second, from the end of the head on: slower i
 class Refusal(NamedTuple):
     """A request that the transport answers itself, closing the connection afterwards.
 
-    `limit`: the setting that was reached, where the status is 503.
+    `limit`: the setting that was reached, where the status is 429 or 503.
     """
 
     status: int

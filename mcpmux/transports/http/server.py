@@ -18,6 +18,7 @@ import trio
 from trio.abc import Listener
 
 from mcpmux.config import Limits
+from mcpmux.transports.byte_stream import SHARE, origin_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.server_connection import (
@@ -129,33 +130,43 @@ class _Server:
         """The life of one connection, or the rest of it when there is a note. No error leaves it."""
         connection = ServerConnection(self.state, stream, note)
         self.connections.add(connection)
-        host = connection.peer.rpartition(":")[0]
-        has_room = self._has_room(host)
+        origin = origin_of(connection.peer)
+        refusal = self._find_room(origin)
         try:
-            if has_room:
-                self._room.come(host, connection)
+            if refusal is None:
+                self._room.come(origin, connection)
                 await connection.run()
             else:
-                await self._refuse(connection)
+                await self._refuse(connection, refusal)
         finally:
-            self._room.go(host, connection)
+            self._room.go(origin, connection)
             self.connections.discard(connection)
             connection.close()
 
-    def _has_room(self, host: str) -> bool:
-        """Whether there is a place, perhaps because another connection has just lost it."""
-        if self._room.taken < self.state.limits.max_connections:
-            return True
-        resting = self._room.make(host, self.state.now)
-        if resting is not None:
-            resting.make_room()
-        return resting is not None
+    def _find_room(self, origin: str) -> Refusal | None:
+        """Return why there is no place; None if there is one, perhaps because another connection lost it."""
+        room, limits, now = self._room, self.state.limits, self.state.now
+        share = limits.address_share(limits.max_connections)
+        if origin and room.count(origin) >= share:
+            resting = room.make_of(origin, now)
+            refusal = Refusal(
+                429, f"this address has {share} connections, which is all that it may have", SHARE
+            )
+        elif room.taken < limits.max_connections:
+            return None
+        else:
+            resting = room.make(origin, now)
+            refusal = Refusal(503, "too many connections")
+        if resting is None:
+            return refusal
+        resting.make_room()
+        return None
 
-    async def _refuse(self, connection: ServerConnection) -> None:
+    async def _refuse(self, connection: ServerConnection, refusal: Refusal) -> None:
         """Tell it so, for a while: a client has to read that before the end, which may be a reset to it."""
         if len(self._refused) >= REFUSED_CONNECTIONS:
             self._refused.pop(next(iter(self._refused))).cancel(reason="others are refused, too")
-        connection.refusal = Refusal(503, "too many connections")
+        connection.refusal = refusal
         with trio.CancelScope() as scope:
             self._refused[connection] = scope
             try:
@@ -197,6 +208,20 @@ class Room:
             if not guests:
                 del self._guests[peer]
 
+    def count(self, peer: str) -> int:
+        """Return how many places a peer has."""
+        return len(self._guests.get(peer, ()))
+
+    def make_of(self, peer: str, now: float) -> ServerConnection | None:
+        """Who of `peer` has to leave for another of it, and gives back its place; None when nobody can."""
+        found = self._longest(peer)
+        if found is None and now - self._looked >= LOOK_SECONDS:
+            self._look(now)
+            found = self._longest(peer)
+        if found is not None:
+            self.go(peer, found)
+        return found
+
     def make(self, peer: str, now: float) -> ServerConnection | None:
         """Who has to leave for somebody of `peer`, and gives back its place; None when nobody can."""
         least = len(self._guests.get(peer, ()))
@@ -231,12 +256,20 @@ class Room:
                 continue
             if len(guests) < least:
                 return None
-            while resting:
-                since, guest = resting[0]
-                if guest in guests and guest.resting_since == since:
-                    return peer, guest
-                resting.popleft()
-            del self._resting[peer]
+            guest = self._longest(peer)
+            if guest is not None:
+                return peer, guest
+        return None
+
+    def _longest(self, peer: str) -> ServerConnection | None:
+        """The one of a peer that has rested longest."""
+        guests, resting = self._guests.get(peer, {}), self._resting.get(peer)
+        while resting:
+            since, guest = resting[0]
+            if guest in guests and guest.resting_since == since:
+                return guest
+            resting.popleft()
+        self._resting.pop(peer, None)
         return None
 
 

@@ -55,9 +55,10 @@ def test_upstreams_keep_their_order_and_prefixes(workers: int):
 
 @given(WORKERS)
 def test_what_is_bounded_in_all_is_divided(workers: int):
-    limits = Limits(max_sessions=100, max_connections=77)
+    limits = Limits(max_sessions=100, max_connections=77, max_connections_per_address=70)
     shares = [share(worker, workers, limits=limits) for worker in range(1, workers + 1)]
-    for name in ("max_sessions", "max_connections"):
+    assert {each.limits.max_streams_per_client for each in shares} == {None}
+    for name in ("max_sessions", "max_connections", "max_connections_per_address"):
         assert sum(getattr(each.limits, name) for each in shares) >= getattr(limits, name)
     assert sum(each.caching.max_bytes for each in shares) >= config().caching.max_bytes
     assert sum(each.upstreams[3].max_in_flight for each in shares) >= RUNNING.max_in_flight
