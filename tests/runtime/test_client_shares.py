@@ -13,6 +13,7 @@ import trio.testing
 from mcpmux.auth.bearer import hash_token
 from mcpmux.config import Auth, Limits, StaticToken
 from mcpmux.protocol.headers import METHOD_HEADER, SESSION_HEADER, VERSION_HEADER
+from mcpmux.transports.http.server import REFUSED_CONNECTIONS
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
 from tests.runtime.test_http_bodies import ANN, TOKEN, Site, open_site
 from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, request
@@ -106,3 +107,44 @@ async def test_an_operator_may_give_one_client_all():
             answer = await streams.enter_async_context(asked(site, post("subscriptions/listen")))
             assert answer.startswith(b"HTTP/1.1 200 ")
         assert await status_of(site, post("resources/list")) == 503
+
+
+ORIGIN = "http://localhost:6274"
+ALLOWED = f"\r\nAccess-Control-Allow-Origin: {ORIGIN}\r\n".encode()
+PREFLIGHT = (
+    f"OPTIONS /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: {ORIGIN}\r\n"
+    "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n\r\n"
+).encode()
+
+
+@asynccontextmanager
+async def crowded() -> AsyncIterator[Site]:
+    """A listener all of whose connections are taken for good."""
+    async with open_site(None, Limits(max_connections=1)) as site, asked(site, post("subscriptions/listen")):
+        yield site
+
+
+async def test_a_page_may_read_that_there_are_too_many_connections():
+    async with crowded() as site:
+        async with asked(site, PREFLIGHT) as answer:
+            assert answer.startswith(b"HTTP/1.1 204 ")
+            assert ALLOWED in answer
+        async with asked(site, post("resources/list", f"Origin: {ORIGIN}\r\n")) as answer:
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert ALLOWED in answer
+        async with asked(site, post("resources/list", "Origin: https://evil.example.com\r\n")) as answer:
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"Access-Control-Allow-Origin" not in answer
+
+
+async def test_who_is_refused_and_says_nothing_reads_why_however_many_come():
+    async with crowded() as site, AsyncExitStack() as streams:
+        silent = [
+            await streams.enter_async_context(await site.connect()) for _ in range(REFUSED_CONNECTIONS + 20)
+        ]
+        for stream in silent:
+            answer = b""
+            async for part in stream:
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert answer.count(b"HTTP/1.1") == 1

@@ -268,6 +268,9 @@ LINGER_SECONDS: Final = 2.0  # how long a refused client may go on sending befor
 LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads our answer, not a reset
 
 
+HEAR_SECONDS: Final = 1.0  # for the head of a request that is refused whatever it says
+
+
 class BodyBudget:
     """How much memory the bodies of requests may take, at all HTTP servers that share it.
 
@@ -382,17 +385,49 @@ class ServerConnection:
                 return
             if self.refusal is None:
                 await self._converse(IDLE)
+            elif self._state.grants is not None:
+                await self._hear_out(self.refusal)
         while (self._called_off or self._wanted) and not self._is_cut:
             await self._go_on()
 
+    async def _hear_out(self, refusal: Refusal) -> None:
+        """Receive the head of a request that is refused anyway, for a page reads only what names its origin.
+
+        A preflight request is answered: only after that a page asks what it gets the refusal for.
+        """
+        parser, judge = self._parser, self._state.judge
+        try:
+            with trio.move_on_after(HEAR_SECONDS), suppress(TransportClosed):
+                while parser.phase is not BODY and not parser.requests and parser.refusal is None:
+                    if not (data := await self.byte_stream.receive()):
+                        break
+                    parser.feed(data)
+        except BaseException:  # others come, who are refused, too
+            self.refusal, self._unused = None, False
+            with suppress(TransportClosed):
+                self.byte_stream.send_nowait(self._encode_refusal(refusal, parser.headers.get("origin")))
+            raise
+        if judge is None or not parser.requests or parser.requests[0].method != "OPTIONS":
+            return
+        request = parser.requests[0]
+        request.keep_alive = False
+        self._reply = reply = HttpReply(request, self, self._state)
+        await judge(request, reply)
+        if reply.started:
+            self.refusal = None
+            await self.flush()
+            await self._send_last(b"")
+
     async def _refuse(self, refusal: Refusal, origin: str | None) -> None:
         """Answer, and give the client time to read that. `origin`: of the request, as far as it was read."""
+        await self._send_last(self._encode_refusal(refusal, origin))
+
+    def _encode_refusal(self, refusal: Refusal, origin: str | None) -> bytes:
         fields, body = self._state.refuse(*refusal)
         if self._state.grants is not None and origin is not None:
             fields = _readable(fields, self._state.grants(origin))
         head = encode_response_head(refusal.status, fields) + self._state.date_field
-        framing = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-        await self._send_last(head + framing + body)
+        return head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
     async def _send_last(self, data: bytes) -> None:
         """Send the end of an answer, and read on for a while without keeping what comes.
