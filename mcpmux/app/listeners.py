@@ -200,7 +200,8 @@ def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentCon
     gate = gate_of(listener, serving.gate)
     view = "" if isinstance(listener, WebSocketListener) else listener.view or ""
     share = Share(limits.stream_share())
-    clients = StreamClients(serving.service, limits, serving.stopping, door, gate, view, share)
+    counted = share, serving.bodies
+    clients = StreamClients(serving.service, limits, serving.stopping, door, gate, view, *counted)
     most = min(limits.max_connections, limits.max_sessions)  # a stream has at most one session
 
     async def serve(accepting: Accepting, *, task_status: trio.TaskStatus[None]) -> None:

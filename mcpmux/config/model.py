@@ -346,8 +346,9 @@ class Limits:
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 1024
     """Number of requests of one session or stream at the same time. More are refused as busy."""
     max_body_bytes_in_flight: Annotated[int, Size(1024)] = 256 * 2**20
-    """Size of the bodies of all HTTP requests at the same time, in each process. Bodies of 64 KiB or less do
-    not count. What does not fit is refused as busy; a body always fits when no other is there.
+    """Size of all requests over HTTP, WebSocket, TCP and Unix sockets at the same time, per process. Those
+    of 64 KiB or less do not count. What does not fit is refused as busy; a request always fits when no other
+    is there. One principal, or one address outside of this machine, has half of it for several.
     """
     max_header_fields: Annotated[int, Whole(8, 10_000)] = 100
     """Number of header fields of one HTTP message, in both directions."""

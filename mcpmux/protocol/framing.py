@@ -64,6 +64,11 @@ class LineDecoder:
         self._kept = bytearray()  # the unfinished line; its two ends while it is being discarded
         self._size = 0  # bytes of the unfinished line, kept or not
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the unfinished line that are kept."""
+        return len(self._kept)
+
     def feed(self, chunk: bytes) -> list[Line]:
         """Take the next bytes, give the lines they complete."""
         found: list[Line] = []

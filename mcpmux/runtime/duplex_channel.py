@@ -57,6 +57,8 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
+from mcpmux.transports.body_budget import SETTING, BodyBudget
+from mcpmux.transports.http.message import SMALL_BODY
 from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.waiting import Deadline, limited
@@ -129,6 +131,10 @@ class DuplexChannel(Channel):
         self._close_reason: TransportError = TransportClosed("the stream has ended")
         self._offer = messages.offer
         self._receive_nowait = messages.receive_nowait
+        self.bodies: BodyBudget | None = None  # for large requests, until they are answered
+        self.client = ""  # whose they are
+        self._size = 0  # of the message that is being taken
+        self._sizes: dict[Id, int] = {}  # of large requests in progress
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
         self._objects = objects
@@ -223,6 +229,7 @@ class DuplexChannel(Channel):
         while True:
             try:
                 data = self._receive_nowait() or await self._messages.receive()
+                self._size = len(data)
                 if self.batches and is_batch(data):
                     self._take_batch(data)
                 else:
@@ -288,12 +295,30 @@ class DuplexChannel(Channel):
         elif len(self._incoming) >= self.incoming_limit:
             busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
+        elif (
+            (bodies := self.bodies) is not None
+            and self._size > SMALL_BODY
+            and not self._count(bodies, request)
+        ):
+            busy = Busy(bodies.full, SETTING)
+            self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
         else:
             if batch is not None:
                 batch.expect()
             exchange = self._incoming[request.id] = InlineExchange(self._nursery)
             # What comes behind it in its batch is looked at before.
             exchange.start(self._serve(request, batch), self._context.copy(), batch is None)
+
+    def _count(self, bodies: BodyBudget, request: Request) -> bool:
+        """Count a large request, or a batch by its first one. False when it does not fit."""
+        if not bodies.take(self._size, 0, self.client):
+            return False
+        self._sizes[request.id], self._size = self._size, 0
+        return True
+
+    def _give_back(self, size: int) -> None:
+        if size and self.bodies is not None:
+            self.bodies.give_back(size, self.client)
 
     # What the peer asks: each request is answered once, alone or with the rest of its batch, or not at all
     # when the peer has cancelled it. One that fails hurts no other. The last of a batch sends all answers.
@@ -313,6 +338,8 @@ class DuplexChannel(Channel):
                     await self._messages.send(whole)
         finally:
             del self._incoming[request.id]
+            if self._sizes:
+                self._give_back(self._sizes.pop(request.id, 0))
             self._stop_when_drained()
 
     async def _encoded_answer(self, request: Request) -> bytes:

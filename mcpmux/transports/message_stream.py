@@ -15,10 +15,15 @@ import trio
 from trio.abc import HalfCloseableStream
 
 from mcpmux.errors import MessageTooLarge, TransportClosed
+from mcpmux.protocol.codes import Busy
+from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.framing import Line, LineDecoder, Oversized, encode_line
+from mcpmux.transports.body_budget import SETTING, Holding
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 
 RECEIVE_BYTES = 64 * 1024  # what a pipe holds; larger reads gain nothing
+LINGER_SECONDS = 2.0  # how long a peer that was refused may go on sending before it is cut off
+LINGER_RECEIVES = 1024  # and how much: 64 MiB at most
 
 
 class MessageStream(Protocol):
@@ -55,12 +60,17 @@ Messages = TypeVar("Messages", bound=MessageStream)
 class LineStream(MessageStream):
     """A message stream over a byte stream. `send` and `receive` are checkpoints only when they wait."""
 
-    def __init__(self, stream: HalfCloseableStream, max_message_bytes: int) -> None:
+    def __init__(
+        self, stream: HalfCloseableStream, max_message_bytes: int, holding: Holding | None = None
+    ) -> None:
+        """`holding`: counts what has come and was not received; what does not fit ends the stream."""
         self._stream = stream
+        self._holding = holding
         self._limit = max_message_bytes
         self._decoder = LineDecoder(max_message_bytes)
         self._received: deque[Line] = deque()
         self._receive_end: str | None = None
+        self._is_refused = False  # what has come did not fit
         self.queue = SendQueue(stream.send_all)
 
     async def send(self, message: bytes) -> None:
@@ -82,6 +92,8 @@ class LineStream(MessageStream):
         if not self._received:
             return None
         line = self._received.popleft()
+        if self._holding is not None and self._holding.size:
+            self._holding.hold(self._kept_bytes())
         if isinstance(line, Oversized):
             limit = f"over the limit of {self._limit} bytes (`limits.max_message_bytes`)"
             raise MessageTooLarge(f"a message of {line.size} bytes is {limit}", line.excerpt)
@@ -100,8 +112,35 @@ class LineStream(MessageStream):
     async def aclose(self) -> None:
         try:
             await self.queue.close()
+            if self._is_refused:
+                await self._linger()
         finally:
+            if self._holding is not None:
+                self._holding.hold(0)
             await trio.aclose_forcefully(self._stream)
+
+    async def _linger(self) -> None:
+        """Receive what is still sent, within bounds: closing on it would reset our last words away."""
+        with trio.move_on_after(LINGER_SECONDS), suppress(*BROKEN):
+            await self._stream.send_eof()
+            for _ in range(LINGER_RECEIVES):
+                if not await self._stream.receive_some(RECEIVE_BYTES):
+                    return
+
+    def _kept_bytes(self) -> int:
+        """Return the bytes that have come and were not received."""
+        lines = sum(len(line) for line in self._received if isinstance(line, bytes))
+        return self._decoder.kept_bytes + lines
+
+    def _count(self, holding: Holding) -> None:
+        """Count what has come. When it does not fit, the peer is told so, and nothing more is received."""
+        if holding.hold(self._kept_bytes()):
+            return
+        self._receive_end, self._is_refused = holding.bodies.full, True
+        self.queue.offer(encode_line(encode_error(None, Busy(self._receive_end, SETTING))))
+        self._received.clear()
+        self._decoder.close()
+        holding.hold(0)
 
     async def _read_more(self) -> None:
         if self._receive_end is not None:
@@ -112,6 +151,8 @@ class LineStream(MessageStream):
                 self._received += self._decoder.feed(bytes(chunk)) if chunk else self._decoder.close()
                 if not chunk:
                     self._receive_end = "the stream has ended"
+                if self._holding is not None:
+                    self._count(self._holding)
         except BROKEN as error:
             self._receive_end = f"cannot receive: {error.__cause__ or error}"
         if scope.cancelled_caught:
@@ -130,11 +171,11 @@ async def sending(messages: Messages, queue: SendQueue) -> AsyncIterator[Message
 
 
 def open_line_stream(
-    stream: HalfCloseableStream, max_message_bytes: int
+    stream: HalfCloseableStream, max_message_bytes: int, holding: Holding | None = None
 ) -> AbstractAsyncContextManager[LineStream]:
     """A message stream over `stream`, which it owns; at the end it writes its queue and closes that.
 
     Two one-way streams are made one by `trio.StapledStream`. Cancelling closes without writing the queue.
     """
-    messages = LineStream(stream, max_message_bytes)
+    messages = LineStream(stream, max_message_bytes, holding)
     return sending(messages, messages.queue)

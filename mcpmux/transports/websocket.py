@@ -45,6 +45,7 @@ from wsproto.utilities import ProtocolError, RemoteProtocolError
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, TransportClosed
 from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.message import Fields, encode_response_head
 from mcpmux.transports.http.route import HttpOrigin, target_of
 from mcpmux.transports.message_stream import RECEIVE_BYTES, MessageStream, sending
@@ -55,6 +56,7 @@ SUBPROTOCOL = "mcp"  # what the SDKs' own WebSocket transports say; MCP itself s
 
 NORMAL, GOING_AWAY, UNSUPPORTED_DATA, TOO_BIG = 1000, 1001, 1003, 1009  # RFC 6455 section 7.4.1
 POLICY_VIOLATION = 1008
+TRY_AGAIN_LATER = 1013  # of the registry of IANA for RFC 6455
 
 CLOSE_SECONDS = 2.0  # for each of: the last messages, and the goodbyes of both sides
 LINGER_RECEIVES = 64  # receives of what a peer still sends, so that it reads our goodbye, not a reset
@@ -71,7 +73,15 @@ class WebSocketStream(MessageStream):
     when they have to wait. Frames are left to `receive`, which gives other tasks their turn.
     """
 
-    def __init__(self, protocol: WSConnection, stream: PatientStream, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        protocol: WSConnection,
+        stream: PatientStream,
+        max_message_bytes: int,
+        holding: Holding | None = None,
+    ) -> None:
+        """`holding`: counts what has come of a message; one that does not fit ends the connection."""
+        self._holding = holding
         self.close_code = NORMAL
         self._protocol = protocol
         self._stream = stream
@@ -101,6 +111,8 @@ class WebSocketStream(MessageStream):
                 message = self._take(event)
                 if message is not None:
                     self._received = 0
+                    if self._holding is not None:
+                        self._holding.hold(0)
                     return message
                 if number % EVENTS_IN_A_ROW == 0:
                     await trio.lowlevel.checkpoint()
@@ -122,6 +134,8 @@ class WebSocketStream(MessageStream):
             self._received += len(data)
             if self._received > self._allowance:
                 self._refuse(POLICY_VIOLATION, "much comes, and no message")
+            elif self._holding is not None and not self._holding.hold(self._received):
+                self._refuse(TRY_AGAIN_LATER, "too many large messages are in flight; try again later")
             else:
                 self._protocol.receive_data(bytes(data))
 
@@ -166,6 +180,8 @@ class WebSocketStream(MessageStream):
         """End the connection from this side: nothing more is received, nor taken to be sent."""
         self._end = reason
         self._partial.clear()
+        if self._holding is not None:
+            self._holding.hold(0)
         self.queue.finish(self._protocol.send(CloseConnection(code, reason)))
 
     async def aclose(self) -> None:
@@ -177,6 +193,8 @@ class WebSocketStream(MessageStream):
             with trio.move_on_after(CLOSE_SECONDS):
                 await self.queue.done.wait()
         finally:
+            if self._holding is not None:
+                self._holding.hold(0)
             self.queue.drop()
             with trio.move_on_after(CLOSE_SECONDS, shield=True):
                 await self.queue.done.wait()
@@ -328,9 +346,17 @@ def _headers(request: Request) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_websocket_client(
-    stream: PatientStream, door: Door, busy: Busy, max_message_bytes: int, guard: AdmitClient | None = None
+    stream: PatientStream,
+    door: Door,
+    busy: Busy,
+    max_message_bytes: int,
+    guard: AdmitClient | None = None,
+    hold: Callable[[], Holding | None] = lambda: None,
 ) -> AsyncIterator[WebSocketStream | None]:
-    """The messages of a client that got through the door, and by `guard`; else None. Closes `stream`."""
+    """The messages of a client that got through the door, and by `guard`; else None. Closes `stream`.
+
+    `hold`: makes what counts what it has sent, once it got through.
+    """
     try:
         protocol = None
         with suppress(*BROKEN):
@@ -338,7 +364,7 @@ async def open_websocket_client(
         if protocol is None:
             yield None
         else:
-            messages = WebSocketStream(protocol, stream, max_message_bytes)
+            messages = WebSocketStream(protocol, stream, max_message_bytes, hold())
             async with sending(messages, messages.queue):
                 yield messages
     finally:

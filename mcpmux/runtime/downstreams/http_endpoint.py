@@ -234,7 +234,9 @@ class HttpEndpoint:
             await answer
         elif gate is not None:
             try:
-                await gate.admit(request.headers, request.holder, self._resource_at(gate, request.path))
+                resource = self._resource_at(gate, request.path)
+                admission = await gate.admit(request.headers, request.holder, resource)
+                request.principal = admission.principal  # for whom the body counts
             except Turned as turned:
                 await turn_away(reply, turned)
 

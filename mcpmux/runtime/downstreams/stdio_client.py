@@ -32,6 +32,7 @@ from mcpmux.runtime.downstreams.service import Elsewhere, Service, Session
 from mcpmux.runtime.duplex_channel import DuplexChannel
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import Watch, tapped
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
 
@@ -200,13 +201,15 @@ async def serve_messages(
     stopping: trio.Event | None = None,
     linger: float = LINGER_SECONDS,
     is_counted: bool = False,
+    bodies: BodyBudget | None = None,
+    holder: str = "",
 ) -> None:
     """Serve one client until its stream ends, or until it has read nothing for too long.
 
     `principal`: who the client is; `gate` knows which scopes a method needs. Once `stopping` is set, what it
     has asked is answered and what it asks is refused. `linger`: seconds for what it asked before its stream
-    ended. `is_counted`: a session of it is one of its principal's, of which there may be too many. `messages`
-    stays open.
+    ended. `is_counted`: a session of it is one of its principal's, of which there may be too many. `bodies`:
+    what large requests take until they are answered, `holder`: for whom they count. `messages` stays open.
     """
     client = DuplexClient(service, limits.client_stall, principal, gate, is_counted)
     if service.tap is not None:
@@ -221,6 +224,7 @@ async def serve_messages(
             ) as client.channel,
         ):
             client.channel.incoming_limit = limits.max_in_flight
+            client.channel.bodies, client.channel.client = bodies, holder
             if transport == "stdio":
                 client.channel.source = "standard input"
             client.nursery.start_soon(client.hang_up, name="hang up")

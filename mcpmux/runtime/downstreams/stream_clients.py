@@ -27,6 +27,10 @@ from mcpmux.protocol.json_repair import BOM
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
+from mcpmux.transports.body_budget import BodyBudget, Holding
+from mcpmux.transports.byte_stream import address_of
+from mcpmux.transports.http.message import SMALL_BODY
+from mcpmux.transports.http.server_connection import budget_client
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls import HANDSHAKE_SECONDS, holder_of
@@ -48,6 +52,7 @@ class StreamClients:
 
     `door`: who gets through over WebSocket; None is lines of JSON. `gate` finds out who it is. `view`: what
     clients look through where no path says it. `share`: of the streams of the listener.
+    `bodies`: what large messages of clients may take.
     """
 
     service: Service
@@ -57,6 +62,7 @@ class StreamClients:
     gate: Gate | None = None
     view: str = ""
     share: Share | None = None
+    bodies: BodyBudget | None = None
 
     async def serve(self, stream: Stream, crowded: str) -> None:
         """Serve one client, from its connection to its end. Errors of its stream do not leave this.
@@ -99,20 +105,27 @@ class StreamClients:
             principal = entered
             return None
 
+        def hold() -> Holding | None:
+            return self._holding(principal, stream)
+
         patient = PatientStream(stream, limits.client_stall)
         try:
-            async with open_websocket_client(
-                patient, door, busy, limits.max_message_bytes, guard
-            ) as messages:
+            largest = limits.max_message_bytes
+            async with open_websocket_client(patient, door, busy, largest, guard, hold) as messages:
                 if messages is None:
                     return
                 messages.close_code = GOING_AWAY
                 with gate.stay(admission) if gate is not None else nullcontext():
-                    await self._serve_messages(messages, "websocket", principal, linger=0)
+                    await self._serve_messages(messages, stream, "websocket", principal, linger=0)
                 if not self.stopping.is_set():  # its token has expired or was taken back, or it does not read
                     messages.close_code = POLICY_VIOLATION
         finally:
             self._give_back_share(counted)
+
+    def _holding(self, principal: Principal, stream: Stream) -> Holding | None:
+        """Return what counts what a client has sent."""
+        bodies = self.bodies
+        return Holding(bodies, _holder_in(principal, stream), SMALL_BODY) if bodies is not None else None
 
     def _take_share(self, principal: Principal) -> str:
         """Count one more stream of a principal, and return its name. Raises Busy.
@@ -129,7 +142,8 @@ class StreamClients:
 
     async def _serve_lines(self, stream: Stream, crowded: str) -> None:
         patient = PatientStream(stream, self.limits.client_stall)
-        async with open_line_stream(patient, self.limits.max_message_bytes) as messages:
+        holding = self._holding(ANYONE, stream)
+        async with open_line_stream(patient, self.limits.max_message_bytes, holding) as messages:
             if crowded:
                 await messages.send(encode_error(None, Busy("too many connections", crowded)))
                 return
@@ -151,15 +165,27 @@ class StreamClients:
                 return
             try:
                 transport = "unix" if _is_unix(stream) else "tcp"
-                await self._serve_messages(JsonStream(messages), transport, entered)
+                await self._serve_messages(JsonStream(messages), stream, transport, entered)
             finally:
                 self._give_back_share(counted)
 
     async def _serve_messages(
-        self, messages: MessageStream, transport: str, principal: Principal, linger: float = LINGER_SECONDS
+        self,
+        messages: MessageStream,
+        stream: Stream,
+        transport: str,
+        principal: Principal,
+        linger: float = LINGER_SECONDS,
     ) -> None:
         client = transport, principal, self.gate, self.stopping, linger
-        await serve_messages(messages, self.service, self.limits, *client, is_counted=True)
+        counted = True, self.bodies, _holder_in(principal, stream)
+        await serve_messages(messages, self.service, self.limits, *client, *counted)
+
+
+def _holder_in(principal: Principal, stream: Stream) -> str:
+    """Return for whom large messages on a stream count."""
+    plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+    return budget_client(principal, address_of(plain)) if isinstance(plain, trio.SocketStream) else ""
 
 
 def _is_unix(stream: Stream) -> bool:

@@ -38,8 +38,12 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.errors import LocalProtocolError, TransportClosed
+from mcpmux.mux.share import client_of
 from mcpmux.protocol.headers import ALLOW_ORIGIN
-from mcpmux.transports.byte_stream import Part, PlainStream, address_of
+from mcpmux.protocol.principal import Principal
+from mcpmux.transports.body_budget import SETTING
+from mcpmux.transports.body_budget import BodyBudget as BodyBudget
+from mcpmux.transports.byte_stream import Part, PlainStream, address_of, origin_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import (
     BODY,
@@ -271,30 +275,6 @@ LINGER_RECEIVES: Final = 1024  # and how much (64 MiB at most), so that it reads
 HEAR_SECONDS: Final = 1.0  # for the head of a request that is refused whatever it says
 
 
-class BodyBudget:
-    """How much memory the bodies of requests may take, at all HTTP servers that share it.
-
-    A body counts from its head on, by the length that the head says or else by what has come of it, until its
-    request was answered or its connection has ended. Those of SMALL_BODY or less do not count. A body always
-    fits when no other is there.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
-
-    def take(self, size: int, held: int = 0) -> bool:
-        """Count `size` more bytes of a body of which `held` count already. False when they do not fit."""
-        if self.taken > held and self.taken + size > self.most:
-            return False
-        self.taken += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Count `size` bytes no longer."""
-        self.taken -= size
-
-
 @dataclass(eq=False)
 class ServerState:
     """What all connections of a server have in common; see `serve_http`.
@@ -360,6 +340,7 @@ class ServerConnection:
         self._watched = False  # by the poller
         self._has_begun = False  # the handler was given a request while the task slept, and needs it
         self._held = 0  # bytes of the budget for bodies
+        self._holder = ""  # whose they are
 
     async def run(self) -> None:
         CONNECTION.set(self.peer)
@@ -444,7 +425,7 @@ class ServerConnection:
     def _give_back(self) -> None:
         """End the count of the body of a request that was answered."""
         if self._held:
-            self._state.bodies.give_back(self._held)
+            self._state.bodies.give_back(self._held, self._holder)
             self._held = 0
 
     def close(self) -> None:
@@ -665,10 +646,10 @@ class ServerConnection:
         size, bodies = self._parser.body_size, self._state.bodies
         if size <= SMALL_BODY or size <= self._held:
             return True
-        if not bodies.take(size - self._held, self._held):
-            setting = "limits.max_body_bytes_in_flight"
-            full = f"the bodies of requests in flight fill the {bodies.most} bytes of `{setting}`"
-            self.refusal = Refusal(503, full, setting)
+        if not self._held and (request := self._parser.coming) is not None:
+            self._holder = budget_client(request.principal, self.peer)
+        if not bodies.take(size - self._held, self._held, self._holder):
+            self.refusal = Refusal(503, bodies.full, SETTING)
             return False
         self._held = size
         return True
@@ -839,6 +820,12 @@ class ServerConnection:
             log.debug("request handler failed here", exc_info=crash)
         if self._reply is None or not self._reply.started:
             self.refusal = Refusal(500, "internal error")
+
+
+def budget_client(principal: Principal, peer: str) -> str:
+    """Return for whom large messages count; "" for somebody on this machine who has no name."""
+    origin = origin_of(peer)
+    return client_of(principal, origin) if principal or origin else ""
 
 
 async def _crash(crash: Exception) -> None:
