@@ -15,6 +15,9 @@ from mcpmux.protocol.json_repair import BOM
 
 LINE_ENDS: Final = (b"\n", b"\r")
 LINE_OVERHEAD: Final = len(b"data: \n")  # what a line of data has besides its data
+PACKED_LINES: Final = 1024  # lines of data that are kept one by one: each costs more than it may hold
+SMALL_PART: Final = 512  # bytes; smaller parts of a line are gathered, for the same reason
+NAME_BYTES: Final = 4096  # of the name or the id of an event
 RETRY_DIGITS: Final = 9  # eleven days; more is not a time to wait
 STREAM_HEADERS: Final = (
     ("Content-Type", "text/event-stream"),
@@ -83,12 +86,13 @@ class SseDecoder:
         self._skips = skips
         self._skipping = False  # the event that has not ended yet is too large
         self._beginning = b""  # of its data
-        self._unended: list[bytes] = []  # parts of the line that has not ended yet
+        self._unended: list[bytes | bytearray] = []  # parts of the line that has not ended yet
         self._unended_bytes = 0
         self._at_start = True
         self._after_cr = False  # a line feed that comes next belongs to the line end before
         self._event = ""
         self._data: list[bytes] = []
+        self._packed = 0  # items at its beginning that are many lines each
         self._data_bytes = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
@@ -104,7 +108,7 @@ class SseDecoder:
                     data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
                     events.append(SseEvent(self._event or "message", data, self.last_event_id))
                     self._data.clear()
-                    self._data_bytes = 0
+                    self._data_bytes = self._packed = 0
                 self._event = ""
                 continue
             if line.startswith(b"data: "):  # which most lines are
@@ -119,9 +123,9 @@ class SseDecoder:
                     if self._data_bytes - 1 > self.max_event_bytes:
                         self._give_up()
             elif name == b"event":
-                self._event = value.decode(errors="replace")
-            elif name == b"id" and b"\0" not in value:
-                self.last_event_id = value.decode(errors="replace")
+                self._event = value[:NAME_BYTES].decode(errors="replace")
+            elif name == b"id" and b"\0" not in value:  # one that is too long cannot be said again
+                self.last_event_id = value.decode(errors="replace") if len(value) <= NAME_BYTES else ""
             elif name == b"retry" and value.isdigit() and len(value) <= RETRY_DIGITS:
                 self.retry_milliseconds = int(value)
         if self._data_bytes + self._unended_bytes - LINE_OVERHEAD > self.max_event_bytes:
@@ -129,6 +133,9 @@ class SseDecoder:
         if self._skipping and self._unended:
             self._unended = [b":"]  # a comment: what comes of this line does not count
             self._unended_bytes = 1
+        if len(self._data) - self._packed > PACKED_LINES:
+            self._data[self._packed :] = [b"\n".join(self._data[self._packed :])]
+            self._packed += 1
         return events
 
     def continued(self) -> SseDecoder:
@@ -145,11 +152,10 @@ class SseDecoder:
         if chunk.find(b"\n") < 0 and chunk.find(b"\r") < 0:
             self._keep(chunk)
             return []
-        if self._unended:
-            chunk = b"".join((*self._unended, chunk))
-            self._unended.clear()
-            self._unended_bytes = 0
         lines = chunk.splitlines()
+        if self._unended:  # joined by itself: a long line is copied once
+            lines[0] = b"".join((*self._unended, lines[0]))
+            self._drop_line()
         if chunk.endswith(LINE_ENDS):
             self._after_cr = chunk.endswith(b"\r")
         else:
@@ -160,16 +166,31 @@ class SseDecoder:
         return lines
 
     def _keep(self, part: bytes) -> None:
-        if part:
+        if not part:
+            return
+        self._unended_bytes += len(part)
+        if not self._unended or len(part) >= SMALL_PART:
             self._unended.append(part)
-            self._unended_bytes += len(part)
+        elif isinstance(last := self._unended[-1], bytearray):
+            last += part
+        else:
+            self._unended.append(bytearray(part))
+
+    def _drop_line(self) -> None:
+        self._unended.clear()
+        self._unended_bytes = 0
 
     def _give_up(self) -> None:
+        """The event is too large: let go of what has come of it. Raises MessageTooLarge."""
         if not self._skips:
+            self._data.clear()
+            self._drop_line()
             raise MessageTooLarge(f"an event is larger than {self.max_event_bytes} bytes")
         self._skipping = True
-        # Parts are not empty, so that these few are enough.
-        parts = self._data[:1] or [b"".join(self._unended[:EXCERPT_BYTES]).removeprefix(b"data: ")]
-        self._beginning = parts[0][:EXCERPT_BYTES]
+        # Parts are not empty, so that the beginnings of these few are enough.
+        parts = self._data[:1] or [
+            b"".join(part[: 2 * EXCERPT_BYTES] for part in self._unended[:EXCERPT_BYTES])
+        ]
+        self._beginning = parts[0].removeprefix(b"" if self._data else b"data: ")[:EXCERPT_BYTES]
         self._data.clear()
-        self._data_bytes = 0
+        self._data_bytes = self._packed = 0

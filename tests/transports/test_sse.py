@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.errors import LocalProtocolError, MessageTooLarge
-from mcpmux.transports.sse import SseDecoder, SseEvent, encode_event
+from mcpmux.transports import sse
+from mcpmux.transports.sse import NAME_BYTES, SseDecoder, SseEvent, encode_event
 
 ENCODED = [
     pytest.param({"data": b"{}"}, b"data: {}\n\n", SseEvent("message", b"{}", None), id="data"),
@@ -199,3 +201,68 @@ def test_a_skipped_event_is_not_kept_while_it_arrives(end):
     assert decoder.feed(b"\ndata: " + b"z" * 90) == []
     assert [(event.data[:50], event.oversized) for event in decoder.feed(end)] == [(b"x" * 50, True)]
     assert decoder.feed(encode_event(b"next"))[0].data == b"next"
+
+
+def peak_of(chunks: list[bytes], limit: int) -> tuple[int, int]:
+    """Feed them until their event is too large: the most memory that took, and what is left of it."""
+    decoder = SseDecoder(limit)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageTooLarge):
+            for chunk in chunks:
+                decoder.feed(bytes(bytearray(chunk)))  # as each receive brings new ones
+        left, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return most, left
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [b"data: "] + [b"x" * 2**16] * 17,
+        [b"data:xx\n" * 2**10] * 400,
+        [b"data: "] + [b"xy"] * (2**19 + 2),
+    ],
+    ids=["one line", "short lines", "short parts"],
+)
+def test_an_event_that_is_too_large_is_held_once_and_let_go(chunks: list[bytes]) -> None:
+    limit = 2**20
+    most, left = peak_of(chunks, limit)
+    assert most < 1.5 * limit
+    assert left < limit / 8
+
+
+def test_a_large_event_is_copied_once() -> None:
+    size = 2**22
+    decoder = SseDecoder(size)
+    tracemalloc.start()
+    try:
+        decoder.feed(b"data: ")
+        for _ in range(size // 2**16):
+            decoder.feed(bytes(2**16))
+        [event] = decoder.feed(b"\n\n")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(event.data) == size
+    assert most < 2.5 * size
+
+
+def test_a_name_or_an_id_that_is_too_long_is_not_kept() -> None:
+    decoder = SseDecoder(2**20)
+    long = b"x" * (NAME_BYTES + 1)
+    [event] = decoder.feed(b"id: 1\nevent: " + long + b"\nid: " + long + b"\ndata: y\n\n")
+    assert (len(event.event), event.data, event.id) == (NAME_BYTES, b"y", "")
+
+
+@given(st.lists(st.binary(max_size=3), max_size=40), st.integers(1, 4))
+def test_lines_that_are_packed_give_the_same_event(lines: list[bytes], packed: int) -> None:
+    lines = [line.translate(None, b"\r\n") for line in lines]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sse, "PACKED_LINES", packed)
+        decoder = SseDecoder(2**20)
+        events = [event for line in lines for event in decoder.feed(b"data: %b\n" % line)]
+        assert events == []
+        events = decoder.feed(b"\n")
+    assert [event.data for event in events] == ([b"\n".join(lines)] if lines else [])
