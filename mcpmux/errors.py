@@ -6,7 +6,9 @@ Only `RpcError` is sent to clients, as a JSON-RPC error object.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+CAUSES_LIMIT: Final = 16  # errors behind one that are looked at; ours have three at most
 
 
 class McpmuxError(Exception):
@@ -93,3 +95,17 @@ class Refused(RpcError):
     def __init__(self, code: int, message: str, rule: str, data: Any = None) -> None:
         super().__init__(code, message, data)
         self.rule = rule
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of what led to it, once nobody shows them any more.
+
+    A frame that has raised a local variable is in a cycle with it, and so is whatever it has at hand: a large
+    message would stay in memory until the garbage collector comes, which it does rarely.
+    """
+    found: BaseException | None = error
+    for _ in range(CAUSES_LIMIT):
+        if found is None:
+            return
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__

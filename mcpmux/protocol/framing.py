@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from mcpmux.errors import forget_frames
 from mcpmux.protocol.codes import INVALID_REQUEST
 from mcpmux.protocol.envelope import BadMessage, ErrorReply, Message, Reply, decode_message, split_batch
 
@@ -121,6 +122,7 @@ def read_batch(data: bytes) -> list[Message | BadMessage]:
         try:
             found.append(decode_message(member))
         except BadMessage as bad:
+            forget_frames(bad)  # which hold the whole batch
             found.append(bad)
     return sorted(found, key=lambda message: isinstance(message, Reply | ErrorReply))
 

@@ -21,6 +21,7 @@ from mcpmux.errors import (
     RpcError,
     TransportClosed,
     TransportError,
+    forget_frames,
 )
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
@@ -347,8 +348,10 @@ class DuplexChannel(Channel):
             return encode_reply(request.id, await self._answer(request, self._say))
         except Exception as error:  # the wall around one request
             if isinstance(error, RpcError):
+                forget_frames(error)
                 return encode_error(request.id, error)
             log.error("request failed", method=request.method, exc_info=error)
+            forget_frames(error)
             return encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
     async def _say(self, event: Event) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from mcpmux.errors import RpcError
+from mcpmux.errors import RpcError, forget_frames
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Event, encode_notice
 from mcpmux.protocol.codes import (
@@ -84,8 +84,10 @@ def headers_of(error: RpcError) -> Headers:
 def failure(request: Request, error: Exception) -> tuple[int, Headers, bytes]:
     """(HTTP status, headers, encoded answer) for a request that failed: the wall around it."""
     if isinstance(error, RpcError):
+        forget_frames(error)
         return status_of(error), headers_of(error), encode_error(request.id, error)
     log.error("request failed", method=request.method, exc_info=error)
+    forget_frames(error)
     return 500, JSON, encode_error(request.id, RpcError(INTERNAL_ERROR, "Internal error"))
 
 

@@ -32,6 +32,7 @@ from mcpmux.errors import (
     RpcError,
     TransportClosed,
     TransportError,
+    forget_frames,
 )
 from mcpmux.mux.breaker import Comeback
 from mcpmux.protocol import method as m
@@ -293,9 +294,11 @@ class HttpChannel(Channel):
                         await self._say_cancelled(pending)
                     raise end
         except McpmuxError as error:
+            forget_frames(error)  # or what was read is kept by who raised it
             pending.settle(error)
         finally:
             pending.carrier = None
+            pending.whole, pending.decoder, pending.begun = None, None, ()
 
     async def _read_answer(self, pending: PendingHttpRequest) -> Reply | ErrorReply:
         """Over as many connections as the stream of the answer takes: a legacy server lets it be resumed."""

@@ -40,6 +40,7 @@ from mcpmux.errors import (
     RemoteProtocolError,
     RpcError,
     TransportError,
+    forget_frames,
 )
 from mcpmux.mux.breaker import Comeback
 from mcpmux.printable import QUOTED_BYTES, QUOTED_LENGTH, excerpt
@@ -107,6 +108,7 @@ def message_in(body: bytes) -> Message | BadMessage:
     try:
         return decode_message(body)
     except BadMessage as bad:
+        forget_frames(bad)  # which hold the body
         return bad
 
 
@@ -115,6 +117,7 @@ def batch_in(body: bytes) -> list[Message | BadMessage]:
     try:
         return read_batch(body)
     except BadMessage as bad:
+        forget_frames(bad)
         return [bad]
 
 

@@ -1,0 +1,76 @@
+"""What a failed exchange leaves in memory before the garbage collector comes, which it does rarely."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mcpmux.config.model import Limits
+from mcpmux.errors import RpcError
+from mcpmux.protocol.envelope import Request, raw
+from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.downstreams.http_answer import respond
+from tests.inline import run_inline
+from tests.runtime.scripted import Json
+from tests.runtime.scripted_web import JSON, SSE, TOOLS, Web, exchange, open_web
+from tests.runtime.test_http_answer import Peer
+
+LARGE = 4 * 2**20
+LEFT = LARGE // 8
+
+
+@contextmanager
+def uncollected() -> Iterator[list[int]]:
+    """Without a collector: how many bytes are left behind, in the list that is yielded."""
+    left: list[int] = []
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        yield left
+        left.append(tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+async def answer_badly(web: Web, _request: Any, message: Json, reply: Any) -> None:
+    if message["method"] == "server/discover":
+        await web.answer(reply, message, {"supportedVersions": ["2026-07-28"], "capabilities": TOOLS})
+    elif message.get("params", {}).get("name") == "event":
+        await reply.open(200, SSE, b"data: " + bytes(LARGE))
+        await reply.write(bytes(LARGE))
+    elif message["method"] == "tools/call":
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"text": "MARK"}}).encode()
+        await reply.send(200, JSON, body.replace(b"MARK", b"x" * LARGE)[:-1])
+
+
+@pytest.mark.parametrize("tool", ["event", "cut"])
+async def test_an_answer_that_cannot_be_read_is_not_kept(tool: str) -> None:
+    async with open_web(answer_badly, limits=Limits(max_message_bytes=LARGE + LARGE // 2)) as (_, mux):
+        with pytest.raises(RpcError):
+            await exchange(mux, "tools/call", {"name": "warm"})
+        with uncollected() as left, pytest.raises(RpcError, match="makes no sense"):
+            await exchange(mux, "tools/call", {"name": tool})
+    assert left[0] < LEFT
+
+
+async def test_what_a_failed_request_had_in_hand_is_not_kept() -> None:
+    async def work() -> Fields:
+        body = bytes(LARGE)
+        error = RpcError(-32603, f"not with {len(body)} bytes")
+        raise error  # so that it, its frame and what is in that are a cycle
+
+    with uncollected() as left:
+        for _ in range(2):
+            peer = Peer()
+            await run_inline(respond(Request(7, "tools/call", raw({})), peer.reply, work(), streams=False))
+            assert b"not with" in peer.received
+    assert left[0] < LEFT
