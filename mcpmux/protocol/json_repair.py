@@ -15,12 +15,17 @@ Source: RFC 8259; "replacement of maximal subparts" in the Unicode Standard, sec
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Final
 
 BOM: Final = b"\xef\xbb\xbf"
-REPAIR_BYTES: Final = 16 * 1024 * 1024  # of one text; it takes a second at worst, in which all others wait
-REPAIR_LIMIT: Final = 100_000  # places in one text; they take a tenth of a second, and more are no slips
+# Of one text. All others wait while it is repaired, so that these together take no more than a tenth of a
+# second; a text with more of them is no slip.
+REPAIR_BYTES: Final = 4 * 1024 * 1024
+REPAIR_MARKS: Final = 250_000  # quotes and backslashes, as each ends what is looked through in one go
+REPAIR_LIMIT: Final = 10_000  # places that are repaired
+PIECE_BYTES: Final = 64 * 1024  # of text that are decoded at a time
 
 _PAIR: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 # Parts of a string that need no repair. Another mistake in them is left to the decoder.
@@ -34,14 +39,17 @@ _HALF_BYTES: Final = len(rb"\ud83d")
 
 
 def repaired(data: bytes) -> bytes:
-    """Return `data` with the mistakes above repaired; the same object if it has none or is too long."""
-    if len(data) > REPAIR_BYTES:
+    """Return `data` with the mistakes above repaired; the same object if it has none, or is too much work."""
+    if len(data) > REPAIR_BYTES or data.count(b'"') + data.count(b"\\") > REPAIR_MARKS:
         return data
     text = data.removeprefix(BOM)
     try:
         text.decode()
     except UnicodeDecodeError:
-        text = text.decode(errors="replace").encode()
+        decoded = _replaced(text)
+        if decoded is None:
+            return data
+        text = decoded
     parts: list[bytes] = []
     copied = position = 0
     inside = False
@@ -68,3 +76,17 @@ def repaired(data: bytes) -> bytes:
         copied = position = position + length
     parts.append(text[copied:])
     return text if len(parts) == 1 else b"".join(parts)
+
+
+def _replaced(data: bytes) -> bytes | None:
+    """Return `data` with U+FFFD for what is not UTF-8; None if that is too much."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text, count = bytearray(), 0
+    for start in range(0, len(data), PIECE_BYTES):
+        end = start + PIECE_BYTES
+        piece = decoder.decode(data[start:end], final=end >= len(data))
+        count += piece.count("\ufffd")
+        if count > REPAIR_LIMIT:
+            return None
+        text += piece.encode()
+    return bytes(text)

@@ -79,3 +79,25 @@ def test_a_text_with_too_many_mistakes_is_not_repaired_to_its_end(monkeypatch: p
     assert len(re.findall(b"null", repaired(b"[" + b"NaN," * 5 + b"1]"))) == 3
     monkeypatch.setattr(json_repair, "REPAIR_BYTES", 3)
     assert repaired(b"[NaN]") == b"[NaN]"
+
+
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_text_decoded_in_pieces_is_the_same(data: bytes, piece: int):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_repair, "PIECE_BYTES", piece)
+        text = repaired(b'"' + data + b'\xff"')
+    assert text == repaired(b'"' + data + b'\xff"')
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'"' + b"\xff\xc3" * json_repair.REPAIR_LIMIT + b'"',
+        b'["\xff"' + b',""' * (json_repair.REPAIR_MARKS // 2) + b"]",
+        b'["\xff","' + rb"\n" * json_repair.REPAIR_MARKS + b'"]',
+        b'"\xff' + b"x" * json_repair.REPAIR_BYTES + b'"',
+    ],
+    ids=["bytes", "quotes", "backslashes", "long"],
+)
+def test_a_text_that_would_hold_everybody_is_left_as_it_is(data: bytes):
+    assert repaired(data) is data
