@@ -36,6 +36,7 @@ class Web:
     def __init__(self, script: Script) -> None:
         self._script = script
         self.seen: list[tuple[Any, Json]] = []
+        self.sent = 0  # bytes, where a script counts them
 
     async def handle(self, request: Any, reply: Any) -> None:
         message = json.loads(request.body) if request.body else {"method": request.method}

@@ -6,13 +6,13 @@ import gc
 import json
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from mcpmux.config.model import Limits
-from mcpmux.errors import RpcError
+from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import respond
@@ -47,6 +47,13 @@ async def answer_badly(web: Web, _request: Any, message: Json, reply: Any) -> No
     elif message.get("params", {}).get("name") == "event":
         await reply.open(200, SSE, b"data: " + bytes(LARGE))
         await reply.write(bytes(LARGE))
+    elif message.get("params", {}).get("name") == "compressed":
+        web.sent = 0
+        await reply.open(200, (*JSON, ("Content-Encoding", "gzip")), b"")
+        with suppress(TransportClosed):
+            while web.sent < 8 * LARGE:
+                await reply.write(bytes(2**16))
+                web.sent += 2**16
     elif message["method"] == "tools/call":
         body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"text": "MARK"}}).encode()
         await reply.send(200, JSON, body.replace(b"MARK", b"x" * LARGE)[:-1])
@@ -60,6 +67,13 @@ async def test_an_answer_that_cannot_be_read_is_not_kept(tool: str) -> None:
         with uncollected() as left, pytest.raises(RpcError, match="makes no sense"):
             await exchange(mux, "tools/call", {"name": tool})
     assert left[0] < LEFT
+
+
+async def test_a_compressed_answer_is_not_even_read() -> None:
+    async with open_web(answer_badly) as (web, mux):
+        with pytest.raises(RpcError, match=r"compressed \(gzip\)"):
+            await exchange(mux, "tools/call", {"name": "compressed"})
+        assert web.sent < 4 * LARGE
 
 
 async def test_what_a_failed_request_had_in_hand_is_not_kept() -> None:

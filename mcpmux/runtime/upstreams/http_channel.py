@@ -83,6 +83,7 @@ from mcpmux.runtime.upstreams.http_peer import (
     answer_in,
     as_answer,
     batch_in,
+    is_compressed,
     is_event_stream,
     may_mean_forgotten,
     message_in,
@@ -338,6 +339,8 @@ class HttpChannel(Channel):
         if status == 404 and peer.session is not None:
             self.doubtful = True
             raise SessionExpired("the server has forgotten the session")
+        if body is None and is_compressed(response):
+            body = b""
         if body is None:
             received = await response.read_body()
             if status == 200 and not peer.watched:

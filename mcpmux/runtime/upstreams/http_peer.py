@@ -98,6 +98,7 @@ LEAST_RETRY_SECONDS: Final = 0.05  # a server that says 0 and closes at once mus
 STREAM_BYTES: Final = 64 * 1024  # that are read of a stream at once before it is left to a task
 
 _ANSWERS: Final = (Reply, ErrorReply)
+_COMPRESSIONS: Final = frozenset({"br", "compress", "deflate", "gzip", "x-gzip", "zstd"})
 
 
 def message_in(body: bytes) -> Message | BadMessage:
@@ -119,6 +120,11 @@ def batch_in(body: bytes) -> list[Message | BadMessage]:
     except BadMessage as bad:
         forget_frames(bad)
         return [bad]
+
+
+def is_compressed(response: HttpResponse) -> bool:
+    """Tell whether a body is of no use, as mcpmux asks for none that is compressed."""
+    return response.headers.get("content-encoding", "").lower() in _COMPRESSIONS
 
 
 def is_event_stream(response: HttpResponse) -> bool:
@@ -236,9 +242,9 @@ def nonsense(
     response: HttpResponse, body: bytes, message: Message | BadMessage | None
 ) -> RemoteProtocolError:
     """What to say of a successful response that does not answer the request, of which `message` was read."""
-    if not body:
-        return RemoteProtocolError(f"its answer is empty: {_CHECK_URL}")
     coding = response.headers.get("content-encoding", "identity")[:QUOTED_LENGTH]
+    if not body and not is_compressed(response):
+        return RemoteProtocolError(f"its answer is empty: {_CHECK_URL}")
     if coding != "identity":
         return RemoteProtocolError(
             f"its answer is compressed ({coding}), though mcpmux asks for none: switch that off for this URL"
