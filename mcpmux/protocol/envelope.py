@@ -188,7 +188,9 @@ def decode_message(data: bytes) -> Message:
 
 def _decode_message(data: bytes) -> Message:
     """Decode a message whose text is valid JSON. Raises BadMessage, UNREADABLE."""
-    if not data.isascii():
+    if len(data) > PIECE_BYTES:
+        check_utf8(data)
+    elif not data.isascii():
         data.decode()
     try:
         wire = _wire_decoder.decode(data)

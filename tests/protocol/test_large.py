@@ -103,6 +103,17 @@ def test_small_members_do_not_keep_the_message():
         tracemalloc.stop()
 
 
+def test_a_large_message_is_looked_at_without_another_copy_as_text():
+    text = "🎉" + "é" * 2**20  # four bytes a character in memory
+    data = json.dumps({"jsonrpc": "2.0", "method": "m", "params": {"a": text}}, ensure_ascii=False).encode()
+    tracemalloc.start()
+    try:
+        decode_message(data)
+        assert tracemalloc.get_traced_memory()[1] < len(data) * 1.5
+    finally:
+        tracemalloc.stop()
+
+
 values = st.recursive(
     st.none() | st.integers(-5, 5) | st.text(max_size=5) | st.just(LONG) | st.just('"' * 3 + LONG + '\\"'),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),

@@ -347,7 +347,9 @@ class HttpChannel(Channel):
                 reply = read_large_reply(received)
                 if reply is not None and reply.id == pending.id:
                     return reply
+                await trio.lowlevel.checkpoint()  # what is done below takes as long once more
             body = bytes(received)
+            del received
         if not pending.whole:
             peer.note(body, status)
         message: Message | BadMessage | None
