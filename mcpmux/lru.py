@@ -6,11 +6,11 @@ entries can hold N times the largest message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, Final, Generic, TypeVar, overload
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -29,6 +29,8 @@ def weigh(value: Any) -> int:
         return sum(map(weigh, value)) + sum(map(weigh, value.values()))
     if isinstance(value, tuple | list | set | frozenset):
         return sum(map(weigh, value))
+    if isinstance(value, Struct):
+        return sum(weigh(getattr(value, name)) for name in value.__struct_fields__)
     return 0
 
 
@@ -56,6 +58,10 @@ class Lru(Generic[K, V]):
         """Yield the keys, what was not used for longest first."""
         return iter(self._entries)
 
+    def values(self) -> Iterator[V]:
+        """Yield the values in the same order."""
+        return (value for value, _ in self._entries.values())
+
     @overload
     def get(self, key: K) -> V | None: ...
     @overload
@@ -68,19 +74,33 @@ class Lru(Generic[K, V]):
         self._entries[key] = entry
         return entry[0]
 
+    def peek(self, key: K) -> V | None:
+        """Return a value, which does not count as used, or None."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
     def __setitem__(self, key: K, value: V) -> None:
         self.keep(key, value, weigh(value))
 
-    def keep(self, key: K, value: V, size: int) -> None:
-        """Remember a value of a size, in bytes, which counts as used."""
+    def keep(self, key: K, value: V, size: int) -> Sequence[V]:
+        """Remember a value of a size, in bytes, which counts as used.
+
+        Returns the values that are forgotten for it: itself alone when it is too large to be kept.
+        """
         self.discard(key)
         size += ENTRY_BYTES + weigh(key)
         if size * 4 > self._max_bytes:
-            return
+            return (value,)
         self._entries[key] = value, size
         self.bytes += size
+        if len(self._entries) <= self._max_entries and self.bytes <= self._max_bytes:
+            return ()
+        forgotten: list[V] = []
         while len(self._entries) > self._max_entries or self.bytes > self._max_bytes:
-            self.discard(next(iter(self._entries)))
+            value, size = self._entries.pop(next(iter(self._entries)))
+            self.bytes -= size
+            forgotten.append(value)
+        return forgotten
 
     def pop(self, key: K) -> V | None:
         """Forget an entry. Returns its value, None if there is none."""

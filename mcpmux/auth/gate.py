@@ -22,13 +22,15 @@ import trio
 from mcpmux.auth.bearer import BadToken, admit_holder, hash_token, read_bearer, write_challenge
 from mcpmux.auth.discovery import OwnMetadata
 from mcpmux.config.auth import RESERVED, Auth
+from mcpmux.lru import Lru
 from mcpmux.protocol.principal import CERTIFICATES, Admission, Principal, Turned, certified
 
 if TYPE_CHECKING:  # joserfc is for those who have issuers
     from mcpmux.auth.jwt import Fetch, TrustedIssuer
 
 CACHE_SECONDS = 300.0  # a token is judged anew after this: its issuer may have taken back the key
-CACHE_LIMIT = 10_000  # tokens; about 2 MB
+CACHE_LIMIT = 10_000  # tokens
+CACHE_BYTES = 8 * 2**20  # of what they say: issuers choose names and scopes
 
 INSUFFICIENT = "insufficient_scope"
 TOO_FEW_SCOPES = "the token does not have the scopes that this needs"
@@ -45,7 +47,7 @@ class Gate:
         self._fetch = fetch
         self._clock = clock
         self._issuers: dict[str, TrustedIssuer] = {}
-        self._judged: dict[str, tuple[Admission, float]] = {}
+        self._judged: Lru[str, tuple[Admission, float]] = Lru(CACHE_LIMIT, CACHE_BYTES)
         self._stays: dict[trio.CancelScope, Admission] = {}
         self._take(config, name)
 
@@ -132,9 +134,6 @@ class Gate:
             raise BadToken("this token does not count any more")
         if not self._required <= admission.principal.scopes:
             raise self._refuse(INSUFFICIENT, TOO_FEW_SCOPES, resource)
-        self._judged.pop(digest, None)
-        if len(self._judged) >= CACHE_LIMIT:
-            del self._judged[next(iter(self._judged))]
         self._judged[digest] = admission, min(admission.expires, now + CACHE_SECONDS)
         return admission
 

@@ -40,7 +40,7 @@ from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import encode_event
 
-MOVED_KEPT: Final = 10_000  # sessions that are not where their ids say
+MOVED_KEPT: Final = 10_000  # sessions that are not where their ids say: some 3 MB, as we chose both ids
 ATTEMPTS: Final = 8  # with the pauses between them longer than a lease
 PAUSE_SECONDS: Final = 1.0  # at most, until the store was asked again
 

@@ -14,10 +14,11 @@ Source: RFC 6570 sections 2.2 and 3.2.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+from mcpmux.lru import Lru
 
 URI_LIMIT = 8192  # characters; a longer URI or template claims nothing
 PIECE_LIMIT = 64  # of a template that claims anything; bounds the time that one match can take
@@ -123,8 +124,14 @@ _BY_OPERATOR = {
 }
 
 
-@functools.lru_cache(maxsize=4096)  # as many templates as a large aggregate lists
+_known: Final[Lru[str, tuple[_Piece, ...]]] = Lru(4096, 8 * 2**20)  # as many as a large aggregate lists
+_PIECE_BYTES: Final = 200  # that one takes, about
+
+
 def _pieces(template: str) -> tuple[_Piece, ...]:
+    known = _known.get(template)
+    if known is not None:
+        return known
     pieces = []
     for index, part in enumerate(_EXPRESSION.split(template)):
         if index % 2:
@@ -132,7 +139,9 @@ def _pieces(template: str) -> tuple[_Piece, ...]:
             pieces.append(_BY_OPERATOR.get(part[:1], simple))
         elif part:
             pieces.append(_Piece(part))
-    return tuple(pieces)
+    found = tuple(pieces)
+    _known.keep(template, found, _PIECE_BYTES * len(found))
+    return found
 
 
 def _after(piece: _Piece, uri: str, starts: set[int]) -> set[int]:

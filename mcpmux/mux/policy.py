@@ -25,7 +25,6 @@ Completions tell what exists, so a template's are given only when whatever it st
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from mcpmux.config import AccessRule
@@ -83,7 +82,7 @@ KINDS_OF_USE: Final = {
 }
 """What is used by a method, the first if nothing else is said."""
 
-MEMORY_BYTES: Final = 4 * 2**20  # of decisions about URIs with several readings
+MEMORY_BYTES: Final = 4 * 2**20  # of them, and of decisions about URIs with several readings
 MEMORY_LIMIT: Final = 4096  # (principal, upstream, method) whose rules are remembered
 
 
@@ -203,16 +202,22 @@ def _decided(
 class Policy:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
-        self._relevant = lru_cache(MEMORY_LIMIT)(self._find_relevant)
+        self._known: Lru[tuple[Principal, str, str], tuple[list[Rule], list[Rule]]] = Lru(
+            MEMORY_LIMIT, MEMORY_BYTES
+        )
         self._decisions: Lru[tuple[Principal, str, str, str], Decision] = Lru(MEMORY_LIMIT, MEMORY_BYTES)
 
-    def _find_relevant(
-        self, principal: Principal, upstream: str, method: str
-    ) -> tuple[list[Rule], list[Rule]]:
+    def _relevant(self, principal: Principal, upstream: str, method: str) -> tuple[list[Rule], list[Rule]]:
         """(those that allow, those that deny) of the rules that fit but for the target."""
+        key = (principal, upstream, method)
+        known = self._known.get(key)
+        if known is not None:
+            return known
         fitting = [rule for rule in self.rules if not rule.misfits(principal, upstream, method)]
         allows = [rule for rule in fitting if rule.allow and rule.may_fit(upstream, method, principal.view)]
-        return allows, [rule for rule in fitting if not rule.allow]
+        found = allows, [rule for rule in fitting if not rule.allow]
+        self._known.keep(key, found, 8 * len(fitting))
+        return found
 
     def decide(
         self, principal: Principal, upstream: str, method: str, target: str | Target | None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv6Address
@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mcpmux.errors import RpcError
+from mcpmux.lru import Lru
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Meta, check_call, stated_version
 from mcpmux.protocol.codes import HEADER_MISMATCH, METHOD_NOT_FOUND
@@ -39,7 +40,11 @@ SESSION_HEADER: Final = "mcp-session-id"
 SESSION_KEY: Final = "session_id"  # the same in the query of a POST, over HTTP+SSE
 LAST_EVENT_ID: Final = "last-event-id"
 
-TOOL_LIMIT: Final = 10_000  # annotated tools remembered of one server; those beyond get no headers
+TOOL_LIMIT: Final = (
+    10_000  # annotated tools remembered of one server; those that are forgotten get no headers
+)
+TOOL_BYTES: Final = 4 * 2**20  # of them
+HEADER_CHARS: Final = 128  # of the name of a header; servers mean words
 LONGEST_SECONDS = 24 * 3600.0  # a longer wish is told as a day; nobody waits so long for an answer
 
 _MARK: Final = b"x-mcp-header"
@@ -170,6 +175,8 @@ def header_params(schema: Any) -> dict[str, Path]:
             raise InvalidHeaderSchema(f"x-mcp-header of {where} is not a header name")
         if inner.get("type") not in ("string", "integer", "boolean"):
             raise InvalidHeaderSchema(f"x-mcp-header of {where} needs the type string, integer or boolean")
+        if len(header) > HEADER_CHARS:
+            raise InvalidHeaderSchema(f"x-mcp-header of {where} has more than {HEADER_CHARS} characters")
         if header.lower() in used:
             raise InvalidHeaderSchema(f"x-mcp-header {header} is used twice")
         used.add(header.lower())
@@ -250,11 +257,11 @@ def _same_number(text: str, value: Any) -> bool:
 class ToolHeaders:
     """The annotated tools of one server. Learns from its lists, one page after the other.
 
-    `params`: by tool, the path of the argument for each header.
+    `params`: by tool, the path of the argument for each header; `params.bytes` is about what it all takes.
     """
 
     def __init__(self) -> None:
-        self.params: dict[str, dict[str, Path]] = {}
+        self.params: Lru[str, dict[str, Path]] = Lru(TOOL_LIMIT, TOOL_BYTES)
 
     def learn(self, result: Fields) -> list[tuple[str, str]]:
         """Take in a page of `tools/list` and cut the invalid tools out of it (in place): which, and why."""
@@ -268,14 +275,14 @@ class ToolHeaders:
         rejected: list[tuple[str, str]] = []
         for tool in tools:
             name, schema = text_of(tool.get("name")) or "", tool.get("inputSchema")
-            self.params.pop(name, None)
+            self.params.discard(name)
             try:
                 params = header_params(value_of(schema)) if schema and _MARK in bytes(schema) else {}
             except InvalidHeaderSchema as error:
                 rejected.append((name, str(error)))
                 continue
             kept.append(tool)
-            if params and len(self.params) < TOOL_LIMIT:
+            if params:
                 self.params[name] = params
         if rejected:
             result["tools"] = raw(kept)
@@ -321,6 +328,7 @@ _HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^\[:]*))(?::[0-9]*)?|([^\[:]*(?::[
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _LOCAL_PAGE: Final = re.compile(r"https?://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?")
 VERDICTS: Final = 256  # kept; the same few names are asked for again and again
+VERDICT_CHARS: Final = 512  # of what is asked about; a longer name is judged anew, and no host has one
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::", ""})
 
 ALLOW_ORIGIN: Final = "Access-Control-Allow-Origin"
@@ -359,10 +367,17 @@ class OriginPolicy:
             if allowed_origins is None
             else "add it to the listener's allowed_origins"
         )
-        self.refuses: Callable[[str, str | None], str | None] = lru_cache(VERDICTS)(self._judge)
-        """Why a request with this Host ("" for none) and Origin is refused; None when it is not."""
-        self.grants: Callable[[str], Headers] = lru_cache(VERDICTS)(self._grant)
+        self._judge_again = lru_cache(VERDICTS)(self._judge)
+        self._grant_again = lru_cache(VERDICTS)(self._grant)
+
+    def refuses(self, host: str, origin: str | None) -> str | None:
+        """Return why a request with this Host ("" for none) and Origin is refused; None when it is not."""
+        is_short = len(host) + len(origin or "") <= VERDICT_CHARS
+        return self._judge_again(host, origin) if is_short else self._judge(host, origin)
+
+    def grants(self, origin: str) -> Headers:
         """Return the fields by which pages of an origin may read every answer; () if they may read none."""
+        return self._grant_again(origin) if len(origin) <= VERDICT_CHARS else self._grant(origin)
 
     def _judge(self, host: str, origin: str | None) -> str | None:
         if not self._any_host and _name(host) not in self._hosts and host.lower() not in self._exact:

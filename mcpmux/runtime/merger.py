@@ -24,6 +24,7 @@ import trio
 
 from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
+from mcpmux.lru import Lru
 from mcpmux.mux.cache import MERGED, PLAIN, Freshness, Key, like, size_of, ttl_of
 from mcpmux.mux.item import Problem, some_of
 from mcpmux.mux.merge import PAGE_LIMIT, Walk, expose_list
@@ -246,6 +247,7 @@ async def learn_tools(access: AccessControl, upstream: Upstream, call: Call) -> 
 # Who owns a name or URI: asked of the upstreams themselves.
 
 NAMES_KEPT: Final = 10_000  # shortened names whose own names are remembered
+NAMES_BYTES: Final = 4 * 2**20  # of them
 
 
 class Owners(NamedTuple):
@@ -272,7 +274,8 @@ class Catalog:
 
     def __init__(self, registry: UpstreamRegistry) -> None:
         self._registry = registry
-        self._names: dict[tuple[str, str, str], str] = {}  # own names by upstream, view, shortened name
+        # Own names by upstream, view, shortened name.
+        self._names: Lru[tuple[str, str, str], str] = Lru(NAMES_KEPT, NAMES_BYTES)
 
     def forget(self) -> None:
         """Other names may be shown than before."""
@@ -354,8 +357,6 @@ class Catalog:
         if found is None and walked.again:
             found = find((await self._walk(upstream, list_method, call, anew=True)).texts)
         if found is not None:
-            if len(self._names) >= NAMES_KEPT:
-                del self._names[next(iter(self._names))]
             self._names[place] = found
         return found
 

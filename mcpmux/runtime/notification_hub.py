@@ -40,7 +40,7 @@ from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import Notification, decode_fields, raw, text_of
 from mcpmux.protocol.input_requests import STATE, WITHDRAWN, read_response
 from mcpmux.protocol.principal import ANYONE, Principal
-from mcpmux.protocol.raw_json import Fields, Raw
+from mcpmux.protocol.raw_json import SHORT_CHARS, Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.client_outbox import ClientOutbox
@@ -379,7 +379,8 @@ class NotificationHub:
     def tell_update(self, upstream: str, uri: str) -> None:
         """An upstream's resource has changed, or may have; told soon, once however often it is said."""
         now = trio.current_time()
-        if len(self._updates) >= WAITING_LIMIT and (upstream, uri) not in self._updates:
+        is_full = len(self._updates) >= WAITING_LIMIT and (upstream, uri) not in self._updates
+        if is_full or len(uri) > SHORT_CHARS:  # a thousand long ones would take a lot
             self._tell(upstream, uri, now)
             return
         self._updates[upstream, uri] = now

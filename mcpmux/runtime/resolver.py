@@ -17,6 +17,7 @@ import trio
 
 from mcpmux.config.views import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcpmux.errors import RpcError
+from mcpmux.lru import Lru
 from mcpmux.mux.policy import NO_RULE
 from mcpmux.mux.rewrite import Namespace, Space
 from mcpmux.mux.spelling import Target
@@ -25,6 +26,7 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.access_control import AccessControl, as_refused, no_item, no_resource, one_of
 from mcpmux.runtime.merger import (
+    NAMES_BYTES,
     NAMES_KEPT,
     TOOLS_KNOWN_SECONDS,
     Catalog,
@@ -50,7 +52,7 @@ class Resolver:
         self._catalog = Catalog(registry)
         self.visible = VisibleNames(registry, access)
         # The only owners of tools, by name: until when that is good, and how often lists had changed before.
-        self._owners: dict[tuple[Principal, str], tuple[str, float, int]] = {}
+        self._owners: Lru[tuple[Principal, str], tuple[str, float, int]] = Lru(NAMES_KEPT, NAMES_BYTES)
 
     def forget(self) -> None:
         """Other names may be shown than before."""
@@ -123,8 +125,6 @@ class Resolver:
             owners = await self._catalog.owners_of(name, call, asked, listed, find)
             owner = self._sole(owners, name, missing, Space.expose_name)
             if use == m.TOOLS_CALL and not owners.missing:
-                if len(self._owners) >= NAMES_KEPT:
-                    del self._owners[next(iter(self._owners))]
                 self._owners[key] = owner, trio.current_time() + TOOLS_KNOWN_SECONDS, changes
             return owner, owns[owner] or name, owners.missing
         if not access.may_use(call.principal, found[0], use):

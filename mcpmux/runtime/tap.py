@@ -32,7 +32,7 @@ Direction = Literal["in", "out"]
 LAST_SECONDS: Final = 5.0  # for keeping how an exchange went that was cut off
 NO_HEADERS: Final[Mapping[str, str]] = {}
 # Bytes; modern clients say it with every call, and longer is read anew.
-NAME_CHARS: Final = 256  # of a client's own name; logs and inspectors show less
+NAME_CHARS: Final = 256  # of a client's own name and revision; logs and inspectors show less
 INTRODUCTION_LENGTH: Final = 1024
 
 Introduction: TypeAlias = tuple[Raw | None, Raw | None]
@@ -219,7 +219,7 @@ def identify(call: Call) -> None:
         leg, meta = origin.leg, call.meta
         said = meta.get(VERSION), meta.get(CLIENT_INFO)
         if said != leg.introduction:
-            leg.introduce(text_of(said[0]), name_in(said[1]))
+            leg.introduce((text_of(said[0]) or "")[:NAME_CHARS] or None, name_in(said[1]))
             leg.introduction = _kept(said)
         leg.meta = meta if type(meta) is Meta else None
 

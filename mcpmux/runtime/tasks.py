@@ -33,6 +33,7 @@ import structlog
 import trio
 
 from mcpmux.errors import Overdue, RpcError
+from mcpmux.lru import Lru
 from mcpmux.mux.rewrite import Marks
 from mcpmux.protocol import method as m
 from mcpmux.protocol import tasks
@@ -54,6 +55,7 @@ log = structlog.get_logger()
 
 QUESTION_SECONDS = 5.0  # for a server that waits for input to say what it wants to know
 ASKED_LIMIT = 1000  # tasks whose questions are kept for their clients; past that the oldest are asked anew
+ASKED_BYTES = 64 * 2**20  # of these questions, and of the answers so far; one may have images
 ANSWER_SECONDS = PARK_SECONDS - 20.0  # before the parked question itself is given up: the task is cancelled
 CANCEL_SECONDS = 2.0  # for telling a server that nobody waits for its task any more
 
@@ -88,7 +90,7 @@ class Tasks:
     _find_client: Callable[[object], Client | None]  # the client that calls itself so in its calls
     _access: AccessControl
     _nursery: trio.Nursery  # for waits whose clients are asked something
-    _asked: dict[tuple[str, str], Asked] = field(default_factory=dict)
+    _asked: Lru[tuple[str, str], Asked] = field(default_factory=lambda: Lru(ASKED_LIMIT, ASKED_BYTES))
     _parked: dict[str, Wait] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)  # of this process among several
 
@@ -203,7 +205,7 @@ class Tasks:
         status = text_of(task.get("status"))
         if status == "input_required":
             return await self._waiting(upstream, task_id, task, call)
-        self._asked.pop((upstream.key, task_id), None)
+        self._asked.discard((upstream.key, task_id))
         if status not in ("completed", "failed"):
             return tasks.running(task)
         try:
@@ -222,8 +224,6 @@ class Tasks:
             if STATE not in result:
                 return tasks.completed(task, result) if result else tasks.running(task)
             asked = Asked(text_of(result[STATE]) or "", decode_fields(result["inputRequests"]), {})
-            if len(self._asked) >= ASKED_LIMIT:
-                del self._asked[next(iter(self._asked))]
             self._asked[key] = asked
         open_ones = {name: value for name, value in asked.requests.items() if name not in asked.responses}
         return tasks.waiting(task, open_ones)
@@ -240,16 +240,18 @@ class Tasks:
         answers = decode_fields(call.params.get(RESPONSES))
         asked.responses.update({name: answers[name] for name in answers.keys() & asked.requests.keys()})
         if asked.responses.keys() == asked.requests.keys():
-            del self._asked[upstream.key, task_id]
+            self._asked.discard((upstream.key, task_id))
             params = {STATE: raw(asked.state), RESPONSES: raw(asked.responses)}
             await upstream.reply(_about(m.TASKS_RESULT, task_id, call, params))
+        else:
+            self._asked[upstream.key, task_id] = asked  # which has more answers now
         return _acknowledged()
 
     async def _cancel(self, upstream: Upstream, task_id: str, call: Call) -> Fields:
         try:
             await _ask(upstream, m.TASKS_CANCEL, task_id, call)
         finally:
-            asked = self._asked.pop((upstream.key, task_id), None)
+            asked = self._asked.pop((upstream.key, task_id))
             if asked is not None and upstream.connection is not None:
                 upstream.connection.abandon(asked.state)
         return _acknowledged()

@@ -7,11 +7,13 @@ the way of a direct call, and everything that is said of it comes back the same 
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Final
 
 import trio
 
 from mcpmux.errors import RpcError
+from mcpmux.lru import Lru
 from mcpmux.mux.search import (
     CALL_TOOL,
     FIND_TOOLS,
@@ -33,6 +35,8 @@ from mcpmux.runtime.merger import LEFT_OUT, walk_pages
 from mcpmux.transports.inline import in_task
 
 INDEXES_KEPT: Final = 16  # of lists of tools; who may use other tools has another list
+INDEXES_BYTES: Final = 128 * 2**20  # of them
+INDEX_SHARE: Final = 4  # times the JSON of a list is what it takes when it is read and indexed, about
 INDEXED_AT_ONCE: Final = 100  # tools, which take less than ten milliseconds
 GIVEN: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution")
 """What is told of a tool that was found."""
@@ -58,7 +62,8 @@ class ToolSearch:
         self._exchange = exchange
         self._list_tools = list_tools
         self._sign = sign
-        self._indexes: dict[bytes, tuple[list[Any], Index]] = {}  # by the tools as they were listed
+        # By digests of the tools as they were listed.
+        self._indexes: Lru[bytes, tuple[list[Any], Index]] = Lru(INDEXES_KEPT, INDEXES_BYTES)
 
     def is_about(self, call: Call) -> bool:
         """Whether a call is for `exchange`."""
@@ -113,8 +118,8 @@ class ToolSearch:
 
     async def _index(self, pages: list[bytes]) -> tuple[list[Any], Index]:
         """All tools, and where to find them: made when a list is another one than before."""
-        key = b"\n".join(pages)
-        known = self._indexes.pop(key, None)
+        key = sha256(b"\n".join(pages)).digest()
+        known = self._indexes.get(key)
         if known is None:
             listed = [tool for page in pages for tool in decode_list(page)]
             tools = [_readable(tool) for tool in listed if is_for_models(tool)]
@@ -123,9 +128,7 @@ class ToolSearch:
             for start in range(0, len(tools), INDEXED_AT_ONCE):
                 known[1].add(tools[start : start + INDEXED_AT_ONCE])
                 await trio.lowlevel.checkpoint()
-            if len(self._indexes) >= INDEXES_KEPT:
-                del self._indexes[next(iter(self._indexes))]
-        self._indexes[key] = known
+            self._indexes.keep(key, known, INDEX_SHARE * sum(map(len, pages)))
         return known
 
 

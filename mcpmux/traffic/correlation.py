@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from mcpmux.lru import Lru
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import own_id
 from mcpmux.protocol.envelope import (
@@ -40,17 +41,19 @@ from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Re
 T = TypeVar("T", Params, Result)
 
 PENDING_LIMIT: Final = 4096  # of one leg and direction; older ones are taken for never answered
+PENDING_BYTES: Final = 2**20  # of what peers ask; they choose ids and methods
+SENT_BYTES: Final = 4 * 2**20  # of what mcpmux asks
 
 _EXCHANGE: Final = 0  # of PendingRequest
 _OF_EXCHANGES: Final = frozenset({m.PROGRESS, m.LOG_MESSAGE})
 
-_PendingById: TypeAlias = dict[Id, PendingRequest]
+_PendingById: TypeAlias = Lru[Id, PendingRequest]
 """Requests that are not answered, the oldest first."""
 
 
 def _pending(leg: Leg) -> tuple[_PendingById, _PendingById]:
     if leg.notes is None:
-        leg.notes = ({}, {})
+        leg.notes = (Lru(PENDING_LIMIT, PENDING_BYTES), Lru(PENDING_LIMIT, SENT_BYTES))
     pending_of_side: tuple[_PendingById, _PendingById] = leg.notes
     return pending_of_side
 
@@ -137,9 +140,7 @@ def _request(
         elif not exchange:
             exchange = _only_exchange(leg)
     pending = (leg.notes or _pending(leg))[direction == "out"]
-    pending[request_id] = exchange, method, at, False
-    if len(pending) > PENDING_LIMIT:
-        del pending[next(iter(pending))]
+    pending.keep(request_id, (exchange, method, at, False), len(method))
     kind, status = "request", unread.status
     return Observation(
         leg, direction, unread.data, at, kind, exchange, method, request_id, about, None, None, None, status
@@ -154,7 +155,7 @@ def _answer(
     method = ms = None
     if request_id is not None:
         asked = (leg.notes or _pending(leg))[direction == "in"]
-        pending = asked.pop(_sent_id(request_id) if direction == "in" else request_id, None)
+        pending = asked.pop(_sent_id(request_id) if direction == "in" else request_id)
         if pending is not None:
             exchange, method, began, _ = pending
             ms = round((at - began) * MICROS) / 1000

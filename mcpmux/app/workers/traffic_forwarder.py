@@ -8,7 +8,6 @@ those of the supervisor; `peer` names the worker, as in `2/c7`.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 import structlog
 import trio
 
+from mcpmux.lru import Lru
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
@@ -29,6 +29,7 @@ WAITING_BYTES = 16 * 2**20  # of what was not forwarded yet
 MESSAGE_BYTES = 400  # what a message takes besides its text
 LONG_BYTES = 4 * 2**20  # a longer message is forwarded without its text
 LEGS = 16_384  # conversations that the supervisor remembers; the longest silent is forgotten first
+LEGS_BYTES = 8 * 2**20  # of them: peers choose names and ids of sessions
 
 _leg_facts = attrgetter("side", "peer", "transport", "upstream", "revision", "session", "name")
 
@@ -111,7 +112,7 @@ class TrafficCollector:
         self._wall = time.time() - trio.current_time()
         self._base: dict[int, int] = {}  # another one for each process
         self._highest = 0
-        self._legs: OrderedDict[tuple[int, int, str, str], Leg] = OrderedDict()
+        self._legs: Lru[tuple[int, int, str, str], tuple[Leg, tuple[Any, ...]]] = Lru(LEGS, LEGS_BYTES)
 
     def begin(self, worker: int) -> None:
         """A new process has that number from now on: its exchanges and clients are new ones."""
@@ -142,12 +143,8 @@ class TrafficCollector:
     def _leg(self, worker: int, facts: tuple[Any, ...]) -> Leg:
         side, peer, transport, upstream, *said = facts
         key = (worker, self._base.get(worker, 0), side, peer)
-        leg = self._legs.get(key)
-        if leg is None:
-            leg = self._legs[key] = Leg(side, f"{worker}/{peer}", transport, upstream)
-            if len(self._legs) > LEGS:
-                self._legs.popitem(last=False)
-        else:
-            self._legs.move_to_end(key)
-        leg.revision, leg.session, leg.name = said
+        leg, known = self._legs.get(key) or (Leg(side, f"{worker}/{peer}", transport, upstream), ())
+        if facts != known:
+            leg.revision, leg.session, leg.name = said
+            self._legs[key] = leg, facts
         return leg

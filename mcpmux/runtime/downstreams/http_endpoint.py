@@ -20,7 +20,7 @@ Source: "Streamable HTTP" of 2026-07-28, "Transports" of 2025-03-26 to 2025-11-2
 from __future__ import annotations
 
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -31,6 +31,7 @@ import trio
 from mcpmux.config import HttpListener, Limits
 from mcpmux.config.scalars import is_name
 from mcpmux.errors import RpcError
+from mcpmux.lru import Lru
 from mcpmux.mux.narrowing import NARROWED, BadNarrowing
 from mcpmux.mux.replay import Gone
 from mcpmux.mux.rewrite import Marks
@@ -105,8 +106,11 @@ SESSION_BYTES: Final = 18  # of randomness in a session id: it is a bearer's pro
 SWEEP_SECONDS = 1.0  # how often idle sessions are looked for
 # Principals whose lists of tools are remembered; for others headers are not compared.
 LEARNERS_LIMIT: Final = 1000
+LEARNED_BYTES: Final = 32 * 2**20  # of these lists
 # Legs without a session that are remembered, of which most are over: a listener serves 800 at a time.
 LEGS_LIMIT: Final = 1024
+LEGS_BYTES: Final = 8 * 2**20  # of them, and of their views, which clients may narrow
+LEG_BYTES: Final = 4 * 2**10  # that a leg takes at most, with what its client says of itself
 
 
 def _place_of_leg(request: HttpRequest) -> tuple[str, str]:
@@ -147,8 +151,9 @@ class HttpEndpoint:
         """What the HTTP server adds to every answer to a page; see OriginPolicy."""
         self._limits = limits
         self._streams = Share(limits.stream_share())
-        self._tools: dict[str, ToolHeaders] = {}  # as clients see them, by the principal who listed them
-        self._legs: OrderedDict[tuple[str, str], Watch] = OrderedDict()  # those without a session
+        # Tools as clients see them, by the principal who listed them.
+        self._tools: Lru[str, ToolHeaders] = Lru(LEARNERS_LIMIT, LEARNED_BYTES)
+        self._legs: Lru[tuple[str, str], Watch] = Lru(LEGS_LIMIT, LEGS_BYTES)  # those without a session
         self._nursery: trio.Nursery
         self._deadlines = DeadlineSweeper()
         self.sessions: dict[str, HttpSession] = {}
@@ -429,13 +434,13 @@ class HttpEndpoint:
 
     def _leg_of(self, request: HttpRequest, tap: Tap) -> Watch:
         place = _place_of_leg(request)
-        if place not in self._legs:
-            self._legs[place] = Watch(tap, tap.client("http"))
-            self._legs[place].leg.view = request.principal.view or None
-            if len(self._legs) > LEGS_LIMIT:
-                tap.gone(self._legs.popitem(last=False)[1].leg)
-        self._legs.move_to_end(place)  # the first is the one that was silent for longest
-        return self._legs[place]
+        watch = self._legs.get(place)
+        if watch is None:
+            watch = Watch(tap, tap.client("http"))
+            watch.leg.view = request.principal.view or None
+            for silent in self._legs.keep(place, watch, LEG_BYTES):
+                tap.gone(silent.leg)
+        return watch
 
     def _post(self, request: HttpRequest, reply: HttpReply) -> Handling:
         if request.headers.get("content-type", "") != JSON_TYPE and not is_json(request):
@@ -530,9 +535,9 @@ class HttpEndpoint:
         """What a list taught somebody is held against nobody else, who may not know of these tools."""
         result = await self._service.answer(request_id, call, notify)
         principal = call.principal.key
-        if principal not in self._tools and len(self._tools) >= LEARNERS_LIMIT:
-            del self._tools[next(iter(self._tools))]
-        self._tools.setdefault(principal, ToolHeaders()).learn(dict(result))
+        known = self._tools.get(principal) or ToolHeaders()
+        known.learn(dict(result))
+        self._tools.keep(principal, known, known.params.bytes)
         return result
 
     async def _initialize(self, message: Request, request: HttpRequest, reply: HttpReply) -> None:
@@ -547,7 +552,7 @@ class HttpEndpoint:
         if isinstance(reply.tap, WatchedReply):
             opened.watch = reply.tap.watch
             opened.watch.leg.session = session_id
-            self._legs.pop(_place_of_leg(request), None)  # the next leg there is a new one
+            self._legs.discard(_place_of_leg(request))  # the next leg there is a new one
         log.info("session opened", revision=session.revision, sessions=len(self.sessions))
         await reply.send(200, (*JSON, ("Mcp-Session-Id", session_id)), encode_reply(message.id, result))
 

@@ -86,7 +86,7 @@ TEXT_LIMIT: Final = 2048  # characters of a target
 NAME_LIMIT: Final = 200  # characters of a client's name or a method
 TARGETS_LIMIT: Final = 50  # URIs of a listen
 FRAGMENT_LIMIT: Final = 4096  # bytes of a torn line; records are rarely longer
-CALLERS_KEPT: Final = 256  # whose members are looked through once
+CALLERS_KEPT: Final = 256  # whose members are looked through once: 4 MiB at most, as methods are bounded
 
 _MEMBERS: Final = (
     "time kind run exchange principal view peer client transport revision method target targets more_targets "

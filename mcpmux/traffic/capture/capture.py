@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ import trio
 
 from mcpmux.config.traffic import LEVELS, Capture
 from mcpmux.errors import McpmuxError
+from mcpmux.lru import Lru
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.capture.files import CaptureWriter, sweep
 from mcpmux.traffic.capture.line import data_of, encode_lines
@@ -50,6 +51,7 @@ SHARE = 8  # what waits to be looked at may be so large a part of the queue
 _SLOW, _PAUSED = "they came faster than it writes", "its files could not be written"
 LARGE = 256 * 2**10  # bytes that are encoded in one go; a longer message is encoded in a thread
 REMEMBERED = 4096  # levels by upstream and method, and exchanges; a hostile peer may send new methods all day
+REMEMBERED_BYTES = 2**20  # of either
 OFF = "off"
 
 _ORDER = {level: number for number, level in enumerate(LEVELS)}
@@ -69,8 +71,8 @@ class Levels:
         self._rules = config.rules
         self._by_upstream = any(rule.upstream is not None for rule in config.rules)
         self.adopt(prefixes)
-        self._level_of = lru_cache(REMEMBERED)(self._find)
-        self._asked: OrderedDict[int, tuple[str, ...]] = OrderedDict()
+        self._found: Lru[tuple[str | None, str | None], str] = Lru(REMEMBERED, REMEMBERED_BYTES)
+        self._asked: Lru[int, tuple[str, ...]] = Lru(REMEMBERED, REMEMBERED_BYTES)
 
     def adopt(self, prefixes: Mapping[str, str]) -> None:
         """The set of upstreams has changed."""
@@ -90,17 +92,21 @@ class Levels:
             asked = self._asked.get(observed.exchange, ())
             if observed.exchange and upstream not in asked:
                 self._asked[observed.exchange] = (*asked, upstream)
-                if len(self._asked) > REMEMBERED:
-                    self._asked.popitem(last=False)
             return self._level_of(upstream, observed.method)
         is_answer = observed.direction == "out" and observed.kind in ANSWERS
         find = self._asked.pop if is_answer else self._asked.get
-        names: tuple[str | None, ...] = find(observed.exchange, ()) or (self._owner_of(observed.target),)
+        names: tuple[str | None, ...] = find(observed.exchange) or (self._owner_of(observed.target),)
         return min((self._level_of(name, observed.method) for name in names), key=_ORDER.__getitem__)
 
     def _owner_of(self, target: str | None) -> str | None:
         match = _PREFIX.match(target or "")
         return (self._owners.get(match[1]) if match is not None else None) or self._owners.get("")
+
+    def _level_of(self, upstream: str | None, method: str | None) -> str:
+        level = self._found.get((upstream, method))
+        if level is None:
+            level = self._found[upstream, method] = self._find(upstream, method)
+        return level
 
     def _find(self, upstream: str | None, method: str | None) -> str:
         for rule in self._rules:

@@ -24,8 +24,9 @@ from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, decode_rec
 from mcpmux.traffic.redaction.redactor import Redactor, RuleSet
 
 LEGS_CACHED: Final = 1024
-SORTS_CACHED: Final = 256  # of one leg
-METHOD_LENGTH: Final = 256  # characters; longer ones are not remembered
+SORTS_CACHED: Final = 32  # of one leg; more would be invented methods, and all legs together take 20 MB
+METHOD_LENGTH: Final = 64  # characters; longer ones are not remembered
+SESSION_LENGTH: Final = 256  # the same
 FINGERPRINT_BYTES: Final = 8
 SESSIONS_CACHED: Final = 1024
 HEAD: Final = 512  # bytes at either end in which messages with the same contents may differ
@@ -174,10 +175,16 @@ def _is_object(body: bytes) -> bool:
         return False
 
 
-@lru_cache(SESSIONS_CACHED)
 def fingerprint(session: str) -> str:
-    """Equal for equal session ids, and useless for anything else."""
+    """Return a text that is equal for equal session ids, and useless for anything else."""
+    return (_fingerprint_again if len(session) <= SESSION_LENGTH else _fingerprint)(session)
+
+
+def _fingerprint(session: str) -> str:
     return blake2b(session.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).hexdigest()
+
+
+_fingerprint_again: Final = lru_cache(SESSIONS_CACHED)(_fingerprint)
 
 
 def without_repeats(bodies: Iterable[bytes]) -> list[bytes]:

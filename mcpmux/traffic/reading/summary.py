@@ -14,7 +14,6 @@ whose beginning was not read is none.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ from typing import Any, TypeAlias
 import msgspec
 from attrs import define, field
 
+from mcpmux.lru import Lru, weigh
 from mcpmux.protocol import method as m
 from mcpmux.traffic.record import ANSWERS, Record
 
@@ -58,9 +58,12 @@ def http_words(status: int | None, least: int = BAD_HTTP) -> tuple[str, ...]:
     return () if status is None or status < least else (f"http-{status}", f"http-{status // 100}xx")
 
 
-OPEN_LIMIT = 20_000  # exchanges; some 20 MB
+OPEN_LIMIT = 20_000  # exchanges, requests or targets; some 20 MB
+OPEN_BYTES = 256 * 2**20  # of them: exchanges without bodies, requests with theirs
+SUMMARY_BYTES = 1000  # that an exchange takes besides its target
 GRACE = 1.0  # seconds; an upstream that took too long is given up, too, and then the client is answered
 VALUES_LIMIT = 16  # different upstreams or targets of one exchange that are kept
+VALUES_CHARS = 1024  # of all but the first of them
 
 Test: TypeAlias = Callable[[Record], bool]
 
@@ -143,6 +146,8 @@ class ExchangeSummary:
 def _with(values: tuple[str, ...], value: str | None) -> tuple[str, ...]:
     if value is None or value in values or len(values) >= VALUES_LIMIT:
         return values
+    if values and sum(map(len, values[1:])) + len(value) > VALUES_CHARS:
+        return values
     return (*values, value)
 
 
@@ -151,7 +156,7 @@ class Summarizer:
 
     def __init__(self, body_tests: Sequence[Test] = ()) -> None:
         self._body_tests = tuple(body_tests)
-        self._open: OrderedDict[tuple[str, int], ExchangeSummary] = OrderedDict()
+        self._open: Lru[tuple[str, int], ExchangeSummary] = Lru(OPEN_LIMIT, OPEN_BYTES)
         self._fading: dict[tuple[str, int], ExchangeSummary] = {}  # perhaps given up
 
     def add(self, record: Record) -> Iterator[ExchangeSummary]:
@@ -161,29 +166,32 @@ class Summarizer:
         if record.exchange is None:
             return
         key = (record.run, record.exchange)
-        known = self._open.get(key)
+        forgotten: Sequence[ExchangeSummary] = ()
+        known = self._open.peek(key)
         if known is None:
             if record.kind != "request" or record.leg != "client" or record.direction != "in":
                 return
             first = msgspec.structs.replace(record, message=None, text=None)
-            known = self._open[key] = ExchangeSummary(first=first)
+            known = ExchangeSummary(first=first)
             known.add(record)
+            forgotten = self._open.keep(
+                key, known, SUMMARY_BYTES + weigh((record.target, record.method, record.id))
+            )
         elif record.kind in ANSWERS and record.leg == "client" and record.direction == "out":
             known.end(record)  # what mcpmux asks, the client answers: that answer comes in
-            del self._open[key]
+            self._open.discard(key)
         else:
             known.add(record)
             if record.method == m.CANCELLED and record.direction == "out":
                 self._fading[key] = known
             elif record.method == m.CANCELLED and record.leg == "client" and record.direction == "in":
                 known.statuses = (CANCELLED,)
-                del self._open[key]
+                self._open.discard(key)
         if self._body_tests:
             known.run_tests(self._body_tests, record)
-        if key not in self._open:
+        if key not in self._open and not forgotten:
             yield known
-        elif len(self._open) > OPEN_LIMIT:
-            yield self._open.popitem(last=False)[1]
+        yield from forgotten
 
     def rest(self) -> list[ExchangeSummary]:
         """The exchanges without an answer, oldest first; they are forgotten."""
@@ -200,9 +208,9 @@ class Summarizer:
             if known.run != record.run or record.at - known.withdrawn_at <= GRACE:
                 return
             del self._fading[key]
-            if known.given_up and self._open.get(key) is known:
+            if known.given_up and self._open.peek(key) is known:
                 known.statuses = (CANCELLED,)
-                del self._open[key]
+                self._open.discard(key)
                 yield known
 
 
@@ -224,17 +232,16 @@ def _request_key(record: Record) -> _Key:
 
 def pair_up(records: Iterable[Record]) -> Iterator[Pair]:
     """Every message once, requests with their answers; in the order in which pairs become complete."""
-    waiting: OrderedDict[_Key, Record] = OrderedDict()
+    waiting: Lru[_Key, Record] = Lru(OPEN_LIMIT, OPEN_BYTES)
     for record in records:
         key = _request_key(record)
         if record.kind == "request":
-            if key in waiting:  # the id was used again
-                yield waiting.pop(key), None
-            waiting[key] = record
-            if len(waiting) > OPEN_LIMIT:
-                yield waiting.popitem(last=False)[1], None
-        elif record.kind in ANSWERS and key in waiting:
-            yield waiting.pop(key), record
+            if (before := waiting.pop(key)) is not None:  # the id was used again
+                yield before, None
+            for each in waiting.keep(key, record, weigh(record)):
+                yield each, None
+        elif record.kind in ANSWERS and (asked := waiting.pop(key)) is not None:
+            yield asked, record
         elif record.kind != "start":
             yield record, None
     yield from ((request, None) for request in waiting.values())
@@ -244,16 +251,14 @@ class Targets:
     """Tells answers what they are about. Remembers of a request what is needed for that."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[_Key, str] = OrderedDict()
+        self._known: Lru[_Key, str] = Lru(OPEN_LIMIT, OPEN_BYTES)
 
     def fill(self, record: Record) -> Record:
         """The same message. An answer gets its request's target, as it has none of its own."""
         if record.kind == "request" and record.target is not None:
             self._known[_request_key(record)] = record.target
-            if len(self._known) > OPEN_LIMIT:
-                self._known.popitem(last=False)
         elif record.kind in ANSWERS and record.target is None:
-            target = self._known.pop(_request_key(record), None)
+            target = self._known.pop(_request_key(record))
             if target is not None:
                 return msgspec.structs.replace(record, target=target)
         return record

@@ -16,7 +16,6 @@ Source: "Semantic conventions for Model Context Protocol (MCP)" of open-telemetr
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from opentelemetry.metrics import Meter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from mcpmux.errors import Overdue, RpcError
+from mcpmux.lru import Lru
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
@@ -44,6 +44,7 @@ from mcpmux.traffic.telemetry.metrics import METHODS, TOOL_ERROR, is_tool_error
 Attributes = dict[str, str | int]  # of a span
 
 ARRIVED_LIMIT = 4096  # ids of requests that are not admitted yet; far more than wait at any time
+ARRIVED_BYTES = 4 * 2**20  # of them
 
 # Bounds that the conventions ask for, in seconds.
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
@@ -82,7 +83,7 @@ class Spans:
 
     def __post_init__(self) -> None:
         self._open: dict[int, _OpenSpan] = {}
-        self._arrived: OrderedDict[int, Id] = OrderedDict()
+        self._arrived: Lru[int, Id] = Lru(ARRIVED_LIMIT, ARRIVED_BYTES)
         self._names = {otel.SpanKind.SERVER: Names(), otel.SpanKind.CLIENT: Names()}
         self._durations = {
             kind: self._meter.create_histogram(
@@ -104,8 +105,6 @@ class Spans:
             return
         if observed.leg.side == "client" and observed.direction == "in":
             self._arrived[observed.exchange] = observed.id
-            if len(self._arrived) > ARRIVED_LIMIT:
-                self._arrived.popitem(last=False)
         elif observed.leg.side == "upstream" and observed.direction == "out":
             asked = _UPSTREAM_CALL.get()
             if asked is not None and asked[1] == observed.method and asked[0].is_recording():
@@ -121,7 +120,7 @@ class Spans:
             otel.SpanKind.SERVER, exchange.leg, call, above, baggage
         )
         opened.span.set_attribute("mcpmux.exchange", exchange.number)
-        if (request_id := self._arrived.pop(exchange.number, None)) is not None:
+        if (request_id := self._arrived.pop(exchange.number)) is not None:
             opened.span.set_attribute("jsonrpc.request.id", self._text(str(request_id), NAME_LIMIT))
         if parent.is_valid and ambient.is_valid and ambient != parent:
             opened.span.add_link(ambient)

@@ -63,6 +63,8 @@ Fields = tuple[tuple[str, str], ...]
 
 NAMES: Final = 256  # of fields, that are known to be good or bad
 ENCODED_HEADS: Final = 1024  # heads kept encoded: a few per session and method in use
+KEPT_CHARS: Final = 4096  # of a head that is kept, so that all of them take some 12 MB
+NAME_CHARS: Final = 256  # of the name of a field
 JOIN_BYTES: Final = 16 * 1024  # below this, copying a body behind its head is cheaper than a second send
 # Bytes; parts of a body that are smaller are gathered, as each costs more than it holds.
 SMALL_PART: Final = 512
@@ -79,7 +81,7 @@ def encode_fields(fields: Fields) -> bytes:
     text = ""
     for name, value in fields:
         plain = value.isascii() and value.isprintable()  # which most are
-        if not _is_name(name) or not (plain or _FIELD_VALUE.fullmatch(value)):
+        if len(name) > NAME_CHARS or not _is_name(name) or not (plain or _FIELD_VALUE.fullmatch(value)):
             raise LocalProtocolError(f"not a header field that can be sent: {name!r}: {value!r}")
         text += f"{name}: {value}\r\n"
     return text.encode("latin-1")
@@ -90,9 +92,18 @@ def _is_name(name: str) -> bool:
     return name.lower() not in _FRAMING and _TOKEN.fullmatch(name) is not None
 
 
-@lru_cache(maxsize=ENCODED_HEADS)
+def _is_short(fields: Fields, size: int) -> bool:
+    for name, value in fields:
+        size += len(name) + len(value)
+    return size <= KEPT_CHARS
+
+
 def encode_response_head(status: int, fields: Fields) -> bytes:
-    """Status line and fields, still open: whoever sends it adds the framing and the empty line."""
+    """Return status line and fields, still open: the sender adds the framing and the empty line."""
+    return _kept_response_head(status, fields) if _is_short(fields, 0) else _response_head(status, fields)
+
+
+def _response_head(status: int, fields: Fields) -> bytes:
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
@@ -100,17 +111,27 @@ def encode_response_head(status: int, fields: Fields) -> bytes:
     return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase.encode(), encode_fields(fields))
 
 
+_kept_response_head: Final = lru_cache(ENCODED_HEADS)(_response_head)
+
+
 def is_target(text: str) -> bool:
     """Whether `text` can stand as the target of a request."""
     return _TARGET.fullmatch(text) is not None
 
 
-@lru_cache(maxsize=ENCODED_HEADS)
 def encode_request_head(method: str, target: str, fields: Fields) -> bytes:
-    """Request line and fields, still open."""
+    """Return request line and fields, still open. Raises LocalProtocolError for what cannot be sent."""
+    is_short = _is_short(fields, len(method) + len(target))
+    return (_kept_request_head if is_short else _request_head)(method, target, fields)
+
+
+def _request_head(method: str, target: str, fields: Fields) -> bytes:
     if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
         raise LocalProtocolError(f"not a request that can be sent: {method!r} {target!r}")
     return f"{method} {target} HTTP/1.1\r\n".encode() + encode_fields(fields)
+
+
+_kept_request_head: Final = lru_cache(ENCODED_HEADS)(_request_head)
 
 
 def has_no_body(status: int) -> bool:
