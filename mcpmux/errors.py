@@ -6,13 +6,35 @@ Only `RpcError` is sent to clients, as a JSON-RPC error object.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Self
 
 CAUSES_LIMIT: Final = 16  # errors behind one that are looked at; ours have three at most
+MORE: Final = " (mcpmux's log has the rest)"
 
 
 class McpmuxError(Exception):
-    """Root of every exception that mcpmux raises on purpose."""
+    """Root of every exception that mcpmux raises on purpose.
+
+    Its text may go to clients. `quoted` is what a peer wrote to people, such as a page or lines of its log,
+    with what joins it to the text: only the operator of mcpmux reads that.
+    """
+
+    quoted: str = ""
+
+    def quoting(self, words: str) -> Self:
+        """Return this error, with words of the peer for the operator."""
+        self.quoted = words
+        return self
+
+    @property
+    def in_full(self) -> str:
+        """The text for the operator."""
+        return f"{str(self).replace(MORE, '')}{self.quoted}" if self.quoted else str(self)
+
+    @property
+    def told(self) -> str:
+        """The text for clients, which names the place where the words of the peer are."""
+        return f"{self}{MORE}" if self.quoted else str(self)
 
 
 class LocalProtocolError(McpmuxError):

@@ -128,7 +128,7 @@ class MuxViews:
                 try:
                     await upstream.settled()
                     seen[client.view].extend(await look_at(client, access, {upstream.name: upstream}))
-                    reason = "" if upstream.facts is not None else upstream.trouble or upstream.state
+                    reason = "" if upstream.facts is not None else upstream.trouble_in_full or upstream.state
                 except RpcError as error:
                     reason = error.message
             if scope.cancelled_caught:

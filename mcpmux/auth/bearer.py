@@ -88,11 +88,15 @@ def write_challenge(
 
 
 class Challenge(NamedTuple):
-    """`error`: such as "insufficient_scope"; `scopes`: that are needed; `metadata_url`: of the resource."""
+    """`error`: such as "insufficient_scope"; `scopes`: that are needed; `metadata_url`: of the resource.
+
+    `description`: what the server says to its client about the error.
+    """
 
     error: str | None = None
     scopes: tuple[str, ...] = ()
     metadata_url: str | None = None
+    description: str | None = None
 
 
 def read_challenge(value: str) -> Challenge:
@@ -108,7 +112,10 @@ def read_challenge(value: str) -> Challenge:
         elif scheme == "bearer":
             text = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token
             found.setdefault(name.lower(), text)
-    return Challenge(found.get("error"), read_scopes(found.get("scope", "")), found.get("resource_metadata"))
+    scopes = read_scopes(found.get("scope", ""))
+    return Challenge(
+        found.get("error"), scopes, found.get("resource_metadata"), found.get("error_description")
+    )
 
 
 def read_scopes(text: str) -> tuple[str, ...]:

@@ -118,8 +118,12 @@ class Credential(ABC):
             with trio.move_on_after(RENEW_SECONDS, shield=True):
                 return await work() is not False
         except McpmuxError as error:
-            trouble = error if isinstance(error, TransportError) else TransportError(str(error))
-        log.warning("no new token for an upstream", upstream=self.name, reason=str(trouble))
+            trouble = (
+                error
+                if isinstance(error, TransportError)
+                else TransportError(str(error)).quoting(error.quoted)
+            )
+        log.warning("no new token for an upstream", upstream=self.name, reason=trouble.in_full)
         self._trouble, self._again = trouble, self._clock() + RETRY_SECONDS
         return False
 

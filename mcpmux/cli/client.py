@@ -200,7 +200,7 @@ async def examine(
     await upstream.settled()
     facts = upstream.facts
     if facts is None:
-        findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble)
+        findings[upstream.name] = describe(upstream.config, upstream.state, error=upstream.trouble_in_full)
         return
     counts: dict[str, int] = {}
     problems: list[dict[str, str]] = []
@@ -214,7 +214,7 @@ async def examine(
                 counts[kind] = sum(selection.shows(ANYONE, upstream.name, method, text) for text in texts)
         problems = [*listed[upstream.name].problems, *await find_undeclared(upstream)]
     except RpcError as failure:
-        error = failure.message
+        error = failure.in_full
     seconds = upstream.connect_seconds
     findings[upstream.name] = describe(
         upstream.config,

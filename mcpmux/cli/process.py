@@ -74,7 +74,8 @@ def error_for_user(error: BaseException) -> Exception:
         return click.ClickException(
             f"{reason}; this is a bug in mcpmux, `--log-level debug` shows the traceback"
         )
-    return click.ClickException("; ".join(printable(str(cause)) for cause in causes))
+    whole = [cause.in_full if isinstance(cause, McpmuxError) else str(cause) for cause in causes]
+    return click.ClickException("; ".join(map(printable, whole)))
 
 
 run = partial(trio.run, restrict_keyboard_interrupt_to_checkpoints=True)

@@ -148,7 +148,7 @@ def in_one_thread() -> Iterator[None]:
 
 def absent(mux: app.Mux) -> dict[str, str]:
     """The upstreams that cannot be used at the moment, by name, with the reason."""
-    return {name: up.trouble for name, up in mux.upstreams.items() if up.state != "ready"}
+    return {name: up.trouble_in_full for name, up in mux.upstreams.items() if up.state != "ready"}
 
 
 def load(source: Source) -> Config:

@@ -117,11 +117,11 @@ def next_revision(refusal: McpmuxError, asked: Sequence[str]) -> str | None:
     these; others for the next older one. `asked`: the revisions that were refused so far, the last one last.
     """
     named = _listed(refusal) if isinstance(refusal, RpcError) else []
-    others = set(named or _REVISION.findall(str(refusal))).difference(asked)
+    others = set(named or _REVISION.findall(refusal.in_full)).difference(asked)
     if others:
         return max(others.intersection(LEGACY), default=None)
     is_about_it = isinstance(refusal, RpcError) and refusal.code == INVALID_PARAMS
-    if not is_about_it and _ABOUT_REVISIONS.search(str(refusal)) is None:
+    if not is_about_it and _ABOUT_REVISIONS.search(refusal.in_full) is None:
         return None
     return max((revision for revision in LEGACY if revision < min(asked)), default=None)
 

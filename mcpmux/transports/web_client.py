@@ -173,8 +173,8 @@ async def _send_by_proxy(
         status, _, phrase = str(error).partition(" ")
         if status == str(AUTHENTICATION_REQUIRED):
             raise proxy.wants_credentials() from None
-        words = f"status {status} ({printable(phrase[:SHOWN_CHARACTERS])})"
-        raise ConnectFailed(f"the proxy {proxy} does not connect to {authority}: {words}") from None
+        refused = ConnectFailed(f"the proxy {proxy} does not connect to {authority}: status {status[:3]}")
+        raise refused.quoting(f" ({printable(phrase[:SHOWN_CHARACTERS])})") from None
     if response.status_code == AUTHENTICATION_REQUIRED and request.url.scheme == "http":
         await response.aclose()
         raise proxy.wants_credentials()
@@ -233,5 +233,7 @@ def _reason(error: BaseException) -> str:
 def _trouble(error: httpx.HTTPError | httpx.StreamError, authority: str) -> McpmuxError:
     if isinstance(error, httpx.RemoteProtocolError):
         words = printable(str(error)[:SHOWN_CHARACTERS])
-        return RemoteProtocolError(f"what {authority} answers is no whole HTTP response: {words}")
+        return RemoteProtocolError(f"what {authority} answers is no whole HTTP response").quoting(
+            f": {words}"
+        )
     return TransportClosed(f"the connection to {authority} broke off: {_reason(error)}")

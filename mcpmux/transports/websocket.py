@@ -44,6 +44,7 @@ from wsproto.utilities import ProtocolError, RemoteProtocolError
 
 from mcpmux.config import ClientTls
 from mcpmux.errors import ConnectFailed, TransportClosed
+from mcpmux.printable import printable
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.message import Fields, encode_response_head
@@ -283,14 +284,15 @@ async def _shake_hands(stream: PatientStream, host: str, target: str, headers: F
     except BROKEN:
         pass
     except (ProtocolError, UnicodeError) as error:  # the latter of a header that should be ASCII
-        raise ConnectFailed(f"{nothing_there}: the server's handshake makes no sense: {error}") from None
+        nonsense = ConnectFailed(f"{nothing_there}: the server's handshake makes no sense")
+        raise nonsense.quoting(f": {printable(str(error))}") from None
     if rejected is None:
         raise ConnectFailed(f"{nothing_there}: the server closed the connection within the handshake")
-    text = body[:BODY_BYTES].decode(errors="replace").strip()
-    words = f"the server answered {rejected.status_code}" + (f": {text}" if text else "")
+    text = printable(body[:BODY_BYTES].decode(errors="replace").strip())
     said = [bytes(value) for name, value in rejected.headers if bytes(name) == b"www-authenticate"]
     challenge = b", ".join(said).decode("latin-1")
-    raise HandshakeRefused(f"{nothing_there}: {words}", rejected.status_code, challenge)
+    refused = f"{nothing_there}: the server answered {rejected.status_code}"
+    raise HandshakeRefused(refused, rejected.status_code, challenge).quoting(f": {text}" if text else "")
 
 
 log = structlog.get_logger()

@@ -84,7 +84,7 @@ def test_challenges_are_read(value: str, read: Challenge) -> None:
 
 def test_what_mcpmux_says_it_reads() -> None:
     said = write_challenge("https://x/y", ["b", "a"], "insufficient_scope", "no")
-    assert read_challenge(said) == Challenge("insufficient_scope", ("a", "b"), "https://x/y")
+    assert read_challenge(said) == Challenge("insufficient_scope", ("a", "b"), "https://x/y", "no")
 
 
 @given(st.text())

@@ -206,6 +206,7 @@ OLDEST = "2024-11-05"
         (RpcError(-32000, NAMES), 1, "2025-06-18"),
         (TransportError(f"HTTP status 400: {NAMES}"), 1, "2025-06-18"),
         (TransportError(f"HTTP status 400: {NAMES}"), 2, "2025-03-26"),
+        (TransportError("HTTP status 400").quoting(f": {NAMES}"), 1, "2025-06-18"),
         (TransportError("HTTP status 400: bad Protocol-Version"), 3, OLDEST),
         (TransportError("HTTP status 400: bad Protocol-Version"), 4, None),
         (TransportError("HTTP status 400: nothing here"), 1, None),

@@ -26,7 +26,7 @@ def python(code: str, **settings: float) -> Json:
 
 BROKEN = {
     "missing": (stdio(["/no/such/program"]), "cannot start '/no/such/program': there is no such file"),
-    "dead": (python("exit('no licence')"), "exited with status 1; it said: no licence"),
+    "dead": (python("exit('no licence')"), "exited with status 1 (mcpmux's log has the rest)"),
     "silent": (python("input(); input(); input()", **ONE_SECOND), NO_ANSWER),
     "stubborn": (python(STUBBORN, **ONE_SECOND), NO_ANSWER),
     "garbage": (python("while input(): print('no message', flush=True)", **ONE_SECOND), NO_ANSWER),

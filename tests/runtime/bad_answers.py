@@ -72,16 +72,19 @@ def patience(words: str) -> dict[str, float]:
     return {"connect_timeout": 0.5} if words == SILENT else {}
 
 
-# By name: how it answers, and a pattern of the words about it.
+# By name: how it answers, and a pattern of the words about it that its operator reads.
 NO_ANSWER: dict[str, tuple[Bad, str]] = {
     "silence": (say_nothing, SILENT),
     "a stream that never says anything": (stream_for_ever, SILENT),
     "garbage": (status(200, b"\x00\xff\xfe\x80", JSON), "is no JSON-RPC response to the request"),
-    "a page": (status(200, PAGE), r"answer \(text/html\) is no JSON-RPC response .*MCP endpoint.*Welcome"),
+    "a page": (
+        status(200, PAGE),
+        r"is no JSON-RPC response .*MCP endpoint; it is of text/html .*Welcome",
+    ),
     "nothing": (status(200), "its answer is empty: check that the URL is that of an MCP endpoint"),
     "a compressed answer": (
         status(200, gzip.compress(b"{}"), (*JSON, ("Content-Encoding", "gzip"))),
-        r"its answer is compressed \(gzip\)",
+        r"its answer is compressed.*\(gzip\)",
     ),
     "an array": (status(200, b"[]", JSON), "is no JSON-RPC response to the request"),
     "a number": (status(200, b"7", JSON), "is no JSON-RPC response to the request"),
@@ -96,10 +99,10 @@ NO_ANSWER: dict[str, tuple[Bad, str]] = {
         "it redirects to 'https://elsewhere.example/mcp': give that URL",
     ),
     "a redirect to nowhere": (status(302), "HTTP status 302"),
-    "a failure": (status(500, b"out of memory"), "HTTP status 500: out of memory"),
-    "a bad gateway": (status(502, PAGE), "HTTP status 502: .*Welcome to nginx"),
-    "too many requests": (status(429, b"slow down"), "HTTP status 429: slow down"),
-    "a bad request": (status(400, PAGE), "HTTP status 400: .*Welcome to nginx"),
+    "a failure": (status(500, b"out of memory"), r"HTTP status 500 \(Internal Server Error\): out of memory"),
+    "a bad gateway": (status(502, PAGE), r"HTTP status 502 \(Bad Gateway\): .*Welcome to nginx"),
+    "too many requests": (status(429, b"slow down"), r"HTTP status 429 \(Too Many Requests\): slow down"),
+    "a bad request": (status(400, PAGE), r"HTTP status 400 \(Bad Request\): .*Welcome to nginx"),
     "a wrong path": (status(404, PAGE), "nothing there speaks MCP: check the URL's path"),
     "a wrong method": (status(405), "nothing there accepts MCP messages: check the URL's path"),
 }

@@ -79,7 +79,7 @@ async def test_every_bad_server_is_named_with_its_cause_and_the_good_one_answers
                 for name in servers:
                     await mux.upstreams[name].settled()
                 assert (await exchange(mux, "resources/read", {"uri": "good+a:1"}))["contents"] == []
-                troubles = {name: mux.upstreams[name].trouble for name in servers if name != "good"}
+                troubles = {name: mux.upstreams[name].trouble_in_full for name in servers if name != "good"}
                 listed = await exchange(mux, "resources/list", {})
                 assert (await exchange(mux, "resources/read", {"uri": "good+a:1"}))["contents"] == []
     wrong = {name: said for name, said in troubles.items() if not re.search(servers[name][1], said)}

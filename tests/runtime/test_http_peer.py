@@ -106,11 +106,12 @@ def test_a_tool_call_is_repeated_only_when_it_was_certainly_not_done(
 
 
 def test_a_refusal_has_the_servers_own_words_beside_our_advice():
-    assert str(HttpStatusError(401, b"Your token\nhas expired")).endswith(
-        "log in; the server says: Your token has expired"
-    )
-    assert str(HttpStatusError(401, b"<html>no</html>")).endswith("log in")
-    assert str(HttpStatusError(418, b"<b>tea</b>")) == "HTTP status 418: <b>tea</b>"
+    refusal = HttpStatusError(401, b"Your token\nhas expired")
+    assert refusal.in_full.endswith("log in; the server says: Your token has expired")
+    assert str(refusal).endswith("log in")
+    assert HttpStatusError(401, b"<html>no</html>").in_full.endswith("log in")
+    assert HttpStatusError(418, b"<b>tea</b>").in_full == "HTTP status 418 (I'm a Teapot): <b>tea</b>"
+    assert HttpStatusError(599, b"").told == "HTTP status 599"
 
 
 def test_a_connection_goes_on_behind_the_last_event_of_the_one_before():

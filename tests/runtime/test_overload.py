@@ -244,7 +244,7 @@ async def test_a_refusal_that_is_no_forgotten_session_costs_one_handshake(opens)
         for _ in range(5):
             for ask in (call_tool, read):
                 error = await ask(mux)
-                assert "HTTP status 401" in error.message and "Your token has expired" in error.message
+                assert "HTTP status 401" in error.message and "Your token has expired" in error.in_full
         assert web.methods().count("server/discover") == 2
         assert mux.upstreams["web"].state == "ready"
         denied = False
@@ -274,7 +274,7 @@ async def test_a_tool_call_that_may_have_been_done_is_not_repeated_in_a_new_sess
     async with open_web(script, health_interval=0) as (web, mux):
         assert await read(mux) is None
         script.sessions += 1
-        assert "HTTP status 500: boom" in (await call_tool(mux)).message
+        assert "HTTP status 500 (Internal Server Error): boom" in (await call_tool(mux)).in_full
         assert web.methods().count("tools/call") == 1
         assert await call_tool(mux) is None
         assert web.methods().count("initialize") == 2

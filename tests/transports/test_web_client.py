@@ -461,13 +461,12 @@ async def test_a_proxy_that_does_not_connect_is_told():
         proxy = parse_proxy(f"http://127.0.0.1:{port}", "proxy")
         with pytest.raises(McpmuxError) as caught:
             await WebClient(proxy=proxy).ask("GET", "https://api.example/", ())
-    assert str(caught.value).isprintable()
+    assert caught.value.in_full.isprintable()
     async with scripted(answering(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")) as port:
         proxy = parse_proxy(f"http://127.0.0.1:{port}", "proxy")
-        with pytest.raises(
-            ConnectFailed, match=r"does not connect to api.example: status 502 \(Bad Gateway\)"
-        ):
+        with pytest.raises(ConnectFailed, match=r"does not connect to api.example: status 502$") as refused:
             await WebClient(proxy=proxy).ask("GET", "https://api.example/", ())
+        assert refused.value.in_full.endswith("status 502 (Bad Gateway)")
     with pytest.raises(ConnectFailed, match=f"through the proxy http://127.0.0.1:{port}: connection refused"):
         await WebClient(proxy=proxy).ask("GET", "https://api.example/", ())
 

@@ -120,8 +120,8 @@ async def test_a_server_that_does_not_open_a_websocket_is_explained(data: bytes,
                 pass
         (error,) = caught.value.exceptions if isinstance(caught.value, ExceptionGroup) else (caught.value,)
         assert str(error).startswith("no WebSocket at 127.0.0.1:")
-        assert f"/mcp: {reason}" in str(error)
-        assert "secret" not in str(error)
+        assert f"/mcp: {reason}" in error.in_full
+        assert "secret" not in error.in_full
 
 
 async def test_nobody_there_is_told():

@@ -110,7 +110,7 @@ async def _raise_advice(
     if credential is None or status not in REFUSES_TOKEN:
         return
     if not await credential.refused(shown, status, challenge) and credential.advice is not None:
-        raise ConnectFailed(f"{error}: {credential.advice}") from None
+        raise ConnectFailed(f"{error}: {credential.advice}").quoting(error.quoted) from None
 
 
 @asynccontextmanager
@@ -164,6 +164,7 @@ async def open_stream_channel(
     hear: Hear,
     watch: Watch | None,
     credential: Credential | None = None,
+    hide: Hide = str,
 ) -> AsyncIterator[DuplexChannel]:
     """A channel to the server at `target`, connected within `patience` seconds.
 
@@ -183,6 +184,7 @@ async def open_stream_channel(
             try:
                 messages: MessageStream = await stack.enter_async_context(opening)
             except HandshakeRefused as error:
+                error.quoted = hide(error.quoted)
                 await _raise_advice(error, credential, shown, error.status, error.challenge)
                 raise
         else:
@@ -236,7 +238,7 @@ class ChannelOpener:
         if isinstance(target, Http):
             return self._open_http(upstream, target, hear, watch, credential, hide)
         limit, patience = self.limits.max_message_bytes, upstream.connect_timeout
-        return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential)
+        return open_stream_channel(target, limit, patience, answer_server, hear, watch, credential, hide)
 
     def _credential_of(self, upstream: Upstream) -> Credential | None:
         """What gets tokens for the upstream: the same for all sessions with it. None: it needs none."""
@@ -281,10 +283,12 @@ class ChannelOpener:
             try:
                 yield channel
                 if channel.closed.is_set():
-                    raise TransportClosed(str(channel.close_reason))
+                    ended = channel.close_reason
+                    raise TransportClosed(str(ended)).quoting(ended.quoted)
             except TransportClosed as error:  # what it wrote to stderr before often explains it
                 said = str(last_words)
-                raise TransportClosed(f"{error}; it said: {said}" if said else str(error)) from None
+                more = f"; it said: {said}" if said else ""
+                raise TransportClosed(str(error)).quoting(error.quoted + more) from None
 
     @asynccontextmanager
     async def _open_http(

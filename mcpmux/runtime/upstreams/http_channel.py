@@ -365,12 +365,12 @@ class HttpChannel(Channel):
                 raise peer.status_error(response, body)
         answer = as_answer(message, pending)
         if isinstance(answer, ErrorReply) and status >= 400:
-            raise HttpErrorReply(status, answer)
+            raise HttpErrorReply(status, peer.masked(answer))
         if answer is not None:
             return answer
         if status != 200:
             raise peer.status_error(response, body)
-        raise nonsense(response, peer.hidden(body), message)
+        raise nonsense(response, peer.hidden(body), message, peer.without_secrets)
 
     async def _read_stream(
         self, response: HttpResponse, pending: PendingHttpRequest

@@ -27,11 +27,13 @@ import re
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import structlog
 import trio
 
+from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
 from mcpmux.config.expansion import Hide, make_hide
 from mcpmux.errors import (
@@ -43,7 +45,7 @@ from mcpmux.errors import (
     forget_frames,
 )
 from mcpmux.mux.breaker import Comeback
-from mcpmux.printable import QUOTED_BYTES, QUOTED_LENGTH, excerpt
+from mcpmux.printable import QUOTED_BYTES, excerpt
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import VERSION, Call, PendingRequest, encode_call, own_id, target_in
 from mcpmux.protocol.codes import (
@@ -66,7 +68,10 @@ from mcpmux.protocol.envelope import (
     decode_message,
     decode_reply,
     is_batch,
+    members_of,
     read_large_reply,
+    text_of,
+    value_of,
 )
 from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.handshake import ServerFacts
@@ -78,6 +83,7 @@ from mcpmux.protocol.headers import (
     name_headers,
     read_retry_after,
 )
+from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.duplex_channel import Answer
@@ -224,37 +230,73 @@ class HttpErrorReply(RpcError):
 
 
 class HttpStatusError(TransportError):
-    """A status without an MCP message. `retry_after`: seconds for which the server wants to be left alone."""
+    """A status without an MCP message. `retry_after`: seconds for which the server wants to be left alone.
+
+    `meant`: words of the server for its client, as OAuth has them. `body` is for the operator.
+    """
 
     def __init__(
-        self, status: int, body: bytes, move: str | None = None, retry_after: float | None = None
+        self,
+        status: int,
+        body: bytes,
+        hint: str | None = None,
+        retry_after: float | None = None,
+        meant: str = "",
     ) -> None:
-        hint, words = move or _HINTS.get(status), excerpt(body)
+        hint, words = hint or _HINTS.get(status), excerpt(body)
         if hint is not None and words.startswith("<"):
             words = ""  # a page for people at a browser, which explains less than the hint
-        more = ": ".join(filter(None, (hint and f"{hint}; the server says" if words else hint, words)))
-        super().__init__(f"HTTP status {status}" + (f": {more}" if more else ""))
+        lead = f"{hint}; the server says" if hint else ""
+        more = ": ".join(filter(None, (lead if meant else hint, meant)))
+        super().__init__(f"{name_status(status)}" + (f": {more}" if more else ""))
+        if words and words != meant:
+            self.quoted = f"; the server says: {words}" if more else f": {words}"
         self.status = status
         self.retry_after = retry_after
 
 
+def name_status(status: int) -> str:
+    """Return a status in the words of RFC 9110, whatever the server calls it."""
+    try:
+        return f"HTTP status {status} ({HTTPStatus(status).phrase})"
+    except ValueError:
+        return f"HTTP status {status}"
+
+
+def words_meant(challenge: str, body: bytes) -> str:
+    """Return what a refusal says to the client itself, "" for nothing.
+
+    That is the message of a JSON-RPC error, or the `error_description` of OAuth (RFC 6749 section 5.2,
+    RFC 6750 section 3).
+    """
+    words = read_challenge(challenge).description
+    if words is None:
+        said = members_of(Raw(body)) if len(body) <= LARGE_BYTES else {}
+        if "jsonrpc" in said:
+            words = text_of(members_of(said.get("error")).get("message"))
+        elif "error" in said:
+            words = text_of(said.get("error_description"))
+    return excerpt((words or "").encode(errors="replace"))
+
+
 def nonsense(
-    response: HttpResponse, body: bytes, message: Message | BadMessage | None
+    response: HttpResponse, body: bytes, message: Message | BadMessage | None, hide: Hide = str
 ) -> RemoteProtocolError:
-    """What to say of a successful response that does not answer the request, of which `message` was read."""
-    coding = response.headers.get("content-encoding", "identity")[:QUOTED_LENGTH]
+    """Return the error of a successful response that does not answer the request.
+
+    `message`: what was read of it. `hide` takes secrets out.
+    """
+    coding = response.headers.get("content-encoding", "identity")
     if not body and not is_compressed(response):
         return RemoteProtocolError(f"its answer is empty: {_CHECK_URL}")
     if coding != "identity":
-        return RemoteProtocolError(
-            f"its answer is compressed ({coding}), though mcpmux asks for none: switch that off for this URL"
-        )
-    kind = response.headers.get("content-type", "no content type")[:QUOTED_LENGTH]
+        what = "its answer is compressed, though mcpmux asks for none: switch that off for this URL"
+        return RemoteProtocolError(what).quoting(f" ({excerpt(coding.encode(), hide)})")
     if isinstance(message, BadMessage) and message.is_answer and message.code == PARSE_ERROR:
-        return RemoteProtocolError(f"{message.as_answer}; it begins {excerpt(body)!r}")
-    return RemoteProtocolError(
-        f"its answer ({kind}) is no JSON-RPC response to the request: {_CHECK_URL}; "
-        f"it begins {excerpt(body)!r}"
+        return RemoteProtocolError(str(message.as_answer)).quoting(f"; it begins {excerpt(body)!r}")
+    kind = excerpt(response.headers.get("content-type", "no content type").encode(), hide)
+    return RemoteProtocolError(f"its answer is no JSON-RPC response to the request: {_CHECK_URL}").quoting(
+        f"; it is of {kind} and begins {excerpt(body)!r}"
     )
 
 
@@ -282,7 +324,7 @@ def may_repeat(call: Call, error: McpmuxError, *, holds: bool) -> bool:
     if isinstance(error, RpcError) and error.code in _NOT_UNDERSTOOD and status == 200:
         return True
     told = status >= 500 or (isinstance(error, RpcError) and error.code in (SESSION_NOT_FOUND, SERVER_ERROR))
-    return told and _NAMES_SESSION.search(str(error)) is not None
+    return told and _NAMES_SESSION.search(error.in_full) is not None
 
 
 def pause_before_repeating(error: McpmuxError, left: float) -> float | None:
@@ -451,7 +493,8 @@ class HttpPeer:
                     self.note(body, status)
                     again = hop < REDIRECTS and await self._credential.refused(shown, status, said)
                     if not again:
-                        raise HttpStatusError(status, self.hidden(body), self._credential.advice)
+                        body, meant = self.hidden(body), self._meant(response, body)
+                        raise HttpStatusError(status, body, self._credential.advice, meant=meant)
             elif status in MOVES and hop < REDIRECTS:  # elsewhere at the same origin, from now on
                 target = target_after(self._pool.origin, self._target, status, headers)
                 if again := target not in (None, self._target):
@@ -482,16 +525,36 @@ class HttpPeer:
 
     def hidden(self, body: bytes) -> bytes:
         """Return the beginning of a body, without what was sent to the server and is secret."""
-        text = self._hide(body[:QUOTED_BYTES].decode(errors="replace"))
+        return self.without_secrets(body[:QUOTED_BYTES].decode(errors="replace")).encode()
+
+    def without_secrets(self, text: str) -> str:
+        """Return what the server says, without what was sent to it and is secret."""
         shown = self._credential.header_now() if self._credential is not None else ()
-        return make_hide(value.rpartition(" ")[2] for _, value in shown)(text).encode()
+        return make_hide(value.rpartition(" ")[2] for _, value in shown)(self._hide(text))
+
+    def masked(self, answer: ErrorReply) -> ErrorReply:
+        """Return an error that came with an HTTP status as clients may have it."""
+        data = answer.data
+        if data is not None:
+            text = bytes(data).decode(errors="replace")
+            hidden = self.without_secrets(text)
+            if hidden != text:
+                data = masked if value_of(masked := Raw(hidden.encode())) is not None else None
+        return ErrorReply(answer.id, answer.code, self.without_secrets(answer.message[:QUOTED_BYTES]), data)
 
     def status_error(self, response: HttpResponse, body: bytes) -> HttpStatusError:
         """What a response with `body` but without an MCP message says."""
-        status, body = response.status, self.hidden(body)
-        move = describe_move(self._pool.origin, self._target, response.headers) if status in MOVES else None
+        status, body, meant = response.status, self.hidden(body), self._meant(response, body)
         retry_after = read_retry_after(response.headers.get("retry-after"), datetime.now(UTC))
-        return HttpStatusError(status, body, move, retry_after)
+        error = HttpStatusError(status, body, None, retry_after, meant)
+        if status in MOVES:
+            move = describe_move(self._pool.origin, self._target, response.headers)
+            return error.quoting(f": {self.without_secrets(move)}{error.quoted}")
+        return error
+
+    def _meant(self, response: HttpResponse, body: bytes) -> str:
+        challenge = response.headers.get("www-authenticate", "")
+        return self.hidden(words_meant(challenge, body).encode()).decode()
 
     def note(self, data: bytes, status: int, said: Said | None = None) -> None:
         """The body of a response, or an event of its stream, has been read: whoever watches may see it."""

@@ -166,7 +166,8 @@ class UpstreamRegistry(Mapping[str, Upstream]):
                 else:
                     await upstream.run_while_it_lasts()
                     reason = upstream.trouble
-                    log.info("legacy clients are served in 2026-07-28", upstream=key, reason=reason)
+                    why = upstream.trouble_in_full
+                    log.info("legacy clients are served in 2026-07-28", upstream=key, reason=why)
         finally:
             upstream.end(reason)
             if self._of_era.get(name) is upstream:

@@ -34,7 +34,7 @@ import structlog
 import trio
 
 from mcpmux.config import Upstream as UpstreamConfig
-from mcpmux.errors import McpmuxError, RpcError, TransportClosed, TransportError
+from mcpmux.errors import MORE, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Breaker, Comeback, State
 from mcpmux.mux.fair_queue import FairQueue
 from mcpmux.mux.item import Problem
@@ -110,8 +110,9 @@ class Limiter(FairQueue[trio.Event]):
 class UpstreamStatus:
     """One upstream's.
 
-    `name` is the configured one. `connection` is set while it is ready or failing; `trouble` says in words
-    why it is not, and `last_error` what went wrong last. `connects` counts connections.
+    `name` is the configured one. `connection` is set while it is ready or failing; `reason` says in words
+    why it is not, and `quoted` are words of the server about that, for the operator. `last_error` is what
+    went wrong last, with them. `connects` counts connections.
     """
 
     def __init__(self, config: UpstreamConfig, on_change: OnChange) -> None:
@@ -119,7 +120,7 @@ class UpstreamStatus:
         self.name = config.name
         self._on_change = on_change
         self.connection: Connection | None = None
-        self.trouble = "it is still starting"
+        self.reason, self.quoted = "it is still starting", ""
         self.last_error: str | None = None
         self.connects = 0
         self.since = trio.current_time()  # when it came into its state; see `state`
@@ -234,12 +235,27 @@ class UpstreamStatus:
             if self.breaker.fail():
                 self.alarm.set()
 
-    def block(self, reason: str, wish: float, chance: float) -> None:
+    @property
+    def trouble(self) -> str:
+        """Why it is not there, for clients."""
+        return f"{self.reason}{MORE}" if self.quoted else self.reason
+
+    @property
+    def trouble_in_full(self) -> str:
+        """The same for the operator."""
+        return f"{self.reason}{self.quoted}"
+
+    def explain(self, reason: str, quoted: str = "") -> None:
+        """Remember why it is not there. `quoted`: see McpmuxError."""
+        self.reason, self.quoted = reason, quoted
+
+    def block(self, error: McpmuxError, wish: float, chance: float) -> None:
         """A probe has failed: no calls until one is answered. `wish`: seconds that the server asks for."""
-        self.trouble = self.last_error = reason
+        self.explain(str(error), error.quoted)
+        self.last_error = error.in_full
         if self.breaker.probe_failed(trio.current_time(), chance, wish):
             self.turned()
-            log.warning("upstream failing", reason=reason, retry_seconds=self.retry_seconds)
+            log.warning("upstream failing", reason=error.in_full, retry_seconds=self.retry_seconds)
             self._tell_change()
 
     async def check_health(self, connection: Connection) -> None:
@@ -279,7 +295,7 @@ class UpstreamStatus:
                 if is_idle and not self.breaker.blocks:
                     return
 
-    async def _ask_health(self, connection: Connection) -> tuple[str | None, float]:
+    async def _ask_health(self, connection: Connection) -> tuple[McpmuxError | None, float]:
         """What is wrong, None for nothing, and how long the server wants to be left alone."""
         error: McpmuxError | None = None
         with trio.move_on_after(ANSWER_SECONDS) as patience:
@@ -289,15 +305,15 @@ class UpstreamStatus:
                 error = failure
         if patience.cancelled_caught:
             self._silences += 1
-            return DEAF, 0.0
+            return TransportError(DEAF), 0.0
         if error is not None and connection.doubts_session(error):
             if await self.renewed(connection, error):
                 return None, 0.0
             await connection.holds()
         if isinstance(error, HttpStatusError):
             self._silences = 0
-            return (str(error) if error.status >= 500 else None), error.retry_after or 0.0
-        return (None if error is None or isinstance(error, RpcError) else str(error)), 0.0
+            return (error if error.status >= 500 else None), error.retry_after or 0.0
+        return (None if isinstance(error, RpcError) else error), 0.0
 
     async def renewed(self, connection: Connection, error: McpmuxError) -> bool:
         """Return whether another session serves after `error`, having opened one if that may help."""
@@ -306,7 +322,7 @@ class UpstreamStatus:
     def check_breaker(self) -> None:
         if self.connection is not None and self.breaker.blocks:
             again = when_again(self.retry_seconds)
-            raise self.error(UPSTREAM_UNAVAILABLE, f"does not answer any more: {self.trouble}{again}")
+            raise self.absent("does not answer any more", again)
 
     def _tell_change(self) -> None:
         self.forget()
@@ -324,8 +340,10 @@ class UpstreamStatus:
             self.heard()
         code, what = (BUSY, "is busy") if status == TOO_MANY_REQUESTS else (UPSTREAM_UNAVAILABLE, "was lost")
         wish = error.retry_after if isinstance(error, HttpStatusError) else None
-        self.last_error = str(error)
-        return self.error(code, f"{what}: {error}" + when_again(wish), wish)
+        if error.quoted and self.last_error != error.in_full:
+            log.warning("upstream failed a request", reason=error.in_full)
+        self.last_error = error.in_full
+        return self.error(code, f"{what}: {error.told}" + when_again(wish), wish, error.quoted)
 
     def late(
         self, method: str, seconds: float, *, exhausted: bool = False, unanswered: tuple[str, ...] = ()
@@ -348,13 +366,20 @@ class UpstreamStatus:
             what = f"did not finish {method} within {seconds:g} s, progress or not"
         return self.error(UPSTREAM_TIMEOUT, f"{what}; to allow more, raise `upstreams.{self.name}.{setting}`")
 
-    def error(self, code: int, what: str, wish: float | None = None) -> RpcError:
-        """An error that names this upstream. `wish`: seconds after which it wants to be asked again."""
+    def absent(self, what: str, again: str = "") -> RpcError:
+        """Return the error of a request that it is not there for. `again`: see `when_again`."""
+        return self.error(UPSTREAM_UNAVAILABLE, f"{what}: {self.trouble}{again}", None, self.quoted)
+
+    def error(self, code: int, what: str, wish: float | None = None, quoted: str = "") -> RpcError:
+        """Return an error that names this upstream.
+
+        `wish`: seconds after which it wants to be asked again. `quoted`: see McpmuxError.
+        """
         data: dict[str, object] = {"upstream": self.name, "state": self.state}
         seconds = wish if wish is not None else self.retry_seconds
         if seconds is not None:
             data["retryAfterSeconds"] = math.ceil(seconds)
-        return RpcError(code, f"Upstream {self.name!r} {what}", data)
+        return RpcError(code, f"Upstream {self.name!r} {what}", data).quoting(quoted)
 
 
 def when_again(seconds: float | None) -> str:

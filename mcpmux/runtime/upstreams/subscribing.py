@@ -88,7 +88,7 @@ class Subscribing:
             except RpcError as error:
                 wishes.refused[uri] = error
             except (RemoteProtocolError, TransportError) as error:
-                wishes.refuse([uri], UPSTREAM_UNAVAILABLE, f"the upstream failed ({error}) to subscribe")
+                wishes.refuse([uri], UPSTREAM_UNAVAILABLE, f"the upstream failed ({error.told}) to subscribe")
             else:
                 wishes.agree([uri], wishes.direct)
             finally:

@@ -160,7 +160,7 @@ class Upstream(UpstreamStatus):
         with trio.move_on_at(self._awaited_until):
             await self.settled()
         if not self._settled.is_set():
-            raise self.error(UPSTREAM_UNAVAILABLE, f"is not available yet: {self.trouble}")
+            raise self.absent("is not available yet")
 
     def _wake(self) -> None:
         if self._needed is not None and not self._needed.is_set():
@@ -172,7 +172,7 @@ class Upstream(UpstreamStatus):
         self._is_news, self._gone = False, ()  # clients lose nothing, and need not ask again
         if self._waiting:
             return
-        self.trouble = "it ended by itself, and is started when it is needed"
+        self.explain("it ended by itself, and is started when it is needed")
         log.info("upstream rests", reason=self.trouble)
         self._needed = trio.Event()
         try:
@@ -222,7 +222,11 @@ class Upstream(UpstreamStatus):
             return await self.watch.trace(self.watch.leg, call, ask)
         except RemoteProtocolError as nonsense:
             self.failed()
-            raise self.error(UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense}") from None
+            if nonsense.quoted:
+                log.warning("upstream makes no sense", reason=nonsense.in_full)
+            raise self.error(
+                UPSTREAM_UNAVAILABLE, f"makes no sense: {nonsense.told}", None, nonsense.quoted
+            ) from None
         except Overdue as late:
             unanswered = late.unanswered  # what it means depends on what was waited for
         finally:
@@ -271,7 +275,7 @@ class Upstream(UpstreamStatus):
 
     def end(self, reason: str) -> None:
         """`run` was cancelled for good: whoever waits for a connection hears `reason`."""
-        self.trouble = reason
+        self.explain(reason)
         self.remember(None)
         self.ended.set()
         self._settled.set()
@@ -283,7 +287,7 @@ class Upstream(UpstreamStatus):
         try:
             await connection.channel.reply(call)
         except TransportError as error:
-            raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error}") from None
+            raise self.error(UPSTREAM_UNAVAILABLE, f"was lost: {error.told}", None, error.quoted) from None
         finally:
             self._generations.act(self.name)
 
@@ -370,9 +374,12 @@ class Upstream(UpstreamStatus):
                 self._renewals.begin(trio.current_time())
                 opening = self._nursery.start(self._stay, [], connection, name=f"session {self.key}")
                 await walled(opening, McpmuxError, failures.extend)
-                reason = "; ".join(str(failure) for failure in failures)
+                known = [each for each in failures if isinstance(each, McpmuxError)]
+                reason = "; ".join(each.in_full for each in known)
                 if failures:
-                    log.warning("session refused, and no other to be had", refusal=str(error), reason=reason)
+                    log.warning(
+                        "session refused, and no other to be had", refusal=error.in_full, reason=reason
+                    )
                 else:
                     log.info("session replaced", refusal=str(error))
         finally:
@@ -386,7 +393,7 @@ class Upstream(UpstreamStatus):
             while self.connection is None:
                 if self._settled.is_set():
                     again = when_again(self.retry_seconds)
-                    raise self.error(UPSTREAM_UNAVAILABLE, f"is not available: {self.trouble}{again}")
+                    raise self.absent("is not available", again)
                 await self.settled()
             return self.connection
 
@@ -414,7 +421,7 @@ class Upstream(UpstreamStatus):
         with trio.move_on_after(self.config.list_timeout):
             connection = await self._connected()
         if connection is None:
-            raise self.error(UPSTREAM_UNAVAILABLE, f"is not available yet: {self.trouble}")
+            raise self.absent("is not available yet")
         offered = connection.facts.capabilities.get(capability)
         says_all = is_modern(connection.facts.revision)
         if not isinstance(offered, dict) or (says_all and offered.get(option) is not True):
@@ -424,7 +431,8 @@ class Upstream(UpstreamStatus):
         """Keep it connected until cancelled. Closes its process or connections on the way out."""
         structlog.contextvars.bind_contextvars(upstream=self.key)  # for every task below this one
         if isinstance(self.config.target, Missing):  # only another configuration helps
-            self.last_error = self.trouble = self.config.target.reason
+            self.explain(self.config.target.reason)
+            self.last_error = self.trouble
             self._settled.set()
             self.turned()
             log.warning("upstream down", reason=self.trouble, state=self.state)
@@ -444,11 +452,10 @@ class Upstream(UpstreamStatus):
             wait = self._comeback.wait(now, died=died, held=held or 0.0, chance=random.random())
             died_of_probe = (eras, self._eras) == (Eras.MODERN_FIRST, Eras.LEGACY_FIRST)
             self._retry_at = now + wait
-            self.last_error = reason = self.trouble
+            self.last_error = reason = self.trouble_in_full
             if self._comeback.looping:
-                self.trouble = (
-                    f"crash loop ({self._comeback.deaths} times within {WINDOW_SECONDS:g} s), {reason}"
-                )
+                loop = f"crash loop ({self._comeback.deaths} times within {WINDOW_SECONDS:g} s), "
+                self.explain(loop + self.reason, self.quoted)
             if wait > SOON_SECONDS or not (held is not None or died_of_probe):
                 self._settled.set()
                 self.left_out()
@@ -458,7 +465,10 @@ class Upstream(UpstreamStatus):
                     self._gone = ()
             if reason != told or self._comeback.looping is not looping:
                 log.warning(
-                    "upstream down", reason=self.trouble, state=self.state, retry_seconds=round(wait, 1)
+                    "upstream down",
+                    reason=self.trouble_in_full,
+                    state=self.state,
+                    retry_seconds=round(wait, 1),
                 )
             told = reason
             await trio.sleep(wait)
@@ -481,7 +491,8 @@ class Upstream(UpstreamStatus):
         errors: list[BaseException] = []
         await walled(self._connect_and_stay(began), McpmuxError, errors.extend)  # the wall around one attempt
         if errors:
-            self.trouble = "; ".join(str(error) for error in errors)
+            known = [error for error in errors if isinstance(error, McpmuxError)]
+            self.explain("; ".join(map(str, known)), "".join(error.quoted for error in known))
         if not began:
             return None, any(isinstance(error, TransportClosed) for error in errors)
         return trio.current_time() - began[0], True
@@ -529,7 +540,7 @@ class Upstream(UpstreamStatus):
                     nursery.start_soon(self._tell, connection, name=f"teller {self.name}")
                     nursery.start_soon(self.check_health, connection, name=f"health {self.name}")
                     await connection.closed.wait()
-                    self.trouble = str(channel.close_reason)
+                    self.explain(str(channel.close_reason), channel.close_reason.quoted)
                     self._finished = self._has_answered and isinstance(channel.close_reason, PeerFinished)
                     nursery.cancel_scope.cancel()
             finally:
@@ -602,7 +613,7 @@ class Upstream(UpstreamStatus):
     def _lost_with(self, withdrawn: Notification) -> Notification:
         """Add to the news that a call is not parked any more that it was lost with its connection."""
         connection = self.connection
-        reason = self.trouble if connection is None else str(connection.channel.close_reason)
+        reason = self.trouble if connection is None else connection.channel.close_reason.told
         error = self.error(UPSTREAM_UNAVAILABLE, f"was lost while its client was asked something: {reason}")
         return Notification(WITHDRAWN, raw({**members_of(withdrawn.params), ERROR: error_body(error)}))
 

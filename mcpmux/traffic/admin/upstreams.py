@@ -130,7 +130,7 @@ class UpstreamView:
             "state": session.state,
             "since": f"{since}Z",
             "revision": session.facts.revision if session.facts is not None else None,
-            "trouble": self._redactor.clean(session.trouble) if session.connection is None else None,
+            "trouble": self._redactor.clean(session.trouble_in_full) if session.connection is None else None,
         }
 
     def _session(self, session: Upstream) -> SessionState:

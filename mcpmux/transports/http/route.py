@@ -206,8 +206,8 @@ async def open_tunnel(byte_stream: ByteStream, proxy: Proxy, origin: HttpOrigin)
         raise proxy.wants_credentials()
     if not 200 <= status < 300:
         phrase = (status_line[2] or b"").decode("latin-1").strip()[:PHRASE_CHARACTERS]
-        words = f"status {status}" + (f" ({phrase})" if phrase else "")
-        raise ConnectFailed(f"the proxy {proxy} does not connect to {there}: {words}")
+        refused = ConnectFailed(f"the proxy {proxy} does not connect to {there}: status {status}")
+        raise refused.quoting(f" ({phrase})" if phrase else "")
     if end.end() < len(answer):
         raise ConnectFailed(f"the proxy {proxy} sends bytes that nobody asked for")
 

@@ -177,7 +177,7 @@ class SseClientStream(MessageStream):
         except TransportError as error:
             post.error = error
         except RemoteProtocolError as error:
-            post.error = TransportError(str(error))
+            post.error = TransportError(str(error)).quoting(error.quoted)
         finally:
             if post.error is not None and post.left:
                 log.warning("a message that was sent is refused late", reason=str(post.error))
@@ -207,7 +207,8 @@ class SseClientStream(MessageStream):
                 body += data
             text = excerpt(body, self._hide)
             refusal = f"the message was refused with HTTP status {response.status}"
-            raise MessageRefused(f"{refusal}: {text}" if text else refusal, response.status)
+            refused_with = MessageRefused(refusal, response.status)
+            raise refused_with.quoting(f": {text}" if text else "")
         finally:
             response.release()
 
@@ -223,11 +224,11 @@ def resolve_endpoint(url: str, reference: bytes) -> str:
         origin = HttpOrigin.from_url(resolved)
     except ValueError:
         shown = reference[:SHOWN_BYTES].decode(errors="replace")
-        raise RemoteProtocolError(f"its `endpoint` event holds no usable URI: {shown!r}") from None
+        what = "its `endpoint` event holds no usable URI"
+        raise RemoteProtocolError(what).quoting(f": {shown!r}") from None
     if origin != HttpOrigin.from_url(url):
-        raise RemoteProtocolError(
-            f"its `endpoint` event names another origin, {origin.authority}, which is not to see our headers"
-        )
+        what = "its `endpoint` event names another origin, which is not to see our headers"
+        raise RemoteProtocolError(what).quoting(f": {origin.authority}")
     return resolved
 
 
@@ -260,7 +261,9 @@ async def open_sse_client_stream(
                 raise NoEventStream(f"{what} HTTP status {response.status}", response.status, challenge)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != EVENT_STREAM:
-                raise NoEventStream(f"{what} Content-Type {kind or 'none'!r}")
+                raise NoEventStream(f"{what} another Content-Type").quoting(
+                    f": {kind[:SHOWN_BYTES] or 'none'!r}"
+                )
             events = EventStream(response, SseDecoder(max_message_bytes, skips=True))
             try:
                 while (event := await events.next()).event != "endpoint" or event.oversized:

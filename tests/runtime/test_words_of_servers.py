@@ -1,0 +1,160 @@
+"""What clients, and what the operator, get to read of what a server writes to people when something fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from mcpmux import app
+from mcpmux.config import Config, Http, Stdio, Upstream, WebSocket
+from mcpmux.config.expansion import Secret
+from mcpmux.errors import MORE, RpcError
+from mcpmux.protocol.envelope import error_body, raw
+from tests.runtime.scripted import Json
+from tests.runtime.scripted_web import JSON, Web, exchange, open_web
+
+SECRET, WORDS = "planted-secret", "planted words"
+TEXT = f"{WORDS} {SECRET}"
+PAGE = (("Content-Type", "text/html"),)
+HEADERS = {"X-Key": Secret(SECRET)}
+
+
+def told_to_client(error: RpcError) -> str:
+    return bytes(raw(error_body(error))).decode()
+
+
+QUOTED: dict[str, tuple[int, Any, bytes]] = {
+    "a page": (502, PAGE, f"<p>{TEXT}</p>".encode()),
+    "text": (500, (), TEXT.encode()),
+    "text beside advice": (401, (), TEXT.encode()),
+    "JSON that is no answer": (400, JSON, json.dumps({"detail": TEXT}).encode()),
+    "no answer": (200, JSON, json.dumps({"detail": TEXT}).encode()),
+    "no JSON": (200, PAGE, TEXT.encode()),
+    "a content type": (200, (("Content-Type", TEXT),), b"x"),
+    "a coding": (200, (("Content-Encoding", TEXT),), b"x"),
+    "a redirect": (302, (("Location", f"https://x.example/{WORDS.replace(' ', '-')}/{SECRET}"),), b""),
+    "an error without a description": (400, JSON, json.dumps({"error": TEXT}).encode()),
+}
+
+
+@pytest.mark.parametrize("answer", QUOTED.values(), ids=QUOTED)
+async def test_a_page_of_a_server_is_for_the_operator_alone(answer: tuple[int, Any, bytes]) -> None:
+    async def script(_web: Web, _request: Any, _message: Json, reply: Any) -> None:
+        await reply.send(*answer)
+
+    with capture_logs() as logs:
+        async with open_web(script, make_target=partial(Http, headers=HEADERS)) as (_, mux):
+            with pytest.raises(RpcError) as caught:
+                await exchange(mux, "tools/call", {"name": "t"})
+            upstream = mux.upstreams["web"]
+            await upstream.settled()
+            listed, trouble = json.dumps(await listing(mux)), upstream.trouble_in_full
+    told, known = told_to_client(caught.value), f"{logs} {trouble}"
+    for text in (told, listed):
+        assert "planted" not in text
+        assert MORE in text
+    assert "planted" in known
+    assert "planted" in caught.value.in_full
+    assert SECRET not in known + caught.value.in_full
+
+
+async def listing(mux: app.Mux) -> Any:
+    """The answer to a list, or the error."""
+    try:
+        return await exchange(mux, "resources/list", {})
+    except RpcError as error:
+        return told_to_client(error)
+
+
+CHALLENGE = f'Bearer error="invalid_token", error_description="{TEXT}"'
+MEANT: dict[str, tuple[int, Any, bytes]] = {
+    "the message of an error": (
+        400,
+        JSON,
+        json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": TEXT}}).encode(),
+    ),
+    "the message of an error beside advice": (
+        503,
+        JSON,
+        json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": TEXT}}).encode(),
+    ),
+    "a challenge": (401, (("WWW-Authenticate", CHALLENGE),), b""),
+    "an error of OAuth": (
+        403,
+        JSON,
+        json.dumps({"error": "invalid_token", "error_description": TEXT}).encode(),
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", MEANT.values(), ids=MEANT)
+async def test_words_for_the_client_pass_on_without_secrets(answer: tuple[int, Any, bytes]) -> None:
+    async def script(_web: Web, _request: Any, _message: Json, reply: Any) -> None:
+        await reply.send(*answer)
+
+    with capture_logs():
+        async with open_web(script, make_target=partial(Http, headers=HEADERS)) as (_, mux):
+            with pytest.raises(RpcError) as caught:
+                await exchange(mux, "tools/call", {"name": "t"})
+    told = told_to_client(caught.value)
+    assert WORDS in told
+    assert SECRET not in told + caught.value.in_full
+
+
+async def test_the_data_of_a_refusal_echoes_no_secret() -> None:
+    async def script(_web: Web, request: Any, message: Json, reply: Any) -> None:
+        data = {"headers": dict(request.headers), "number": 7}
+        error = {"code": -32602, "message": "no", "data": data}
+        body = {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
+        await reply.send(500, JSON, json.dumps(body).encode())
+
+    with capture_logs():
+        async with open_web(script, make_target=partial(Http, headers=HEADERS)) as (_, mux):
+            with pytest.raises(RpcError) as caught:
+                await exchange(mux, "tools/call", {"name": "t"})
+    assert SECRET not in told_to_client(caught.value)
+
+
+async def test_the_last_words_of_a_process_are_for_the_operator_alone() -> None:
+    code = f"import sys; sys.exit('{WORDS} {SECRET}')"
+    target = Stdio(sys.executable, ("-c", code), env={"KEY": Secret(SECRET)})
+    await check_trouble(target, "the process exited with status 1")
+
+
+async def test_the_refusal_of_a_websocket_is_for_the_operator_alone() -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            head = f"HTTP/1.1 500 No\r\nContent-Length: {len(TEXT)}\r\n\r\n"
+            await stream.send_all(head.encode() + TEXT.encode())
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        await check_trouble(WebSocket(f"ws://127.0.0.1:{port}/mcp", headers=HEADERS), "answered 500")
+        nursery.cancel_scope.cancel()
+
+
+async def check_trouble(target: Any, cause: str) -> None:
+    """An upstream that cannot be reached explains it to its clients without the planted words."""
+    with capture_logs() as logs, trio.fail_after(60):
+        async with app.open_mux(Config(upstreams=(Upstream(name="x", target=target),))) as mux:
+            upstream = mux.upstreams["x"]
+            await upstream.settled()
+            with pytest.raises(RpcError) as caught:
+                await exchange(mux, "tools/call", {"name": "x__t"})
+            listed = json.dumps(await listing(mux))
+            known = f"{upstream.trouble_in_full} {caught.value.in_full}"
+    for text in (told_to_client(caught.value), listed):
+        assert cause in text
+        assert MORE in text
+        assert "planted" not in text
+    assert WORDS in str(logs)
+    assert WORDS in known
+    assert SECRET not in f"{logs} {known}"
