@@ -67,7 +67,7 @@ class AddCommand(click.Command):
     "trusted",
     multiple=True,
     metavar="NAME",
-    help="Take over this argument or variable of the document, whatever it does. May be repeated.",
+    help="Take over this argument, variable, header or URL of the document, whatever it does. Repeatable.",
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Variable for the command.")
 @click.option(
@@ -94,9 +94,9 @@ def add(
 
     With --registry, the first package is added whose program (npx, uvx, docker, dnx) is here, else a URL.
     NAME is the last part of the name in the document by default. Nothing is asked: what the server needs
-    becomes ${VARIABLE}, and is told. Nothing is started or installed. Arguments for the program (npx, uvx,
-    docker, dnx), and variables, that may run other code, fetch packages from elsewhere or open a container
-    are refused, unless you --trust them by name.
+    becomes ${VARIABLE}, and is told. Nothing is started or installed. Arguments and variables that may run
+    other code, fetch packages from elsewhere, open a container or lead to other files are refused, unless you
+    --trust them by name, as are values of headers and URLs without encryption.
 
     \b
     Examples:
@@ -112,24 +112,24 @@ def add(
     if trusted and registry is None:
         raise click.UsageError("--trust is for the document of --registry")
     notes: tuple[str, ...] = ()
-    given = pairs_of("--env", env)
+    given, own_headers = pairs_of("--env", env), pairs_of("--header", headers, is_header=True)
     if registry is not None:
-        name, (entry, notes) = read_registry(registry, name, {*trusted, *given})
-        notes = (*notes_about_env(entry, given), *notes)
+        name, (entry, notes) = read_registry(registry, name, {*trusted, *given, *own_headers})
+        notes = (*notes_about_values(entry, given, own_headers), *notes)
     else:
         entry = make_entry(target)
     assert name is not None
     check_name(name)
-    entry = with_values(entry, given, pairs_of("--header", headers, is_header=True))
+    entry = with_values(entry, given, own_headers)
     before = read_text(file)
     document, format_ = read_file(file, before)
     place = find_place(document, format_)
     if taken := find_key(document, place, name):
         raise Mistake(f"{file}: there is `{taken}` already; remove it first, or take another name")
+    for note in notes:  # before anything is written
+        tell(note)
     change(file, before, lambda text: put(text, format_, (*place, name), entry), entry)
     click.echo(f"{name}: added to {file}")
-    for note in notes:
-        tell(note)
     tell_about(entry)
 
 
@@ -174,10 +174,16 @@ def read_registry(source: str, name: str | None, trusted: Collection[str]) -> tu
         raise ConfigError([f"--registry: {error}"]) from None
 
 
-def notes_about_env(entry: Mapping[str, Any], given: Collection[str]) -> list[str]:
-    """Return a sentence for each variable to which the document gives a value. `given`: those of the user."""
-    fixed = {key: value for key, value in entry.get("env", {}).items() if key not in given}
-    return [f"the document sets {key}={value}" for key, value in fixed.items() if not has_reference(value)]
+def notes_about_values(entry: Mapping[str, Any], env: Collection[str], headers: Collection[str]) -> list[str]:
+    """Return a sentence for each variable and header to which the document gives a value.
+
+    `env`, `headers`: those of the user.
+    """
+    variables = {key: value for key, value in entry.get("env", {}).items() if key not in env}
+    fields = {key: value for key, value in entry.get("headers", {}).items() if key not in headers}
+    told = [(f"{key}={value}", value) for key, value in variables.items()]
+    told += [(f"the header {key}: {value}", value) for key, value in fields.items()]
+    return [f"the document sets {what}" for what, value in told if not has_reference(value)]
 
 
 def make_entry(target: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,9 @@ The first package whose program is here is taken, else the first remote, Streama
 Nothing in the document is trusted. No text of it is expanded: `${` stays text. The name of a package is never
 an option, a path or a URL. Its program looks for it where it always looks; what the document says is told.
 Arguments of that program are taken over when they are known to be harmless, or when the user trusts them by
-name. Variables are taken over unless programs read them as code, as places or as the source of packages.
+name. Variables are taken over unless programs read them as code, as places or as the source of packages;
+arguments of the package, unless they give commands or lead elsewhere; headers with a value, if they are known
+to be harmless; URLs, if what is sent there is encrypted or stays on this machine.
 
 Source: `server.json` of 2025-12-11, in the MCP registry; server cards of the experimental extension
 (SEP-2127), which have remotes only.
@@ -28,10 +30,12 @@ from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from attrs import define, field
 
+from mcpmux.config.listener import is_loopback
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.entry import Table
 from mcpmux.hosts.reference import NotTakenOver, escape, reference, variable_name
@@ -136,7 +140,7 @@ def choose(
             (each.identifier, partial(_take_package, each, name, has_program, trusted))
             for each in document.packages
         ),
-        *((each.url, partial(_take_remote, each, name)) for each in remotes),
+        *((each.url, partial(_take_remote, each, name, trusted)) for each in remotes),
     ]
     reasons: list[str] = []
     for number, (what, take) in enumerate(offers, start=1):
@@ -163,6 +167,11 @@ _OPEN = "opens the container to this machine"
 _CODE = "makes programs load or run other code"
 _PLACE = "changes where programs look for their files"
 _UNKNOWN = "is not one that mcpmux knows to be harmless"
+_COMMAND = "gives commands to the package"
+_FILES = "leads to files outside of the current folder"
+_CLEAR = "is reached without encryption"
+_MASKED = "has a user in front of its host, as in names that deceive"
+_IDENTITY = "may say who you are, or where a request goes"
 
 
 class _Kind(NamedTuple):
@@ -260,7 +269,21 @@ _VARIABLES = tuple(
 )
 """Names of variables by what they do. Programs on Windows, and npm everywhere, do not look at the case."""
 
-_ASKED_FOR = re.compile(r"\$\{\w+\}")
+_ASKED_FOR = re.compile(r"(?<!\$)\$\{\w+\}")  # `$${` is text of the document
+
+_COMMAND_OPTION = re.compile(
+    r"--?(exec|execute|eval|command|cmd|shell|script|call|run|hook|pre-?\w+|post-?\w+)(-\w+)*",
+    re.IGNORECASE,
+)
+_COMMAND_TEXT = re.compile(
+    r"(?s).*(&&|[;|`\n<>]|\$\().*|(.*[/\\])?((ba|z|da|k|fi|c)?sh|cmd|powershell|pwsh)(\.exe)?(\s.*)?",
+    re.IGNORECASE,
+)
+_OUTSIDE = re.compile(r"(?s)(file:)?([/~\\]|[A-Za-z]:[/\\]).*|(.*[/\\])?\.\.([/\\].*)?")
+_CLEAR_URL = re.compile(r"(?is)\s*(http|ws|tcp)://.*")
+
+# Headers whose values say nothing about the user, and lead nowhere.
+_HARMLESS_HEADER = re.compile("Accept(-Language)?|Content-Type|User-Agent|[A-Za-z-]*-Version", re.IGNORECASE)
 
 
 def _take_package(
@@ -284,14 +307,10 @@ def _take_package(
         for words in reading.arguments(package.runtime_arguments)
         if not {*words} <= {*kind.before} and words not in forwarded
     ]
+    of_package = list(reading.arguments(package.package_arguments))
     effects = {**_find_effects(runtime, kind), **_find_variable_effects(env)}
-    if refused := [
-        f"`{each}` {effect} (allow it with `--trust {shlex.quote(each)}`)"
-        for each, effect in effects.items()
-        if each not in trusted
-    ]:
-        raise NotTakenOver(f"not without your consent: {'; '.join(refused)}")
-    own = [*chain(*reading.arguments(package.package_arguments))]
+    _refuse({**effects, **_find_own_effects(of_package)}, trusted)
+    own = [*chain(*of_package)]
     after = [*kind.after, "--"] if kind.after and own else kind.after
     table: Table = {
         "command": program,
@@ -299,6 +318,7 @@ def _take_package(
         **({"env": env} if env else {}),
     }
     notes = [f"the document has an argument for `{program}`: {shlex.join(words)}" for words in runtime]
+    notes += [f"the document has an argument for the package: {shlex.join(words)}" for words in of_package]
     notes += reading.notes
     if place := package.registry_base_url:
         notes.append(f"the document says that it is at {place}; `{program}` looks where it is set up to look")
@@ -323,6 +343,45 @@ def _find_effects(arguments: list[list[str]], kind: _Kind) -> dict[str, str]:
     return effects
 
 
+def _refuse(effects: Mapping[str, str], trusted: Collection[str]) -> None:
+    """Raise NotTakenOver if something has an effect and is not trusted."""
+    if refused := [
+        f"`{each}` {effect} (allow it with `--trust {shlex.quote(each)}`)"
+        for each, effect in effects.items()
+        if each not in trusted
+    ]:
+        raise NotTakenOver(f"not without your consent: {'; '.join(refused)}")
+
+
+def _find_own_effects(arguments: list[list[str]]) -> dict[str, str]:
+    """Return the name of each argument that a package may take for a command, a place or an address."""
+    effects: dict[str, str] = {}
+    for words in arguments:
+        is_option = words[0].startswith("-")
+        name, _, inner = words[0].partition("=") if is_option else (words[0], "", "")
+        values = [inner, *words[1:]] if is_option else words
+        for value in (_ASKED_FOR.sub("0", each) for each in values):
+            if _COMMAND_TEXT.fullmatch(value):
+                effects[name] = _COMMAND
+            elif _OUTSIDE.fullmatch(value):
+                effects[name] = _FILES
+            elif _CLEAR_URL.fullmatch(value) and not _is_here(value):
+                effects[name] = _CLEAR
+        is_given = any(values) and all(not value or _ASKED_FOR.fullmatch(value) for value in values)
+        is_command = name in ("-c", "-e") and any(" " in value for value in values)
+        if is_option and not is_given and (is_command or _COMMAND_OPTION.fullmatch(name)):
+            effects[name] = _COMMAND
+    return effects
+
+
+def _is_here(url: str) -> bool:
+    """Tell whether a URL is one of this machine."""
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+
+
 def _find_variable_effects(env: Mapping[str, str]) -> dict[str, str]:
     """Return each variable with a text of the document that programs do not take for mere data."""
     return {
@@ -345,7 +404,7 @@ def _name_package(package: Package, kind: _Kind) -> str:
 # Remotes.
 
 
-def _take_remote(remote: Remote, name: str) -> Described:
+def _take_remote(remote: Remote, name: str, trusted: Collection[str]) -> Described:
     if remote.type not in ("streamable-http", "sse"):
         raise NotTakenOver(f"mcpmux does not know the transport `{remote.type}`")
     if not re.match(r"https?://|\{", remote.url):
@@ -353,12 +412,24 @@ def _take_remote(remote: Remote, name: str) -> Described:
     reading = _Reading(name)
     url = reading.value("url", Input(value=remote.url, variables=remote.variables, is_required=True))
     headers = reading.pairs(remote.headers)
+    fixed = [key for key, value in headers.items() if not _ASKED_FOR.search(value)]
+    effects = {key: _IDENTITY for key in fixed if not _HARMLESS_HEADER.fullmatch(key)}
+    _refuse({**_find_url_effects(url or ""), **effects}, trusted)
     table: Table = {
         "url": url,
         **({"transport": "sse"} if remote.type == "sse" else {}),
         **({"headers": headers} if headers else {}),
     }
-    return Described(table, tuple(reading.notes))
+    return Described(table, (f"the document sends requests to {url}", *reading.notes))
+
+
+def _find_url_effects(url: str) -> dict[str, str]:
+    """Return a URL, if others can read what is sent there, or its host is not the one that it seems to be."""
+    known = _ASKED_FOR.sub("0", url)
+    authority = re.split(r"[/?#]", known.partition("://")[2], maxsplit=1)[0]
+    if "@" in authority or "\\" in authority:
+        return {url: _MASKED}
+    return {url: _CLEAR} if _CLEAR_URL.fullmatch(known) and not _is_here(known) else {}
 
 
 # Values.

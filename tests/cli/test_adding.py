@@ -279,5 +279,21 @@ def test_a_document_at_a_url_that_is_not_there_is_a_failure(
 
 def test_a_running_mcpmux_is_added_by_its_server_card(home: Path, invoke: Invoke, demo_url: str) -> None:
     added = invoke("add", "demo", "--registry", f"{demo_url}/server-card")
-    assert (added.exit_code, added.output) == (0, "demo: added to mcpmux.toml\n")
+    shown = f"the document sends requests to {demo_url}\n"  # before the file is written
+    assert (added.exit_code, added.output) == (0, f"{shown}demo: added to mcpmux.toml\n")
     assert (home / "work/mcpmux.toml").read_text() == f'[upstreams.demo]\nurl = "{demo_url}"\n'
+
+
+def test_a_header_of_the_user_takes_the_place_of_one_of_the_document(home: Path, invoke: Invoke) -> None:
+    header = {"name": "Authorization", "value": "Bearer theirs"}
+    remote = {"type": "streamable-http", "url": "https://x.example/mcp", "headers": [header]}
+    (home / "work/server.json").write_text(json.dumps({"name": "a/notes", "remotes": [remote]}))
+    refused = invoke("add", "--registry", "server.json")
+    assert (refused.exit_code, "--trust Authorization" in refused.stderr) == (2, True)
+    assert not (home / "work/mcpmux.toml").exists()
+    added = invoke("add", "--registry", "server.json", "--header", "Authorization: Bearer ${MINE}")
+    assert (added.exit_code, "theirs" in added.stderr) == (0, False)
+    theirs = invoke("add", "other", "--registry", "server.json", "--trust", "Authorization")
+    assert "the document sets the header Authorization: Bearer theirs" in theirs.stderr
+    entry = tomllib.loads((home / "work/mcpmux.toml").read_text())["upstreams"]["notes"]
+    assert entry["headers"] == {"Authorization": "Bearer ${MINE}"}

@@ -18,6 +18,14 @@ from mcpmux.hosts.reference import NotTakenOver
 from mcpmux.hosts.server_json import Described, choose, parse_server_json
 from mcpmux.hosts.toml_text import format_table
 
+
+class Everything(frozenset[str]):
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+
+EVERYTHING = Everything()
+
 STDIO = {"type": "stdio"}
 NPM: dict[str, Any] = {
     "registryType": "npm",
@@ -259,10 +267,99 @@ def test_a_remote_becomes_its_url_and_headers() -> None:
             {"name": "X-Trace"},
         ],
     }
-    assert described(remotes=[remote]).table == {
+    assert described(remotes=[remote], trusted=["X-Mode"]).table == {
         "url": "https://${NOTES_TENANT}.example.com/eu/mcp",
         "headers": {"Authorization": "Bearer ${NOTES_TOKEN}", "X-Mode": "ro"},
     }
+
+
+@pytest.mark.parametrize(
+    ("argument", "name", "effect"),
+    [
+        ({"type": "named", "name": "--exec", "value": "x"}, "--exec", "commands"),
+        ({"type": "named", "name": "--pre-hook", "value": "x"}, "--pre-hook", "commands"),
+        ({"type": "named", "name": "-c", "value": "rm -r x"}, "-c", "commands"),
+        ({"type": "named", "name": "--name=a;b"}, "--name", "commands"),
+        ({"type": "positional", "value": "sh -c x"}, "sh -c x", "commands"),
+        ({"type": "positional", "value": "/bin/bash"}, "/bin/bash", "commands"),
+        ({"type": "positional", "value": "a && b"}, "a && b", "commands"),
+        ({"type": "positional", "value": "$(a)"}, "$(a)", "commands"),
+        ({"type": "positional", "value": "/"}, "/", "files"),
+        ({"type": "positional", "default": "~/.ssh"}, "~/.ssh", "files"),
+        ({"type": "positional", "value": "a/../../b"}, "a/../../b", "files"),
+        ({"type": "named", "name": "--root", "value": "C:\\"}, "--root", "files"),
+        ({"type": "named", "name": "--url", "value": "http://x.example/"}, "--url", "without encryption"),
+    ],
+)
+def test_an_argument_of_the_package_that_may_do_harm_is_taken_only_if_it_is_trusted(
+    argument: Any, name: str, effect: str
+) -> None:
+    package = NPM | {"packageArguments": [argument]}
+    with pytest.raises(NotTakenOver) as refused:
+        described(package)
+    assert f"`{name}`" in str(refused.value)
+    assert effect in str(refused.value)
+    assert f"--trust {shlex.quote(name)}`" in str(refused.value)
+    notes = described(package, trusted=[name]).notes
+    assert any("an argument for the package: " in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"type": "positional", "value": "start"},
+        {"type": "positional", "value": "."},
+        {"type": "named", "name": "-c", "value": "config.json"},
+        {"type": "named", "name": "--url", "value": "https://x.example/?a=1&b=2"},
+        {"type": "named", "name": "--url", "value": "http://127.0.0.1:8080/"},
+        {"type": "named", "name": "--root", "isRequired": True},
+        {"type": "named", "name": "--exec", "isRequired": True, "isSecret": True},
+    ],
+)
+def test_a_plain_argument_of_the_package_is_taken_and_shown(argument: Any) -> None:
+    (note,) = [note for note in described(NPM | {"packageArguments": [argument]}).notes if "package:" in note]
+    assert argument.get("name", argument.get("value", "")) in note
+
+
+@pytest.mark.parametrize(
+    ("url", "effect"),
+    [
+        ("http://notes.example.com/mcp", "without encryption"),
+        ("HTTP://10.0.0.1/mcp", "without encryption"),
+        ("http://localhost.example.com/mcp", "without encryption"),
+        ("https://github.com@evil.example/mcp", "user in front"),
+        ("http://127.0.0.1@evil.example/mcp", "user in front"),
+        ("http://127.0.0.1\\@evil.example/mcp", "user in front"),
+    ],
+)
+def test_a_url_that_others_can_read_or_that_deceives_is_taken_only_if_it_is_trusted(
+    url: str, effect: str
+) -> None:
+    remote = HTTP | {"url": url}
+    if url.startswith("HTTP:"):
+        with pytest.raises(NotTakenOver):
+            described(remotes=[remote])
+        return
+    with pytest.raises(NotTakenOver, match=effect) as refused:
+        described(remotes=[remote])
+    assert f"--trust {shlex.quote(url)}`" in str(refused.value)
+    assert described(remotes=[remote], trusted=[url]).notes[0] == f"the document sends requests to {url}"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/mcp", "http://localhost/mcp", "http://[::1]/mcp"])
+def test_a_url_of_this_machine_needs_no_encryption(url: str) -> None:
+    assert described(remotes=[HTTP | {"url": url}]).table["url"] == url
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Cookie", "Host", "X-Api-Key", "X-Forwarded-For"])
+def test_a_header_with_a_value_of_the_document_is_taken_only_if_it_is_trusted(name: str) -> None:
+    headers = [{"name": name, "value": "x${A}"}, {"name": "X-Api-Version", "default": "2"}]
+    with pytest.raises(NotTakenOver, match=rf"`{name}` .*--trust {name}`"):
+        described(remotes=[HTTP | {"headers": headers}])
+    table = described(remotes=[HTTP | {"headers": headers}], trusted=[name]).table
+    assert table["headers"] == {name: "x$${A}", "X-Api-Version": "2"}
+    asked = [{"name": name, "isRequired": True, "isSecret": True}]
+    assert list(described(remotes=[HTTP | {"headers": asked}]).table["headers"]) == [name]
 
 
 def test_the_first_that_can_be_used_is_taken_and_the_others_are_told() -> None:
@@ -321,11 +418,12 @@ def test_no_text_of_the_document_is_expanded(text: str) -> None:
     argument = {"type": "positional", "value": f"{text}{{y}}", "variables": {"y": {"default": text}}}
     variable = {"name": "X", "default": text}
     package = NPM | {"packageArguments": [argument], "environmentVariables": [variable]}
-    stdio = read(described(package)).target
+    stdio = read(described(package, trusted=EVERYTHING)).target
     assert isinstance(stdio, Stdio)
     assert stdio.args[-1] == text + text
     assert {name: value.reveal() for name, value in stdio.env.items()} == {"X": text}
-    http = read(described(remotes=[HTTP | {"headers": [{"name": "X", "value": text}]}])).target
+    headers = [{"name": "X", "value": text}]
+    http = read(described(remotes=[HTTP | {"headers": headers}], trusted=EVERYTHING)).target
     assert isinstance(http, Http)
     assert http.headers["X"].reveal() == text
 
@@ -345,7 +443,7 @@ def test_the_answer_of_a_registry_has_the_document_in_it() -> None:
     official = {"io.modelcontextprotocol.registry/official": {"status": "deprecated"}}
     answer = {"server": {"name": "a/b", "remotes": [HTTP]}, "_meta": official}
     found = parse_server_json(json.dumps(answer).encode())
-    assert choose(found, "b", lambda _program: True).notes == ("the registry says that it is deprecated",)
+    assert choose(found, "b", lambda _program: True).notes[1:] == ("the registry says that it is deprecated",)
 
 
 @pytest.mark.parametrize(
