@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from mcpmux.cli.main import is_compiled
@@ -47,6 +49,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True, scope="session")
 def _logs_on_stderr() -> None:
     configure_logs("warning", "console")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Give back the log after a command that ran in this process and set it up."""
+    logging = structlog.get_config()
+    yield
+    structlog.configure(**logging)
 
 
 @pytest.fixture(scope="session")

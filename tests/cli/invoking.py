@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from mcpmux.cli.main import cli
@@ -15,18 +14,13 @@ Invoke = Callable[..., Result]
 
 
 @pytest.fixture
-def invoke() -> Iterator[Invoke]:
-    """Yield a function that runs one command in this process: `invoke("ls", url)`. Not on a terminal.
-
-    A command sets up the log; it is as before after the test.
-    """
+def invoke() -> Invoke:
+    """Return a function that runs one command in this process: `invoke("ls", url)`. Not on a terminal."""
 
     def run(*args: str, stdin: bytes = b"") -> Result:
         return CliRunner().invoke(cli, args, input=stdin, prog_name="mcpmux")
 
-    logging = structlog.get_config()
-    yield run
-    structlog.configure(**logging)
+    return run
 
 
 @pytest.fixture(scope="session")
