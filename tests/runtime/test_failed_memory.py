@@ -71,7 +71,7 @@ async def test_an_answer_that_cannot_be_read_is_not_kept(tool: str) -> None:
 
 async def test_a_compressed_answer_is_not_even_read() -> None:
     async with open_web(answer_badly) as (web, mux):
-        with pytest.raises(RpcError, match=r"compressed \(gzip\)"):
+        with pytest.raises(RpcError, match="its answer is compressed"):
             await exchange(mux, "tools/call", {"name": "compressed"})
         assert web.sent < 4 * LARGE
 

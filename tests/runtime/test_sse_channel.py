@@ -149,7 +149,7 @@ async def test_any_way_of_writing_the_address_will_do(endpoint):
 
 @pytest.mark.parametrize(
     ("endpoint", "words"),
-    [("http://evil.invalid/m", "another origin, evil.invalid"), ("not an address", "no usable URI")],
+    [("http://evil.invalid/m", "another origin"), ("not an address", "no usable URI")],
 )
 @pytest.mark.parametrize("transport", ["auto", "sse"])
 async def test_an_address_elsewhere_is_refused_in_words(endpoint, words, transport):
@@ -311,7 +311,7 @@ async def test_a_refused_message_fails_its_call_and_no_other(status):
     async with open_stage(docs()) as (face, mux):
         assert await read_text(mux) == "hello"
         face.refusal = status
-        assert f"HTTP status {status}: not today" in await trouble_of(mux)
+        assert f"refused with HTTP status {status}" in await trouble_of(mux)
         face.refusal = None
         while len(face.streams) > 1:  # noqa: ASYNC110  # the scripted server answers on its newest stream
             await trio.sleep(0.01)
