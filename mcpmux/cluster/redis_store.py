@@ -475,7 +475,7 @@ class RedisStore:
             return None
         keys = [f"{{{self._prefix}.rate}}:{each.name}" for each in buckets]
         times = [repr(seconds) for each in buckets for seconds in (each.interval, each.room)]
-        return await self._ask_script(TAKE, keys, *times, read=_read_refusal)
+        return await self._ask_script(TAKE, keys, *times, read=partial(_read_refusal, buckets))
 
     async def take_place(self, place: Place, most: int, seconds: float) -> bool:
         keys = (self._place_key(place), self._member_keys[0])
@@ -530,8 +530,15 @@ def _read_kept(answer: tuple[bytes | None, bytes | None]) -> Kept | None:
     return Kept(owner.decode(), bytes(facts)) if owner is not None and facts is not None else None
 
 
-def _read_refusal(answer: Any) -> tuple[int, float] | None:
-    return None if answer is None else (int(answer[0]), float(answer[1]))
+def _read_refusal(buckets: Sequence[Bucket], answer: Any) -> tuple[int, float] | None:
+    if answer is None:
+        return None
+    number, seconds = int(answer[0]), float(answer[1])
+    if not 0 <= number < len(buckets):
+        raise ValueError("it is about no bucket that was asked for")
+    if not 0 <= seconds <= buckets[number].interval + buckets[number].room:
+        raise ValueError("no bucket takes so long")
+    return number, seconds
 
 
 def _text_of(place: Place) -> str:

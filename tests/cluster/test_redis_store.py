@@ -21,6 +21,7 @@ from mcpmux.config import ClientTls, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import ConfigError
 from tests.cluster.redis_server import HOST, RedisServer, free_port
+from tests.cluster.test_store_answers import anything
 from tests.examples import examples
 
 T = TypeVar("T")
@@ -367,11 +368,6 @@ async def test_a_session_that_others_have_written_is_told_with_its_key(redis):
         assert store._opened is client
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.binary(max_size=8) | st.text(max_size=3),
-    lambda each: st.lists(each, max_size=4),
-    max_leaves=8,
-)
 QUESTIONS: list[Callable[[Store], Awaitable[object]]] = [
     lambda store: store.renew("a", b"card", LONG, joining=True),
     lambda store: store.members(),
