@@ -17,6 +17,8 @@ from collections.abc import Collection, Hashable, Iterator
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+from mcpmux.lru import weigh
+
 PARENTS_LIMIT: Final = 64  # of a URI whose parents are looked up one by one: bounds the text that is copied
 
 _SEPARATOR: Final = re.compile("[/?#]")
@@ -32,6 +34,7 @@ class Subscriptions(Generic[Listener]):
         """(listener, upstream, URI) where the listener calls the URI as its server does, without a prefix."""
         self._interest: dict[str, dict[str, set[Listener]]] = {}
         self._of_listener: dict[Listener, set[tuple[str, str]]] = {}
+        self._bytes: dict[Listener, int] = {}  # of the URIs of each
 
     def __repr__(self) -> str:
         counts = {upstream: len(uris) for upstream, uris in self._interest.items()}
@@ -43,7 +46,10 @@ class Subscriptions(Generic[Listener]):
             self.said_raw.add((listener, upstream, uri))
         listeners = self._interest.setdefault(upstream, {}).setdefault(uri, set())
         listeners.add(listener)
-        self._of_listener.setdefault(listener, set()).add((upstream, uri))
+        held = self._of_listener.setdefault(listener, set())
+        if (upstream, uri) not in held:
+            held.add((upstream, uri))
+            self._bytes[listener] = self._bytes.get(listener, 0) + weigh(uri)
         return len(listeners) == 1
 
     def remove(self, listener: Listener, upstream: str, uri: str) -> bool:
@@ -52,9 +58,10 @@ class Subscriptions(Generic[Listener]):
         if (upstream, uri) not in held:
             return False
         held.discard((upstream, uri))
+        self._bytes[listener] -= weigh(uri)
         self.said_raw.discard((listener, upstream, uri))
         if not held:
-            del self._of_listener[listener]
+            del self._of_listener[listener], self._bytes[listener]
         uris = self._interest[upstream]
         uris[uri].discard(listener)
         if uris[uri]:
@@ -99,6 +106,10 @@ class Subscriptions(Generic[Listener]):
 
     def count(self, listener: Listener) -> int:
         return len(self._of_listener.get(listener, ()))
+
+    def bytes_of(self, listener: Listener) -> int:
+        """The bytes that the URIs take which `listener` listens to."""
+        return self._bytes.get(listener, 0)
 
     def audience(self, upstream: str, uri: str) -> dict[Listener, str]:
         """Who hears of an update of `uri`, and the subscribed URI through which: it, or the nearest above."""

@@ -54,6 +54,7 @@ ANYTHING: Final = "dev.mcpmux/anything"
 EVERYTHING: Final = LIST_CHANGES | {ANYTHING}  # one for all sessions, as there may be many
 
 SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
+SUBSCRIBED_BYTES: Final = 4 * 2**20  # of these URIs, which can be as long as messages
 
 # Updates that wait for their pass; with more, whoever brings one waits for it himself.
 WAITING_LIMIT: Final = 1000
@@ -300,6 +301,10 @@ class NotificationHub:
         held = self.subscriptions.count(outbox)
         if held >= SUBSCRIPTION_LIMIT and not outbox.is_replica:
             raise RpcError(BUSY, f"Busy: more than {SUBSCRIPTION_LIMIT} subscriptions of one client")
+        taken = self.subscriptions.bytes_of(outbox) + weigh(uri)
+        if taken > SUBSCRIBED_BYTES and not outbox.is_replica:
+            most = f"{SUBSCRIBED_BYTES >> 20} MiB"
+            raise RpcError(BUSY, f"Busy: the URIs of one client's subscriptions take more than {most}")
         if self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw):
             self._on_wanted(upstream)
         return self.subscriptions.count(outbox) > held

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from mcpmux.lru import weigh
 from mcpmux.mux.subscriptions import (
     PARENTS_LIMIT,
     Subscriptions,
@@ -62,6 +63,12 @@ class Interest(RuleBasedStateMachine):
 
     def wanted(self, upstream: str) -> set[str]:
         return {uri for _, of, uri in self.model if of == upstream}
+
+    @invariant()
+    def the_bytes_of_a_listener_are_those_of_its_uris(self) -> None:
+        for listener in LISTENERS:
+            held = [uri for who, _, uri in self.model if who == listener]
+            assert self.subscriptions.bytes_of(listener) == sum(map(weigh, held))
 
     @invariant()
     def wanted_is_what_somebody_listens_to(self) -> None:

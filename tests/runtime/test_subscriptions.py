@@ -301,6 +301,27 @@ async def test_stopping_ends_a_listen_gracefully(autojump_clock):
         assert message["result"] == {"resultType": "complete", "_meta": {SUBSCRIPTION_ID: listen}}
 
 
+@pytest.mark.parametrize("down", ERAS)
+async def test_long_uris_of_one_client_share_a_bound_in_bytes(down, autojump_clock):
+    uris = [f"memo:{number}{'x' * 2**20}" for number in range(6)]
+    server = Subscribable(down, uris=uris)
+    async with open_world({"docs": server, "other": Subscribable(down)}) as world:
+        client, other = await client_of(world, down), await client_of(world, down)
+        if down == MODERN:
+            wish = {"resourceSubscriptions": [f"docs+{uri}" for uri in uris]}
+            await client.start("subscriptions/listen", {"notifications": wish})
+            told = await client.receive_method("notifications/subscriptions/acknowledged")
+            assert len(told["params"]["notifications"]["resourceSubscriptions"]) == 3
+        else:
+            for uri in uris[:3]:
+                await client.request("resources/subscribe", {"uri": f"docs+{uri}"})
+            with pytest.raises(RpcFailure, match="take more than 4 MiB"):
+                await client.request("resources/subscribe", {"uri": f"docs+{uris[3]}"})
+            await client.request("resources/unsubscribe", {"uri": f"docs+{uris[0]}"})
+            await client.request("resources/subscribe", {"uri": f"docs+{uris[3]}"})
+            await other.request("resources/subscribe", {"uri": f"docs+{uris[4]}"})
+
+
 @pytest.mark.parametrize("wish", [None, [], {"resourceSubscriptions": "x"}, {"toolsListChanged": 1}])
 async def test_a_malformed_filter_is_an_error(wish, autojump_clock):
     async with open_world({"x": Subscribable(MODERN), "y": Subscribable(LEGACY)}) as world:
