@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcpmux.mux.spelling import (
     BOTH,
     CUTS,
+    PLAIN_LIMIT,
     READINGS_LIMIT,
     STAR,
     Target,
@@ -44,6 +45,14 @@ def test_a_long_uri_with_many_readings_is_not_clear(repeats: int, tail: str):
 def test_a_long_uri_with_few_readings_is_clear():
     assert Target("file:///My%20Documents/" + "a" * 6000).is_in(TargetGlob("file:///*"))
     assert Target("https://h/?token=" + "a" * 3000).is_in(TargetGlob("https://h/*"))
+
+
+def test_a_uri_that_is_too_long_to_be_looked_through_is_not_clear():
+    longest = "file:///" + "a" * (PLAIN_LIMIT - 8)
+    assert Target(longest).is_in(TargetGlob("file:///*"))
+    assert not Target(longest + "a").is_clear
+    assert not Target(longest + "a").is_in(TargetGlob("file:///*"))
+    assert Target(longest + "a").may_be_in(TargetGlob("memo:x"))
 
 
 @given(globs)
