@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from mcpmux.cli.main import is_compiled
 from mcpmux.logs import configure_logs
+from tests.step_watch import watch_steps
 from tests.transports.certificates import Certificates
 
 pytest_plugins = ("tests.cli.invoking", "tests.cluster.redis_fixtures", "tests.real.fixtures")
@@ -74,10 +75,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test one kind: what it is marked with itself, or that of its folder or fixtures.
 
-    Tests marked `interpreted` are skipped when mcpmux is compiled.
+    Tests marked `interpreted` are skipped when mcpmux is compiled. All asynchronous ones are watched.
     """
     compiled = is_compiled()
     for item in items:
+        watch_steps(item)
         if compiled and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip("puts something of its own in mcpmux's place"))
         if not any(item.get_closest_marker(kind) for kind in KINDS):

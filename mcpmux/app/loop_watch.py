@@ -30,13 +30,25 @@ class LoopWatch(trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:
         """Begin a round."""
-        self._began = self._clock()
+        self.begin()
 
     def before_io_wait(self, timeout: float) -> None:
         """End a round, and warn if it was long."""
+        self.end()
+
+    def begin(self) -> None:
+        """Begin to measure."""
+        self._began = self._clock()
+
+    def end(self) -> float:
+        """End what `begin` began, and report it if it was long. Returns its seconds."""
         held = self._clock() - self._began
-        if held < HELD_SECONDS:
-            return
+        if held >= HELD_SECONDS:
+            self.report(held)
+        return held
+
+    def report(self, held: float) -> None:
+        """Warn of a long round, unless there was a warning of late. `held`: seconds."""
         self._rounds += 1
         self._longest = max(self._longest, held)
         now = trio.current_time()

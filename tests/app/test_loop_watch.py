@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import time
+
+import pytest
 import trio
 from structlog.testing import capture_logs
 
 from mcpmux.app.loop_watch import HELD_SECONDS, PAUSE_SECONDS, LoopWatch
+from mcpmux.runtime.opening import open_duplex_channel
+from tests.memory_pipe import open_memory_pipes
+from tests.step_watch import run_watched
 
 
 async def test_rounds_that_hold_the_event_loop_are_in_the_log(autojump_clock: trio.testing.MockClock) -> None:
@@ -27,3 +33,31 @@ async def test_rounds_that_hold_the_event_loop_are_in_the_log(autojump_clock: tr
     trio.lowlevel.remove_instrument(watch)
     assert [(each["longest_ms"], each["times"]) for each in logs] == [(250, 1), (750, 3)]
     assert {each["log_level"] for each in logs} == {"warning"}
+
+
+async def _hold_in_each_task() -> None:
+    """Hold the event loop in a task of the test, and in one of mcpmux's that does what the test gives it."""
+
+    def hold() -> None:
+        until = time.thread_time() + 1.5 * HELD_SECONDS
+        while time.thread_time() < until:
+            pass
+
+    async def answer(_request: object, _notify: object) -> None:
+        raise AssertionError
+
+    def hear(_notification: object) -> None:
+        hold()
+        heard.set()
+
+    heard = trio.Event()
+    ours, theirs = open_memory_pipes()
+    async with open_duplex_channel(theirs, answer, hear, objects=False):
+        hold()
+        await ours.send(b'{"jsonrpc":"2.0","method":"notifications/x"}')
+        await heard.wait()
+
+
+def test_a_test_fails_in_which_a_step_of_mcpmux_holds_the_event_loop() -> None:
+    with pytest.raises(AssertionError, match=r"^steps of over 100 ms: channel reader: \d+ ms$"):
+        run_watched(_hold_in_each_task)
