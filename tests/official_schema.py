@@ -69,6 +69,14 @@ class OfficialSchema:
             if (code := _error_code(definition)) is not None
         }
 
+    def calls(self, union: str) -> dict[str, str]:
+        """The requests or notifications of a union (`ClientRequest`, …): method → definition."""
+        return {method: name for method, name in self._by_method.items() if method in self._methods(union)}
+
+    def result_of(self, method: str) -> str:
+        """The definition of the usual answer to a request."""
+        return self._result_definitions(method, {})[0]
+
     def check(self, definition: str, value: Any) -> None:
         """Raises AssertionError with the place and the reason when `value` is no `definition`."""
         validator = self._validators.get(definition)
