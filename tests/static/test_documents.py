@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ DOCUMENTS = [
 TABLES = {
     "faults": ROOT / "mcpmux" / "runtime" / "README.md",
     "attacks": ROOT / "mcpmux" / "auth" / "README.md",
+    "costs": ROOT / "mcpmux" / "auth" / "README.md",
     "limits": ROOT / "configs" / "README.md",
 }
 PER_PRINCIPAL = "`limits.max_sessions_per_principal`, none"
@@ -44,7 +46,7 @@ def rows(table: str) -> list[list[str]]:
 
 NAMED = [
     name
-    for table in ("faults", "attacks")
+    for table in ("faults", "attacks", "costs")
     for row in rows(table)
     for name in re.findall(r"`([\w/]+::\w+)`", row[-1])
 ]
@@ -52,6 +54,11 @@ SETTINGS = [
     found
     for row in rows("limits")
     for found in re.findall(r"`(limits|upstreams\.\*)\.(\w+)`, ([\d,]+)( KiB| MiB| min| s|)", row[1])
+]
+CONSTANTS = [
+    found
+    for row in rows("costs")
+    for found in re.findall(r"`([a-z_/]+)\.([A-Z_]+)` ([\d,.]+)( KiB| MiB|)", row[1])
 ]
 LINKS = [
     (path, link)
@@ -89,7 +96,7 @@ def anchors_in(path: Path) -> frozenset[str]:
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
-@pytest.mark.parametrize("table", ["faults", "attacks"])
+@pytest.mark.parametrize("table", ["faults", "attacks", "costs"])
 def test_every_row_says_what_happens_and_names_a_test(table: str) -> None:
     assert rows(table)
     for row in rows(table):
@@ -129,6 +136,26 @@ def test_every_limit_of_the_configuration_is_in_the_table() -> None:
     assert stated | off.keys() == set(attrs.fields_dict(Limits))
     for text in off.values():
         assert any(row[1].endswith(text) for row in rows("limits"))
+
+
+def test_every_constant_has_the_value_that_is_stated() -> None:
+    values = {
+        (module, name): getattr(import_module(f"mcpmux.{module.replace('/', '.')}"), name)
+        for module, name, _, _ in CONSTANTS
+    }
+    assert values == {
+        (module, name): float(number.replace(",", "")) * UNITS[unit]
+        for module, name, number, unit in CONSTANTS
+    }
+
+
+def test_every_cost_has_a_limit_which_is_a_constant_with_its_value_or_a_setting_of_the_other_table() -> None:
+    settings = {f"{group}.{name}" for group, name, _, _ in SETTINGS} | {PER_PRINCIPAL.split("`")[1]}
+    constants = {f"{module}.{name}" for module, name, _, _ in CONSTANTS}
+    for row in rows("costs"):
+        named = set(re.findall(r"`([\w/*.]+)`", row[1]))
+        assert named, row
+        assert named <= settings | constants, row
 
 
 def leads_somewhere(path: Path, link: str) -> bool:
