@@ -41,6 +41,7 @@ from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.session_records import MovedElsewhere
+from tests.examples import examples
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import open_world
 
@@ -337,5 +338,5 @@ class LyingStore(RuleBasedStateMachine):
             assert replica != members.replica
 
 
-LyingStore.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+LyingStore.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=25)
 TestLyingStore = LyingStore.TestCase

@@ -36,11 +36,12 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode, members_of, raw
 from mcpmux.protocol.framing import read_batch
 from mcpmux.protocol.principal import ANYONE
+from tests.examples import examples
 
 SIZE, TIMES = 32, 8
 EXCESS: Final = 1.6  # times as many calls as in proportion, and
 EXTRA: Final = 2_000  # calls more: some limits are met between the sizes
-ONCE = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=examples(60))
 
 PIECES = [
     "a",
@@ -257,7 +258,7 @@ def calls_of(work: Callable[[Any], None], part: Any) -> int:
 
 
 @pytest.mark.parametrize("room", sorted(WORK))
-@ONCE
+@FEW
 @given(growth=growths)
 def test_what_is_done_grows_no_faster_than_the_message(room: str, growth: Growth):
     work = WORK[room]
