@@ -12,22 +12,7 @@ from tests.official_types import OfficialTypes
 from tests.oracle import MODERN, SchemaOracle, schemas_available
 
 needs_schemas = pytest.mark.skipif(not schemas_available(), reason="the official schemas are not here")
-EXAMPLES = sorted((find_schemas() or Path("nowhere")).glob(f"{MODERN}/examples/*/*.json"))
 WITHOUT_CACHING_HINTS = "read-resource-result-response.json"
-
-
-def name_of(path: Path) -> str:
-    return f"{path.parent.name}-{path.stem}"
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
-def test_every_official_example_fits_its_definition(path: Path):
-    load_schema(MODERN).check(path.parent.name, json.loads(path.read_text()))
-
-
-FROM_CLIENT = [path for path in EXAMPLES if path.parent.name.endswith("Request")]
-FROM_SERVER = [path for path in EXAMPLES if path.parent.name.endswith("Notification")]
-ANSWERS = [path for path in EXAMPLES if path.parent.name.endswith("ResultResponse")]
 EMBEDDED = {"CreateMessageRequest", "ElicitRequest", "ListRootsRequest"}  # parts of a result in 2026-07-28
 METHODS = {
     "CallToolResultResponse": "tools/call",
@@ -43,28 +28,41 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FROM_CLIENT if path.parent.name not in EMBEDDED], ids=name_of
-)
-def test_official_requests_pass(path: Path):
-    SchemaOracle(MODERN).check_from_client(json.loads(path.read_text()))
+def find_examples(pattern: str = "*") -> list[Path]:
+    """Return the official examples of the definitions whose names match; there is at least one."""
+    found = sorted((find_schemas() or Path("nowhere")).glob(f"{MODERN}/examples/{pattern}/*.json"))
+    assert found, pattern
+    return found
 
 
-@pytest.mark.parametrize("path", FROM_SERVER, ids=name_of)
-def test_official_notifications_pass(path: Path):
-    SchemaOracle(MODERN).check_from_server(json.loads(path.read_text()))
+@needs_schemas
+def test_every_official_example_fits_its_definition(subtests: pytest.Subtests):
+    for path in find_examples():
+        with subtests.test(path.stem):
+            load_schema(MODERN).check(path.parent.name, json.loads(path.read_text()))
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in ANSWERS if path.name != WITHOUT_CACHING_HINTS], ids=name_of
-)
-def test_official_answers_pass(path: Path):
-    SchemaOracle(MODERN).check_from_server(json.loads(path.read_text()), METHODS[path.parent.name])
+@needs_schemas
+def test_official_messages_pass(subtests: pytest.Subtests):
+    oracle = SchemaOracle(MODERN)
+    for path in [
+        *find_examples("*Request"),
+        *find_examples("*Notification"),
+        *find_examples("*ResultResponse"),
+    ]:
+        kind, message = path.parent.name, json.loads(path.read_text())
+        with subtests.test(path.stem):
+            if kind.endswith("Request") and kind not in EMBEDDED:
+                oracle.check_from_client(message)
+            elif kind.endswith("Notification"):
+                oracle.check_from_server(message)
+            elif kind.endswith("ResultResponse") and path.name != WITHOUT_CACHING_HINTS:
+                oracle.check_from_server(message, METHODS[kind])
 
 
 @needs_schemas
 def test_an_answer_that_only_the_loose_union_admits_is_refused():
-    path = next(path for path in ANSWERS if path.name == WITHOUT_CACHING_HINTS)
+    path = next(path for path in find_examples() if path.name == WITHOUT_CACHING_HINTS)
     with pytest.raises(AssertionError, match=r"not a ReadResourceResult: .*cacheScope"):
         SchemaOracle(MODERN).check_from_server(json.loads(path.read_text()), "resources/read")
 

@@ -180,12 +180,10 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         assert "Traceback" not in running.stderr
 
 
-def answers(port: int, data: bytes, *, pieces: int = 1) -> list[bytes]:
-    """Everything that comes back for `data` until the server ends it, cut into answers."""
+def answers(port: int, data: bytes) -> list[bytes]:
+    """Return the answers to `data` until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
-        size = -(-len(data) // pieces)
-        for start in range(0, len(data), size):
-            connection.sendall(data[start : start + size])
+        connection.sendall(data)
         received = b""
         while part := connection.recv(65536):
             received += part
@@ -196,23 +194,21 @@ def status_of(answer: bytes) -> int:
     return int(answer[9:12])
 
 
-@pytest.mark.parametrize("pieces", [1, 7], ids=["whole", "pieces"])
-@pytest.mark.parametrize(("sent", "status"), REFUSED.values(), ids=REFUSED)
-def test_ambiguous_request_is_refused_and_nothing_behind_it_is_read(
-    port: int, sent: bytes, status: int, pieces: int
-):
-    found = answers(port, sent + NEXT, pieces=pieces)
-    assert [status_of(answer) for answer in found] == [status]
-    assert b"\r\nConnection: close\r\n" in found[0]
-    assert b'"error"' in found[0]
+def test_ambiguous_requests_are_refused_and_nothing_behind_them_is_read(port: int, subtests: pytest.Subtests):
+    for name, (sent, status) in REFUSED.items():
+        with subtests.test(name):
+            found = answers(port, sent + NEXT)
+            assert [status_of(answer) for answer in found] == [status]
+            assert b"\r\nConnection: close\r\n" in found[0]
+            assert b'"error"' in found[0]
 
 
-@pytest.mark.parametrize("pieces", [1, 7], ids=["whole", "pieces"])
-@pytest.mark.parametrize("sent", TAKEN.values(), ids=TAKEN)
-def test_unusual_but_clear_request_is_answered_and_so_is_the_next(port: int, sent: bytes, pieces: int):
-    found = answers(port, sent + LAST, pieces=pieces)
-    assert [status_of(answer) for answer in found] == [200, 200]
-    assert all(b'"supportedVersions"' in answer for answer in found)
+def test_unusual_but_clear_requests_are_answered_and_so_is_the_next(port: int, subtests: pytest.Subtests):
+    for name, sent in TAKEN.items():
+        with subtests.test(name):
+            found = answers(port, sent + LAST)
+            assert [status_of(answer) for answer in found] == [200, 200]
+            assert all(b'"supportedVersions"' in answer for answer in found)
 
 
 def test_garbage_behind_a_good_request_is_refused_after_its_answer(port: int):

@@ -6,6 +6,8 @@ They are not part of this project; see tests/official_schema.
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +93,21 @@ CLIENT = ClientFacts(raw({"name": "c", "version": "1"}), raw({}))
 OF_2026 = {"resultType", "ttlMs", "cacheScope"}
 
 
-def named(*names: str) -> list[Any]:
-    """The examples of these definitions."""
-    paths = [path for name in names for path in sorted((DIRECTORY / name).glob("*.json"))]
-    return [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in paths]
+def named(*names: str) -> list[Path]:
+    """Return the examples of these definitions, of each at least one."""
+    paths = [sorted((DIRECTORY / name).glob("*.json")) for name in names]
+    assert all(paths), names
+    return list(chain.from_iterable(paths))
+
+
+def all_results() -> list[Path]:
+    """Return the examples of results that older revisions have, alone and in a response."""
+    return named(*RESULTS, *(f"{name}Response" for name in RESULTS))
+
+
+def case(subtests: pytest.Subtests, path: Path, revision: str = NEWEST) -> AbstractContextManager[None]:
+    """Open a subtest with the names of the example and the revision."""
+    return subtests.test(f"{path.parent.name}-{path.stem}-{revision}")
 
 
 def read(path: Path) -> Any:
@@ -121,20 +134,22 @@ def is_message(path: Path) -> bool:
 WHOLE = [path for path in sorted(DIRECTORY.glob("*/*.json")) if is_message(path)]
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_whole_message_comes_out_of_the_envelope_as_it_went_in(path: Path):
-    data = path.read_bytes()
-    message = decode_message(data)
-    assert json.loads(wire(message)) == json.loads(data)
-    payload = getattr(message, "params", None) or getattr(message, "result", None)
-    assert payload is None or bytes(payload) in data  # not a byte of it was changed
+def test_a_whole_message_comes_out_of_the_envelope_as_it_went_in(subtests: pytest.Subtests):
+    for path in WHOLE:
+        with case(subtests, path):
+            data = path.read_bytes()
+            message = decode_message(data)
+            assert json.loads(wire(message)) == json.loads(data)
+            payload = getattr(message, "params", None) or getattr(message, "result", None)
+            assert payload is None or bytes(payload) in data  # not a byte of it was changed
 
 
-@pytest.mark.parametrize("path", named(*(path.name for path in sorted(DIRECTORY.glob("*")))))
-def test_every_payload_keeps_its_members_as_they_are_spelled(path: Path):
-    fields = decode_fields(path.read_bytes())
-    assert all(bytes(value) in path.read_bytes() for value in fields.values())
-    assert decode_any(raw(fields)) == read(path)
+def test_every_payload_keeps_its_members_as_they_are_spelled(subtests: pytest.Subtests):
+    for path in named(*(path.name for path in sorted(DIRECTORY.glob("*")))):
+        with case(subtests, path):
+            fields = decode_fields(path.read_bytes())
+            assert all(bytes(value) in path.read_bytes() for value in fields.values())
+            assert decode_any(raw(fields)) == read(path)
 
 
 # Results of servers
@@ -159,86 +174,88 @@ def judge(revision: str, method: str, result: Fields) -> Any:
     return found
 
 
-ALL_RESULTS = named(*RESULTS, *(f"{name}Response" for name in RESULTS))
+def test_a_result_is_good_in_every_older_revision(subtests: pytest.Subtests):
+    for path, revision in product(all_results(), LEGACY):
+        with case(subtests, path, revision):
+            method, result = result_of(path)
+            found = judge(revision, method, downgraded(method, result, revision))
+            assert not OF_2026 & found.keys()
+            assert "io.modelcontextprotocol/" not in json.dumps(found)
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", ALL_RESULTS)
-def test_a_result_is_good_in_every_older_revision(path: Path, revision: str):
-    method, result = result_of(path)
-    found = judge(revision, method, downgraded(method, result, revision))
-    assert not OF_2026 & found.keys()
-    assert "io.modelcontextprotocol/" not in json.dumps(found)
-
-
-@pytest.mark.parametrize("path", ALL_RESULTS)
-def test_a_result_comes_back_from_2025_11_25_as_it_was(path: Path):
+def test_a_result_comes_back_from_2025_11_25_as_it_was(subtests: pytest.Subtests):
     """All but how long it stays fresh, and the server's name, which older results do not say."""
-    method, result = result_of(path)
-    back = judge(NEWEST, method, upgrade_result(method, downgraded(method, result, V_2025_11_25)))
-    before = decode_any(raw(result))
-    for key in ("ttlMs", "cacheScope", "_meta"):
-        before.pop(key, None)
-        back.pop(key, None)
-    if not isinstance(before.get("structuredContent", {}), dict):
-        del before["structuredContent"]  # an object only, in the older revision
-    assert back == before
+    for path in all_results():
+        with case(subtests, path):
+            method, result = result_of(path)
+            back = judge(NEWEST, method, upgrade_result(method, downgraded(method, result, V_2025_11_25)))
+            before = decode_any(raw(result))
+            for key in ("ttlMs", "cacheScope", "_meta"):
+                before.pop(key, None)
+                back.pop(key, None)
+            if not isinstance(before.get("structuredContent", {}), dict):
+                del before["structuredContent"]  # an object only, in the older revision
+            assert back == before
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named(*BLOCKS))
-def test_a_block_of_content_is_good_in_every_older_revision(path: Path, revision: str):
-    block = read(path)
-    for method, result in (
-        (m.TOOLS_CALL, {"content": [block]}),
-        (m.PROMPTS_GET, {"messages": [{"role": "user", "content": block}]}),
+def test_a_block_of_content_is_good_in_every_older_revision(subtests: pytest.Subtests):
+    for path, revision in product(named(*BLOCKS), LEGACY):
+        with case(subtests, path, revision):
+            block = read(path)
+            for method, result in (
+                (m.TOOLS_CALL, {"content": [block]}),
+                (m.PROMPTS_GET, {"messages": [{"role": "user", "content": block}]}),
+            ):
+                found = judge(revision, method, downgraded(method, decode_fields(raw(result)), revision))
+                if revision >= V_2025_06_18:
+                    assert found == result
+
+
+def test_an_item_of_a_list_is_good_in_every_older_revision(subtests: pytest.Subtests):
+    for path, revision in product(
+        named("Tool", "Resource", "TextResourceContents", "BlobResourceContents"), LEGACY
     ):
-        found = judge(revision, method, downgraded(method, decode_fields(raw(result)), revision))
-        if revision >= V_2025_06_18:
-            assert found == result
-
-
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named("Tool", "Resource", "TextResourceContents", "BlobResourceContents"))
-def test_an_item_of_a_list_is_good_in_every_older_revision(path: Path, revision: str):
-    item = read(path)
-    kind = path.parent.name
-    method, key = {"Tool": (m.TOOLS_LIST, "tools"), "Resource": (m.RESOURCES_LIST, "resources")}.get(
-        kind, (m.RESOURCES_READ, "contents")
-    )
-    judge(revision, method, downgraded(method, decode_fields(raw({key: [item]})), revision))
+        with case(subtests, path, revision):
+            item = read(path)
+            kind = path.parent.name
+            method, key = {"Tool": (m.TOOLS_LIST, "tools"), "Resource": (m.RESOURCES_LIST, "resources")}.get(
+                kind, (m.RESOURCES_READ, "contents")
+            )
+            judge(revision, method, downgraded(method, decode_fields(raw({key: [item]})), revision))
 
 
 # Requests of clients
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named(*(f"{name}Request" for name in REQUESTS)))
-def test_a_request_is_good_in_every_older_revision(path: Path, revision: str):
-    message = decode_message(path.read_bytes())
-    assert isinstance(message, Request)
-    call = Call.of(message.method, message.params)
-    params = with_meta(call.params, downgrade_meta(call))
-    request = {"jsonrpc": "2.0", "id": message.id, "method": message.method}
-    request |= {"params": params} if params else {}
-    found = decode_any(raw(request))
-    SchemaOracle(revision).check_from_client(found)
-    again = upgrade_call(message.method, raw(params), CLIENT)
-    assert again.params == call.params
-    assert {key: value for key, value in again.meta.items() if key not in MODERN_KEYS} == downgrade_meta(call)
-    back = {**found, "params": with_meta(again.params, modern_meta(again, CLIENT.info))}
-    SchemaOracle(NEWEST).check_from_client(decode_any(raw(back)))
+def test_a_request_is_good_in_every_older_revision(subtests: pytest.Subtests):
+    for path, revision in product(named(*(f"{name}Request" for name in REQUESTS)), LEGACY):
+        with case(subtests, path, revision):
+            message = decode_message(path.read_bytes())
+            assert isinstance(message, Request)
+            call = Call.of(message.method, message.params)
+            params = with_meta(call.params, downgrade_meta(call))
+            request = {"jsonrpc": "2.0", "id": message.id, "method": message.method}
+            request |= {"params": params} if params else {}
+            found = decode_any(raw(request))
+            SchemaOracle(revision).check_from_client(found)
+            again = upgrade_call(message.method, raw(params), CLIENT)
+            assert again.params == call.params
+            assert {
+                key: value for key, value in again.meta.items() if key not in MODERN_KEYS
+            } == downgrade_meta(call)
+            back = {**found, "params": with_meta(again.params, modern_meta(again, CLIENT.info))}
+            SchemaOracle(NEWEST).check_from_client(decode_any(raw(back)))
 
 
 # Notifications of servers and clients
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named(*(f"{name}Notification" for name in NOTIFICATIONS)))
-def test_a_notification_is_good_in_every_older_revision(path: Path, revision: str):
-    message = decode_message(path.read_bytes())
-    assert isinstance(message, Notification)
-    SchemaOracle(revision).check_from_server(json.loads(wire(message)))
+def test_a_notification_is_good_in_every_older_revision(subtests: pytest.Subtests):
+    for path, revision in product(named(*(f"{name}Notification" for name in NOTIFICATIONS)), LEGACY):
+        with case(subtests, path, revision):
+            message = decode_message(path.read_bytes())
+            assert isinstance(message, Notification)
+            SchemaOracle(revision).check_from_server(json.loads(wire(message)))
 
 
 # Questions of servers, and their answers
@@ -258,50 +275,52 @@ def asked(method: str, params: Any, revision: str) -> Any:
 FIRST = {m.CREATE_MESSAGE: "2024-11-05", m.ELICIT: "2025-06-18"}
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named(*QUESTIONS))
-def test_a_question_is_good_in_every_older_revision_that_has_it(path: Path, revision: str):
-    method, params = QUESTIONS[path.parent.name], read(path)
-    first = V_2025_11_25 if path.parent.name == "ElicitRequestURLParams" else FIRST[method]
-    found = asked(method, params, revision)
-    assert (found is not None) == (revision >= first)
-    if revision == V_2025_11_25:
-        assert found == params | ({"elicitationId": "an-id"} if params.get("mode") == "url" else {})
+def test_a_question_is_good_in_every_older_revision_that_has_it(subtests: pytest.Subtests):
+    for path, revision in product(named(*QUESTIONS), LEGACY):
+        with case(subtests, path, revision):
+            method, params = QUESTIONS[path.parent.name], read(path)
+            first = V_2025_11_25 if path.parent.name == "ElicitRequestURLParams" else FIRST[method]
+            found = asked(method, params, revision)
+            assert (found is not None) == (revision >= first)
+            if revision == V_2025_11_25:
+                assert found == params | ({"elicitationId": "an-id"} if params.get("mode") == "url" else {})
 
 
-@pytest.mark.parametrize("revision", [V_2025_06_18, V_2025_11_25])
-@pytest.mark.parametrize("path", named(*FIELDS))
-def test_a_field_of_a_form_is_good_in_every_older_revision_that_has_forms(path: Path, revision: str):
-    form = {"type": "object", "properties": {"field": read(path)}}
-    found = asked(m.ELICIT, {"message": "?", "requestedSchema": form}, revision)
-    if revision == V_2025_11_25:
-        assert found["requestedSchema"] == form
+def test_a_field_of_a_form_is_good_in_every_older_revision_that_has_forms(subtests: pytest.Subtests):
+    for path, revision in product(named(*FIELDS), [V_2025_06_18, V_2025_11_25]):
+        with case(subtests, path, revision):
+            form = {"type": "object", "properties": {"field": read(path)}}
+            found = asked(m.ELICIT, {"message": "?", "requestedSchema": form}, revision)
+            if revision == V_2025_11_25:
+                assert found["requestedSchema"] == form
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named("SamplingMessage", "ToolUseContent", "ToolResultContent", *BLOCKS[:3]))
-def test_a_sampling_message_is_good_in_every_older_revision(path: Path, revision: str):
-    content = read(path)
-    message = content if "role" in content else {"role": "user", "content": content}
-    params = {"messages": [message], "maxTokens": 1}
-    found = asked(m.CREATE_MESSAGE, params, revision)
-    assert found == params or revision < V_2025_11_25
-    answer = decode_fields(raw({**message, "model": "m"}))
-    judge_answer(revision, m.CREATE_MESSAGE, downgrade_answer(m.CREATE_MESSAGE, answer, revision))
+def test_a_sampling_message_is_good_in_every_older_revision(subtests: pytest.Subtests):
+    for path, revision in product(
+        named("SamplingMessage", "ToolUseContent", "ToolResultContent", *BLOCKS[:3]), LEGACY
+    ):
+        with case(subtests, path, revision):
+            content = read(path)
+            message = content if "role" in content else {"role": "user", "content": content}
+            params = {"messages": [message], "maxTokens": 1}
+            found = asked(m.CREATE_MESSAGE, params, revision)
+            assert found == params or revision < V_2025_11_25
+            answer = decode_fields(raw({**message, "model": "m"}))
+            judge_answer(revision, m.CREATE_MESSAGE, downgrade_answer(m.CREATE_MESSAGE, answer, revision))
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named(*ANSWERS))
-def test_an_answer_is_good_in_every_older_revision_that_has_it(path: Path, revision: str):
-    method = ANSWERS[path.parent.name]
-    if method == m.ELICIT and revision < V_2025_06_18:
-        return
-    answer = decode_fields(path.read_bytes())
-    found = judge_answer(revision, method, downgrade_answer(method, answer, revision))
-    if revision == V_2025_11_25:
-        assert found == read(path)
-    up = upgrade_answer(method, {}, decode_fields(raw(found)), revision)
-    judge_answer(NEWEST, method, up)
+def test_an_answer_is_good_in_every_older_revision_that_has_it(subtests: pytest.Subtests):
+    for path, revision in product(named(*ANSWERS), LEGACY):
+        with case(subtests, path, revision):
+            method = ANSWERS[path.parent.name]
+            if method == m.ELICIT and revision < V_2025_06_18:
+                continue
+            answer = decode_fields(path.read_bytes())
+            found = judge_answer(revision, method, downgrade_answer(method, answer, revision))
+            if revision == V_2025_11_25:
+                assert found == read(path)
+            up = upgrade_answer(method, {}, decode_fields(raw(found)), revision)
+            judge_answer(NEWEST, method, up)
 
 
 def judge_answer(revision: str, method: str, answer: Fields) -> Any:
@@ -315,15 +334,15 @@ def judge_answer(revision: str, method: str, answer: Fields) -> Any:
 # Errors
 
 
-@pytest.mark.parametrize("revision", LEGACY)
-@pytest.mark.parametrize("path", named(*(path.name for path in sorted(DIRECTORY.glob("*Error")))))
-def test_an_error_is_good_in_every_older_revision_and_back(path: Path, revision: str):
-    content = read(path)
-    body = content.get("error", content)
-    error = RpcError(body["code"], body["message"], raw(body["data"]) if "data" in body else None)
-    for method in (m.TOOLS_CALL, m.RESOURCES_READ):
-        down = downgrade_error(method, error)
-        SchemaOracle(revision).check_from_server(json.loads(encode_error(1, down)), method)
-        back = upgrade_error(method, {"uri": raw("file:///a")}, down)
-        SchemaOracle(NEWEST).check_from_server(json.loads(encode_error(1, back)), method)
-        assert (back.message, back.data) == (error.message, error.data)
+def test_an_error_is_good_in_every_older_revision_and_back(subtests: pytest.Subtests):
+    for path, revision in product(named(*(path.name for path in sorted(DIRECTORY.glob("*Error")))), LEGACY):
+        with case(subtests, path, revision):
+            content = read(path)
+            body = content.get("error", content)
+            error = RpcError(body["code"], body["message"], raw(body["data"]) if "data" in body else None)
+            for method in (m.TOOLS_CALL, m.RESOURCES_READ):
+                down = downgrade_error(method, error)
+                SchemaOracle(revision).check_from_server(json.loads(encode_error(1, down)), method)
+                back = upgrade_error(method, {"uri": raw("file:///a")}, down)
+                SchemaOracle(NEWEST).check_from_server(json.loads(encode_error(1, back)), method)
+                assert (back.message, back.data) == (error.message, error.data)

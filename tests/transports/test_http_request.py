@@ -177,12 +177,13 @@ REFUSED = {
 
 
 @both
-@pytest.mark.parametrize(("stream", "status"), REFUSED.values(), ids=REFUSED)
-def test_request_is_refused(parse, stream, status):
-    parser = parse(stream)
-    assert parser.refusal is not None
-    assert parser.refusal.status == status
-    assert not parser.requests
+def test_requests_are_refused(parse, subtests):
+    for name, (stream, status) in REFUSED.items():
+        with subtests.test(name):
+            parser = parse(stream)
+            assert parser.refusal is not None
+            assert parser.refusal.status == status
+            assert not parser.requests
 
 
 @both
