@@ -183,11 +183,16 @@ def revision(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("conversation", PARTNERS, indirect=True)
-@pytest.mark.parametrize("step", [HELLO, *LISTS, *STEPS, UPDATE])
-def test_what_is_sent_is_what_the_revision_says(conversation: Conversation, revision: str, step: str) -> None:
+def test_what_is_sent_is_what_the_revision_says(
+    conversation: Conversation, revision: str, subtests: pytest.Subtests
+) -> None:
+    assert conversation.keys() == {HELLO, *LISTS, *STEPS, UPDATE}
     oracle = SchemaOracle(revision)
-    for message in conversation[step]:
-        oracle.check_from_server(message, method_of(step, revision))
+    for step, messages in conversation.items():
+        with subtests.test(step):
+            assert messages
+            for message in messages:
+                oracle.check_from_server(message, method_of(step, revision))
 
 
 @pytest.mark.parametrize("conversation", PARTNERS, indirect=True)
@@ -197,13 +202,12 @@ def test_requests_succeed_and_fail_as_they_should(conversation: Conversation) ->
 
 
 @pytest.mark.parametrize("conversation", PARTNERS, indirect=True)
-@pytest.mark.parametrize("step", ["progress", "legacy progress"])
-def test_progress_arrives_in_order_under_the_token_of_the_client(
-    conversation: Conversation, step: str
-) -> None:
-    said = conversation[step][:-1]
-    reports = [message["params"] for message in said if message["method"] == "notifications/progress"]
-    assert [(report["progressToken"], report["progress"]) for report in reports] == [(0, 1), (0, 2), (0, 3)]
+def test_progress_arrives_in_order_under_the_token_of_the_client(conversation: Conversation) -> None:
+    for step in ("progress", "legacy progress"):
+        said = conversation[step][:-1]
+        reports = [message["params"] for message in said if message["method"] == "notifications/progress"]
+        found = [(report["progressToken"], report["progress"]) for report in reports]
+        assert found == [(0, 1), (0, 2), (0, 3)], step
 
 
 @pytest.mark.parametrize("conversation", PARTNERS, indirect=True)
