@@ -5,17 +5,17 @@ import pytest
 from mcpmux.transports.waiting import available
 from tests.transports import ways
 
+SLOW = pytest.mark.slow
 
-@pytest.fixture(params=[ways.TOGETHER, ways.ALONE])
+
+@pytest.fixture(params=[ways.TOGETHER, pytest.param(ways.ALONE, marks=SLOW)] if available else [ways.ALONE])
 def received(request, monkeypatch):
     """A server's connections are received for together, or each by its own task."""
-    if request.param == ways.TOGETHER and not available:
-        pytest.skip("Linux only")
     monkeypatch.setattr(ways, "received", request.param)
     return request.param
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+@pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="tls", marks=SLOW)])
 def secured(request, monkeypatch):
     """Both ends speak TLS, or neither does."""
     monkeypatch.setattr(ways, "secured", request.param)
