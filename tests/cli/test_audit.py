@@ -195,38 +195,31 @@ def test_who_was_authenticated_stands_before_what_the_client_calls_itself() -> N
     assert "  desk  ping" in describe(record)
 
 
-CONDITIONS = {
-    "text": (["method=tools/call"], [3, 4, 5, 7]),
-    "both": (["method=tools/call", "decision=refused"], [4]),
-    "truth": (["failed=true"], [3]),
-    "untruth": (["failed=false kind=exchange"], [2, 4, 5, 6, 7]),
-    "number": (["code=-32602"], [5]),
-    "in a list": (["upstreams=docs", "outcome=timeout"], [6]),
-    "nothing": (["trace=x"], []),
-    "nothing there": (["trace= kind=exchange"], [2, 3, 4, 5, 6, 7]),
-    "star": (["target=docs__*"], [3, 4]),
-    "part": (["target~DOCS"], [2, 3, 4]),
-    "one of them": (["code=-31002|-32602"], [5, 6]),
-    "status": (["status!=ok"], [3, 4, 5, 6, 7]),
-    "status as printed": (["status=tool-error|refused|input_required"], [3, 4, 7]),
-    "flag": (["failed"], [3]),
-    "opposite": (["!failed", "kind=exchange"], [2, 4, 5, 6, 7]),
-    "order": (["code<0", "code>-32000"], [6]),
-    "short duration": (["duration>1s"], []),
-    "duration": (["duration>=12.5ms duration<0.1s"], [2, 3, 4, 5, 6, 7]),
-    "other names": (["upstream=docs", "tool=ask"], [7]),
-    "time": (["since=2027-01-15", "until=2027-01-16", "seq<=2"], [1, 2]),
-    "later": (["since=2027-01-16"], []),
-    "quotes": (['client="desk"', "seq=2"], [2]),
+CHOSEN = {
+    ("method=tools/call", "decision=refused"): [4],
+    ("failed=true",): [3],
+    ("failed=false kind=exchange",): [2, 4, 5, 6, 7],
+    ("code=-32602",): [5],
+    ("upstreams=docs", "outcome=timeout"): [6],
+    ("trace=x",): [],
+    ("trace= kind=exchange",): [2, 3, 4, 5, 6, 7],
+    ("target~DOCS",): [2, 3, 4],
+    ("status!=ok",): [3, 4, 5, 6, 7],
+    ("status=tool-error|refused|input_required",): [3, 4, 7],
+    ("duration>=12.5ms duration<0.1s",): [2, 3, 4, 5, 6, 7],
+    ("upstream=docs", "tool=ask"): [7],
+    ("since=2027-01-15", "until=2027-01-16", "seq<=2"): [1, 2],
+    ('client="desk"', "seq=2"): [2],
 }
+"""By filter: the numbers of the records. The grammar is that of `mcpmux traffic`, the keys are not."""
 
 
-@pytest.mark.parametrize(("conditions", "expected"), CONDITIONS.values(), ids=CONDITIONS)
-def test_conditions_choose_records(
-    invoke: Invoke, directory: Path, conditions: list[str], expected: list[int]
-) -> None:
-    result = invoke("audit", "show", str(directory), *conditions, "--json")
-    assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == expected
+def test_conditions_choose_records(invoke: Invoke, directory: Path) -> None:
+    found = {}
+    for conditions in CHOSEN:
+        result = invoke("audit", "show", str(directory), *conditions, "--json")
+        found[conditions] = [json.loads(line)["seq"] for line in result.stdout.splitlines()]
+    assert found == CHOSEN
 
 
 def test_a_filter_that_fits_no_record_names_the_nearest(invoke: Invoke, directory: Path) -> None:

@@ -1,12 +1,23 @@
+"""The grammar of filters, what its terms mean for records and exchanges, and what is said of mistakes."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.traffic.reading.filters import KEYS, SORTS, Filter, FilterError, parse_filter
+from mcpmux.traffic.reading.filters import (
+    KEYS,
+    OPERATORS,
+    SORTS,
+    Filter,
+    FilterError,
+    parse_filter,
+    split_terms,
+)
 from mcpmux.traffic.reading.summary import Summarizer
 from mcpmux.traffic.record import Record
 from tests.traffic.made import Play, record
@@ -45,6 +56,88 @@ ALL = {
 def parse(text: str) -> Filter:
     return parse_filter(text, NOW)
 
+
+# The grammar
+
+
+class Meant(NamedTuple):
+    """What a term says, wherever it is."""
+
+    key: str
+    operator: str | None = None
+    values: tuple[tuple[str, ...], ...] = ()
+    opposite: bool = False
+
+
+NAMES_OF_KEYS = st.from_regex(r"[a-z][a-z-]{0,10}", fullmatch=True)
+PIECES = st.text(st.sampled_from('ab"\\|*! =~<>\t\n\u00e9\U0001f600'), max_size=6)
+
+
+@st.composite
+def globs(draw: st.DrawFn) -> tuple[str, ...]:
+    ends = (draw(PIECES), draw(PIECES))
+    middle = draw(st.lists(PIECES.filter(bool), max_size=2))
+    return draw(st.sampled_from([(ends[0],), (ends[0], *middle, ends[1])]))
+
+
+TERMS = st.one_of(
+    st.builds(Meant, NAMES_OF_KEYS, st.just(None), st.just(()), st.booleans()),
+    st.builds(
+        Meant,
+        NAMES_OF_KEYS,
+        st.sampled_from(OPERATORS),
+        st.lists(globs(), min_size=1, max_size=3).map(tuple),
+        st.booleans(),
+    ),
+)
+
+
+def spell(term: Meant) -> str:
+    """The term with everything in quotes that may be."""
+    pieces = [[piece.replace("\\", "\\\\").replace('"', '\\"') for piece in glob] for glob in term.values]
+    values = "|".join("*".join(f'"{piece}"' if piece else "" for piece in glob) for glob in pieces)
+    return f"{'!' if term.opposite else ''}{term.key}{term.operator or ''}{values}"
+
+
+@given(st.lists(TERMS, max_size=4).map(tuple))
+def test_what_is_spelt_out_reads_as_it_was_meant(terms: tuple[Meant, ...]):
+    text = " ".join(map(spell, terms))
+    placed = split_terms(text)
+    assert tuple(each[:4] for each in placed) == terms
+    assert [each.found[0] for each in placed] == [spell(term) for term in terms]
+
+
+SPELLINGS = {
+    "": [],
+    "  a=1\tb!=2\n": [Meant("a", "=", (("1",),)), Meant("b", "!=", (("2",),))],
+    "a==1": [Meant("a", "=", (("1",),))],
+    "a=*.md": [Meant("a", "=", (("", ".md"),))],
+    "a=x**y": [Meant("a", "=", (("x", "y"),))],
+    'a="x*y"*': [Meant("a", "=", (("x*y", ""),))],
+    'a=b"c d"e': [Meant("a", "=", (("bc de",),))],
+    'a="\\"\\\\"': [Meant("a", "=", (('"\\',),))],
+    "a=1|2|": [Meant("a", "=", (("1",), ("2",), ("",)))],
+    "a=": [Meant("a", "=", (("",),))],
+    "!a": [Meant("a", opposite=True)],
+    "!a!~b": [Meant("a", "!~", (("b",),), True)],
+    "a>=200ms": [Meant("a", ">=", (("200ms",),))],
+    "a=b=c": [Meant("a", "=", (("b=c",),))],
+    "uri=https://h/?a=1&b=<2>": [Meant("uri", "=", (("https://h/?a=1&b=<2>",),))],
+}
+
+
+def test_spellings(subtests: pytest.Subtests):
+    for text, terms in SPELLINGS.items():
+        with subtests.test(text):
+            assert [term[:4] for term in split_terms(text)] == terms
+
+
+def test_a_filter_has_a_length():
+    with pytest.raises(FilterError, match="longer than"):
+        parse("a=1 " * 10_000)
+
+
+# What terms mean
 
 WANTED = {
     "": "answer error tool request note garbage",
@@ -123,10 +216,11 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize(("text", "names"), WANTED.items())
-def test_what_is_wanted(text: str, names: str):
-    found = parse(text)
-    assert [name for name, each in ALL.items() if found.matches(each)] == names.split()
+def test_what_is_wanted(subtests: pytest.Subtests):
+    for text, names in WANTED.items():
+        with subtests.test(text):
+            found = parse(text)
+            assert [name for name, each in ALL.items() if found.matches(each)] == names.split()
 
 
 def _examples() -> list[str]:
@@ -170,6 +264,13 @@ def test_all_terms_must_hold(one: str, other: str, subject: Record):
 
 
 MISTAKES = {
+    'a="x': ("no second one", '"'),
+    "a=1 =2": ("expected a key before =", "=2"),
+    "x |y": ("expected key=value", "|y"),
+    "a|b=1": ("expected key=value", "a|b=1"),
+    "*": ("expected key=value", "*"),
+    "!": ("expected key=value", "!"),
+    '"a b"': ("expected key=value", '"a'),
     "upstrem=docs": ("did you mean `upstream`?", "upstrem"),
     "method=x !duratoin>1": ("did you mean `duration`?", "duratoin"),
     "colour=red": ("there are body, bytes, client", "colour"),
@@ -210,12 +311,13 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), MISTAKES.items())
-def test_a_mistake_tells_what_to_write_and_where(text: str, expected: tuple[str, str]):
-    with pytest.raises(FilterError) as caught:
-        parse(text)
-    assert expected[0] in caught.value.problem
-    assert text[caught.value.start : caught.value.end] == expected[1]
+def test_a_mistake_tells_what_to_write_and_where(subtests: pytest.Subtests):
+    for text, (advice, place) in MISTAKES.items():
+        with subtests.test(text):
+            with pytest.raises(FilterError) as caught:
+                parse(text)
+            assert advice in caught.value.problem
+            assert text[caught.value.start : caught.value.end] == place
 
 
 @given(st.text(max_size=60))
@@ -223,7 +325,8 @@ def test_any_text_is_a_filter_or_a_mistake(text: str):
     try:
         found = parse(text)
     except FilterError as error:
-        assert 0 <= error.start < error.end
+        assert 0 <= error.start < error.end <= len(text) + 1
+        assert error.text == text
     else:
         for subject in ALL.values():
             found.matches(subject)
