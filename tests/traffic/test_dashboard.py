@@ -174,31 +174,30 @@ def test_what_a_limit_refuses_is_counted_as_busy(told: list[Sample]):
 # ── What is asked for ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("each", ASKED, ids=lambda each: each.where)
-def test_what_is_asked_for_is_told(each: Asked, series: dict[str, frozenset[str]]):
-    found = names_in(each.expression)
-    unknown = {selector.metric for selector in found.selectors} - series.keys()
-    assert not unknown
-    for metric, matchers in found.selectors:
-        assert {matcher.label for matcher in matchers} <= series[metric]
-    everywhere = frozenset[str]().union(*(series[metric] for metric, _ in found.selectors))
-    assert found.groups <= everywhere
-    # A comparison keeps the labels of its left side, an aggregation those of its groups.
-    is_plain = each.expression.startswith(METRICS)
-    assert each.shown <= (everywhere if is_plain or not found.groups else found.groups)
+def test_what_is_asked_for_is_told(series: dict[str, frozenset[str]], subtests: pytest.Subtests):
+    for each in ASKED:
+        with subtests.test(each.where):
+            found = names_in(each.expression)
+            assert {selector.metric for selector in found.selectors} <= series.keys()
+            for metric, matchers in found.selectors:
+                assert {matcher.label for matcher in matchers} <= series[metric]
+            everywhere = frozenset[str]().union(*(series[metric] for metric, _ in found.selectors))
+            assert found.groups <= everywhere
+            # A comparison keeps the labels of its left side, an aggregation those of its groups.
+            is_plain = each.expression.startswith(METRICS)
+            assert each.shown <= (everywhere if is_plain or not found.groups else found.groups)
 
 
-@pytest.mark.parametrize("each", ASKED, ids=lambda each: each.where)
-def test_what_labels_are_compared_with_is_a_value_of_theirs(each: Asked):
-    for label, sign, value in (
-        matcher for selector in names_in(each.expression).selectors for matcher in selector.matchers
-    ):
-        if label in VALUES:
-            words = value.split("|") if "~" in sign else [value]
-            assert set(words) <= VALUES[label]
-        elif value.startswith("$"):
-            assert (sign, value) == ("=~", f"${label}")
-            assert label in {each["name"] for each in dashboard()["templating"]["list"]}
+def test_what_labels_are_compared_with_is_a_value_of_theirs(subtests: pytest.Subtests):
+    for each in ASKED:
+        for selector in names_in(each.expression).selectors:
+            for label, sign, value in selector.matchers:
+                with subtests.test(each.where, label=label):
+                    if label in VALUES:
+                        assert set(value.split("|") if "~" in sign else [value]) <= VALUES[label]
+                    elif value.startswith("$"):
+                        assert (sign, value) == ("=~", f"${label}")
+                        assert label in {each["name"] for each in dashboard()["templating"]["list"]}
 
 
 def test_every_metric_is_shown(series: dict[str, frozenset[str]]):

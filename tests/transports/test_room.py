@@ -45,42 +45,46 @@ def plainly(guests: list[Guest], newcomer: str) -> set[Guest]:
     return {min((g for g in resting if g.peer == peer), key=lambda g: g.since or 0) for peer in peers}
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_of_the_peer_that_has_most_the_one_that_has_rested_longest_leaves(seed: int):
-    chance = random.Random(seed)
-    room, guests = fill(chance, chance.randrange(40), "abcd")
-    now = 0.0
-    while found := room.make("newcomer", now := now + LOOK_SECONDS):
-        assert found in plainly(guests, "newcomer")
-        guests.remove(found)
-        assert room.taken == len(guests)
-    assert not any(guest.since is not None for guest in guests)
+def test_of_the_peer_that_has_most_the_one_that_has_rested_longest_leaves(subtests: pytest.Subtests):
+    for seed in range(50):
+        with subtests.test(seed=seed):
+            chance = random.Random(seed)
+            room, guests = fill(chance, chance.randrange(40), "abcd")
+            now = 0.0
+            while found := room.make("newcomer", now := now + LOOK_SECONDS):
+                assert found in plainly(guests, "newcomer")
+                guests.remove(found)
+                assert room.taken == len(guests)
+            assert not any(guest.since is not None for guest in guests)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_whatever_happens_meanwhile_who_leaves_rests_and_nobody_of_its_peer_has_for_longer(seed: int):
-    chance = random.Random(seed)
-    room, guests = fill(chance, 30, "abc")
-    left = 0
-    for now in range(30, 300):
-        guest = chance.choice(guests)
-        step = chance.randrange(4)
-        if step == 0:
-            guest.since = None
-        elif step == 1:
-            guest.since = now
-        elif step == 2:
-            guests.append(newcomer := Guest(chance.choice("abc"), now))
-            room.come(newcomer.peer, newcomer)
-        elif found := room.make(peer := chance.choice("abcz"), now):
-            left += 1
-            same = [each for each in guests if each.peer == found.peer]
-            assert found.since == min(each.since for each in same if each.since is not None)
-            assert len(same) >= sum(each.peer == peer for each in guests)
-            guests.remove(found)
-            room.go(found.peer, found)  # it is over later, too
-            assert room.taken == len(guests)
-    assert left > 20
+def test_the_one_that_leaves_has_rested_longest_of_its_peer_whatever_happens_meanwhile(
+    subtests: pytest.Subtests,
+):
+    for seed in range(50):
+        with subtests.test(seed=seed):
+            chance = random.Random(seed)
+            room, guests = fill(chance, 30, "abc")
+            left = 0
+            for now in range(30, 300):
+                guest = chance.choice(guests)
+                step = chance.randrange(4)
+                if step == 0:
+                    guest.since = None
+                elif step == 1:
+                    guest.since = now
+                elif step == 2:
+                    guests.append(newcomer := Guest(chance.choice("abc"), now))
+                    room.come(newcomer.peer, newcomer)
+                elif found := room.make(peer := chance.choice("abcz"), now):
+                    left += 1
+                    same = [each for each in guests if each.peer == found.peer]
+                    assert found.since == min(each.since for each in same if each.since is not None)
+                    assert len(same) >= sum(each.peer == peer for each in guests)
+                    guests.remove(found)
+                    room.go(found.peer, found)  # it is over later, too
+                    assert room.taken == len(guests)
+            assert left > 20
 
 
 def test_a_peer_that_has_more_than_anybody_takes_no_place_from_others():
