@@ -77,6 +77,7 @@ class StrictClient:
         method = None if "method" in message else self._methods[message["id"]]
         if method is None or "error" in message or not method.startswith("vendor/"):
             self.oracle.check_from_server(message, method)
+            self._check_words(message)
         if method is not None:
             assert message["id"] not in self._answers, "answered twice"
             self._answers[message["id"]] = message
@@ -86,6 +87,12 @@ class StrictClient:
             await self._say({"id": message["id"], "result": answer_to(message)}, message["method"])
         else:
             self.heard.append(message)
+
+    def _check_words(self, message: Json) -> None:
+        """Check that a legacy client hears nothing of 2026-07-28, which its loose schema would admit."""
+        if not self.modern:
+            assert not message.get("result", {}).keys() & {"resultType", "ttlMs", "cacheScope"}
+            assert "io.modelcontextprotocol/" not in json.dumps(message.get("result", message))
 
     async def _say(self, message: Json, method: str | None = None) -> None:
         message = {"jsonrpc": "2.0", **message}

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ from tests.real.web_server import find_free_port, run_web_server
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 OFFERED = ("resources", "templates", "tools", "prompts", "contents", "messages")
 SERVERS = ("everything", "files", "memory", "time", "git", "modern", "modern-web", "everything-web")
-ALONE = ("everything", "files", "memory", "time", "git")
 OFFERING_MORE = {"everything", "everything-web"}
 ASKING_TOOLS = {
     "get-roots-list",
@@ -46,11 +44,7 @@ VIEWS = [
     for name in CLIENTS
     for door in ("http", "stdio")
 ]
-VISITORS = [
-    pytest.param(name, marks=() if name in dict(ALWAYS) else pytest.mark.slow, id=name) for name in CLIENTS
-]
 through_a_door = pytest.mark.parametrize(("client", "merged"), VIEWS, indirect=True, scope="module")
-by_each_client = pytest.mark.parametrize("client", VISITORS, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -220,36 +214,3 @@ def test_mcpmux_introduces_itself_and_its_servers(
     assert len(told) == 4
     assert merged["instructions"] == "\n\n".join(f"## {name}\n\n{text}" for name, text in told.items())
     assert merged["capabilities"] == CAPABILITIES | TASKS.get(client.revision, {})
-
-
-@pytest.fixture(scope="module")
-def alone(
-    commands: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Json]]:
-    """Each of some servers unprefixed behind an mcpmux of its own."""
-    with ExitStack() as stack:
-        targets = {}
-        for name in ALONE:
-            upstream = stdio(commands[name], prefix="")
-            config = write_config(tmp_path_factory.mktemp(name), {name: upstream})
-            targets[name] = {"url": stack.enter_context(HttpMux(config)).url}
-        yield targets
-
-
-@pytest.fixture(scope="module")
-def unprefixed(client: Client, alone: dict[str, Json]) -> dict[str, Json]:
-    """The documents of these servers, each through its own mcpmux."""
-    return see(client, alone)
-
-
-@by_each_client
-@pytest.mark.parametrize("server", ALONE)
-def test_a_single_unprefixed_server_is_seen_as_it_is(
-    client: Client, unprefixed: dict[str, Json], direct: dict[str, Json], server: str
-) -> None:
-    seen, expected = unprefixed[server], direct[server]
-    if server in OFFERING_MORE:
-        seen = without_asking_tools(seen)
-    for key in ("instructions", "pages"):
-        assert seen[key] == expected[key]
-    assert_same(offered(seen), offered(expected), client)
