@@ -35,7 +35,10 @@ ABLE: Json = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
 LOST = "The replica that worked on this request has gone; it may have been carried out"
 
 
-@pytest.fixture(params=[open_replicas, open_workers], ids=["replicas", "workers"])
+WORKERS = pytest.param(open_workers, id="workers", marks=pytest.mark.slow)  # tests/process runs real ones
+
+
+@pytest.fixture(params=[pytest.param(open_replicas, id="replicas"), WORKERS])
 def open_members(request: pytest.FixtureRequest) -> Any:
     return request.param
 
