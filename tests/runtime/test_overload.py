@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -100,23 +101,30 @@ async def call_tool(mux: Any) -> Any:
     return None
 
 
-@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
-    "refusal",
+    ("era", "refusal"),
     [
-        (429, (("Retry-After", "0"),), b""),
-        (429, (("Retry-After", "0"), *JSON), BUSY_JSON),
-        (503, (("Retry-After", "1"),), b""),
-        (503, (), b"<h1>starting</h1>"),
-        (502, (), b""),
-        (500, (), b"boom"),
+        *product(
+            ERAS,
+            [
+                (429, (("Retry-After", "0"),), b""),
+                (429, (("Retry-After", "0"), *JSON), BUSY_JSON),
+                (503, (), b"<h1>starting</h1>"),
+                (502, (), b""),
+                (500, (), b"boom"),
+            ],
+        ),
+        (MODERN, (503, (("Retry-After", "1"),), b"")),
     ],
 )
-async def test_a_read_is_repeated_once_when_the_server_wants(era, refusal):
+async def test_a_read_is_repeated_once_when_the_server_wants(era, refusal, monkeypatch):
+    monkeypatch.setattr(http_peer, "FAILING_PAUSE_SECONDS", 0.01)
     script = Troubled(era, refusal)
     async with open_web(script, era="newest") as (_web, mux):
+        began = trio.current_time()
         assert await read(mux) is None
         assert script.calls == 2
+        assert trio.current_time() - began >= int(dict(refusal[1]).get("Retry-After", 0))
         assert not mux.upstreams["web"].breaker.doubtful
         script.refusals = [refusal, refusal]
         assert (await read(mux)).data["upstream"] == "web"
@@ -327,7 +335,7 @@ async def test_an_idle_session_that_was_forgotten_is_replaced_by_a_health_check(
 
 async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch):
     """Packets that nobody answers: the connection is open here, and nothing comes."""
-    monkeypatch.setattr(status, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(status, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(status, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_PAUSE_SECONDS", 0.1)
     script = Troubled(MODERN)
@@ -337,7 +345,7 @@ async def test_a_peer_that_vanished_without_a_word_is_connected_anew(monkeypatch
             await trio.sleep_forever()
         await script(web, request, message, reply)
 
-    async with open_web(vanish, era="newest", health_interval=0.2, connect_timeout=2.0) as (_web, mux):
+    async with open_web(vanish, era="newest", health_interval=0.1, connect_timeout=0.5) as (_web, mux):
         upstream = mux.upstreams["web"]
         assert await read(mux) is None
         script.alive = False
