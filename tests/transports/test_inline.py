@@ -55,83 +55,18 @@ class Life:
 # Without an event loop
 
 
-def test_what_waits_for_nothing_is_over_when_it_was_started():
-    async def work(_spring, say):
-        say("all")
-
-    life = Life(work)
-    assert not life.inline.start()
-    assert life.inline.is_over
-    assert not life.inline.is_asleep
-    assert life.inline.error is None
-    assert (life.told, life.changes) == (["all"], 0)
-    assert repr(life.inline) == "<Inline over>"
-
-
-def test_what_sleeps_goes_on_where_it_is_woken():
-    async def work(spring, say):
-        for number in range(3):
-            await woken(spring)
-            say(number)
-
-    life = Life(work)
-    assert life.inline.start()
-    for number in range(3):
-        assert life.inline.is_asleep
-        assert repr(life.inline) == "<Inline asleep>"
-        assert (life.told, life.changes) == ([*range(number)], 0)
-        life.spring.wake()
-    assert life.inline.is_over
-    assert life.spring.wake is None
-    assert (life.told, life.changes) == ([0, 1, 2], 1)
-
-
-def test_what_needs_a_task_waits_for_it():
-    async def work(spring, say):
+def test_it_shows_its_state():
+    async def work(spring, _say):
+        await woken(spring)
         await in_task()
-        say("in a task")
 
     life = Life(work)
-    assert not life.inline.start()
-    assert not life.inline.is_over
-    assert not life.inline.is_asleep
+    life.inline.start()
+    assert repr(life.inline) == "<Inline asleep>"
+    life.spring.wake()
     assert repr(life.inline) == "<Inline waiting for a task>"
-    assert (life.told, life.changes) == ([], 0)
     life.inline.close()
-
-
-def test_who_has_started_it_is_told_when_it_needs_a_task_after_it_has_slept():
-    async def work(spring, _say):
-        await woken(spring)
-        await woken(spring)
-        await in_task()
-
-    life = Life(work)
-    assert life.inline.start()
-    life.spring.wake()
-    assert life.changes == 0
-    life.spring.wake()
-    assert life.changes == 1
-    assert not life.inline.is_over
-    assert not life.inline.is_asleep
-    assert life.spring.wake is None
-    life.inline.close()
-
-
-@pytest.mark.parametrize("sleeps", [True, False])
-def test_what_it_raises_is_kept_and_no_matter_of_who_runs_it(sleeps):
-    async def work(spring, _say):
-        if sleeps:
-            await woken(spring)
-        raise Boom
-
-    life = Life(work)
-    assert life.inline.start() == sleeps
-    if sleeps:
-        life.spring.wake()
-    assert life.inline.is_over
-    assert isinstance(life.inline.error, Boom)
-    assert life.changes == sleeps
+    assert repr(life.inline) == "<Inline over>"
 
 
 @pytest.mark.parametrize("sleeps", [True, False])
@@ -175,23 +110,6 @@ def test_one_may_wake_another():
     assert told == ["first", "second"]
     assert [run.is_over for run in runs] == [False, True]  # the first needs a task after the second has run
     runs[0].close()
-
-
-def test_it_has_context_variables_of_its_own():
-    async def work(spring, say):
-        for number in (1, 2):
-            say(MINE.get())
-            MINE.set(number)
-            await woken(spring)
-        say(MINE.get())
-
-    life = Life(work)
-    life.inline.start()
-    MINE.set(7)
-    life.spring.wake()
-    life.spring.wake()
-    assert MINE.get() == 7
-    assert life.told == [0, 1, 2]
 
 
 @pytest.mark.parametrize("begun", ["not begun", "asleep", "waiting for a task", "over"])
@@ -242,57 +160,6 @@ async def test_what_needs_a_task_goes_on_in_the_one_that_attends_to_it():
     assert life.told == [trio.lowlevel.current_task(), "all"]
     assert life.inline.is_over
     assert life.changes == 0
-
-
-async def test_what_was_asleep_sleeps_on_in_the_task_and_tells_nobody_else():
-    async def work(spring, say):
-        for number in range(3):
-            await woken(spring)
-            say(number)
-        await trio.lowlevel.checkpoint()  # it has a task
-
-    life = Life(work)
-    life.inline.start()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(attend, life)
-        for number in range(3):
-            await trio.testing.wait_all_tasks_blocked()
-            assert life.told == [*range(number)]
-            assert not life.inline.is_asleep
-            life.spring.wake()
-            assert life.spring.wake is None
-            assert life.told == [*range(number)]  # who wakes it does not run it
-    assert life.told == [0, 1, 2]
-    assert (life.inline.is_over, life.changes) == (True, 0)
-
-
-@pytest.mark.parametrize("where", ["at once", "asleep", "in task"])
-async def test_who_attends_to_it_gets_what_it_raises(where):
-    async def work(spring, _say):
-        if where == "asleep":
-            await woken(spring)
-        elif where == "in task":
-            await in_task()
-            await trio.lowlevel.checkpoint()
-        raise Boom
-
-    life = Life(work)
-    if life.inline.start():
-        life.spring.wake()
-    with pytest.raises(Boom):
-        await life.inline
-    assert life.inline.is_over
-
-
-async def test_attending_to_what_is_over_does_nothing():
-    async def work(_spring, say):
-        say("once")
-
-    life = Life(work)
-    life.inline.start()
-    for _ in range(2):
-        await life.inline
-    assert life.told == ["once"]
 
 
 @pytest.mark.parametrize("where", ["asleep", "asleep in task", "in task"])
@@ -467,7 +334,10 @@ class Script:
     def wake(self):
         if self.spring.wake is None:
             return
+        before = len(self.done)
         self.spring.wake()
+        # It runs on where it is woken, or in the task that attends to it, not in both.
+        assert (len(self.done) > before) is not self.attended
         if not self.attended and not self.inline.is_asleep:
             self.expected += 1
 
@@ -482,6 +352,8 @@ class Script:
         assert self.changes == self.expected <= 1
         assert self.done == [*range(1, len(self.done) + 1)]
         assert self.left == self.inline.is_over
+        assert self.attended or {*self.steps[: len(self.done)]} <= {"sleep"}
+        assert not (self.attended and self.inline.is_asleep)
         if self.inline.is_over or not (self.attended or self.inline.is_asleep):
             assert self.spring.wake is None
         if not self.attended and self.inline.is_asleep:
@@ -492,7 +364,10 @@ async def live(steps, deeds):
     script = Script(steps)
     MINE.set(7)
     asleep = script.inline.start()
-    assert asleep == script.inline.is_asleep
+    assert asleep == script.inline.is_asleep == (steps[:1] == ["sleep"])
+    assert script.inline.is_over is (not steps or steps[0] == "raise")
+    assert isinstance(script.inline.error, Boom) is (steps[:1] == ["raise"])
+    script.check()
     async with trio.open_nursery() as nursery:
         for deed in (*deeds, "attend", "turn", "cancel", "turn"):
             if "wake" in deed:
@@ -519,6 +394,14 @@ async def live(steps, deeds):
     assert failed == ("raise" in steps and len(script.done) == whole and not script.scope.cancelled_caught)
 
 
+@example([], [])
+@example(["task"], ["turn"])
+@example(["raise"], ["turn"])
+@example(["turn", "raise"], ["turn"])
+@example(["sleep", "raise"], ["wake", "turn"])
+@example(["sleep", "sleep", "task"], ["wake", "turn", "wake", "turn"])
+@example(["sleep", "sleep", "sleep"], ["wake", "wake", "wake", "turn", "attend"])
+@example(["sleep", "sleep", "sleep"], ["attend", "wake", "turn", "wake", "turn", "wake"])
 @example(["sleep", "sleep"], ["wake", "attend", "wake and cancel"])
 @example(["sleep", "gate"], ["cancel", "wake"])
 @example(["sleep", "raise"], ["attend", "wake"])
