@@ -1,17 +1,21 @@
-"""Access rules between clients of every revision and servers of both eras: filtered, refused, untold."""
+"""Access rules between clients of every revision and servers of both eras: filtered, refused, untold.
+
+What rules and views have in common is tested with both; what only views have is in `test_views`.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import pytest
 import trio
 
 from mcpmux.config import AccessRule
+from mcpmux.config.views import Selector, View
 from mcpmux.mux.policy import policy_of
-from mcpmux.protocol.principal import Principal
+from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import EVERYTHING
 from tests.runtime.scripted import CACHE, MODERN, Json, RpcFailure, ScriptedClient
 from tests.runtime.subscribable import Subscribable
@@ -32,6 +36,23 @@ RULES = (
     AccessRule(effect="allow", principals=("bob",)),
 )
 """Alice may use all of `docs` but its secrets, Bob everything, nobody else anything."""
+
+CODING = View(include=(Selector(upstream="docs"),), exclude=(Selector(name="*secret*"),))
+VIEWS = {"coding": CODING, "own": View(include=(Selector(upstream="*"),), principals=("alice",))}
+CODER = ANYONE.within("coding")
+
+
+class Restriction(NamedTuple):
+    """Settings by which `few` may use all of `docs` but its secrets, and `many` everything."""
+
+    settings: Json
+    few: Principal
+    many: Principal
+
+
+RULED = Restriction({"access": RULES}, ALICE, BOB)
+VIEWED = Restriction({"views": VIEWS}, CODER, ANYONE)
+by_each_restriction = pytest.mark.parametrize("restriction", [RULED, VIEWED], ids=["rules", "view"])
 
 LISTS = [
     ("resources/list", "resources", "uri"),
@@ -110,47 +131,48 @@ def knows_nothing(told: Any, *words: str) -> None:
         assert word not in repr(told), told
 
 
+@by_each_restriction
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_lists_show_what_may_be_used_and_name_nothing_else(up, down, autojump_clock):
+async def test_lists_show_what_may_be_used_and_name_nothing_else(restriction, up, down, autojump_clock):
     servers = stores(up)
-    async with open_world(servers, access=RULES) as world:
-        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
-        servers["docs"].seen.clear(), servers["vault"].seen.clear()
+    async with open_world(servers, **restriction.settings) as world:
+        few, many = [await client_of(world, each, down) for each in (restriction.few, restriction.many)]
+        servers["vault"].seen.clear()
         for method, key, name in LISTS:
-            page = await alice.request(method)
+            page = await few.request(method)
             knows_nothing(page)
             assert [item[name] for item in page[key]], page
         assert not servers["vault"].asked(*(method for method, _, _ in LISTS))
-        everything = [item["uri"] for item in await bob.walk("resources/list", "resources")]
-        assert len(everything) == 4
-        stranger = await client_of(world, Principal(""), down)
         for method, key, _ in LISTS:
-            assert (await stranger.request(method))[key] == []
+            assert "vault" in repr(await many.request(method)), key
+        assert len(await many.walk("resources/list", "resources")) == 4
+        if restriction is RULED:
+            stranger = await client_of(world, ANYONE, down)
+            for method, key, _ in LISTS:
+                assert (await stranger.request(method))[key] == []
 
 
+@by_each_restriction
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_what_is_listed_may_be_used_and_what_is_not_is_not_there(up, down, autojump_clock):
+async def test_what_is_listed_may_be_used_and_what_is_not_is_not_there(restriction, up, down, autojump_clock):
     servers = stores(up)
-    async with open_world(servers, access=RULES) as world:
-        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
-        listed = {item["uri"] for item in await alice.walk("resources/list", "resources")}
-        for item in await bob.walk("resources/list", "resources"):
-            if item["uri"] in listed:
-                await alice.request("resources/read", {"uri": item["uri"]})
-            else:
-                await check_absent(alice, "resources/read", "uri", item["uri"], "vault+file:///nowhere")
-        for method, key, use in (
-            ("tools/list", "tools", "tools/call"),
-            ("prompts/list", "prompts", "prompts/get"),
+    async with open_world(servers, **restriction.settings) as world:
+        few, many = [await client_of(world, each, down) for each in (restriction.few, restriction.many)]
+        for method, key, member, use in (
+            ("resources/list", "resources", "uri", "resources/read"),
+            ("tools/list", "tools", "name", "tools/call"),
+            ("prompts/list", "prompts", "name", "prompts/get"),
         ):
-            listed = {item["name"] for item in await alice.walk(method, key)}
-            for item in await bob.walk(method, key):
-                if item["name"] in listed:
-                    await alice.request(use, {"name": item["name"]})
+            listed = {item[member] for item in await few.walk(method, key)}
+            assert listed
+            for item in await many.walk(method, key):
+                if item[member] in listed:
+                    await few.request(use, {member: item[member]})
                 else:
-                    await check_absent(alice, use, "name", item["name"], "nobody__has-this")
+                    nobodys = "vault+file:///nowhere" if member == "uri" else "nobody__has-this"
+                    await check_absent(few, use, member, item[member], nobodys)
         assert not servers["vault"].asked("resources/read", "tools/call", "prompts/get")
         assert not [each for each in servers["docs"].seen if "secret" in repr(each.get("params"))]
 
@@ -171,7 +193,7 @@ async def check_absent(client: ScriptedClient, method: str, key: str, refused: s
     assert repr(error).replace(refused, "…") == repr(other).replace(nonexistent, "…")
 
 
-SPELLINGS = [
+SPELLED_URIS = [
     "docs+file:///open/../secret/0",
     "docs+file:///open/%2e%2e/secret/0",
     "docs+FILE:///secret/0",
@@ -183,47 +205,59 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("uri", SPELLINGS)
-@pytest.mark.parametrize("down", [LEGACY, MODERN])
-async def test_no_spelling_of_a_denied_uri_is_read(uri, down, autojump_clock):
+@by_each_restriction
+@pytest.mark.parametrize("uri", SPELLED_URIS)
+@pytest.mark.parametrize("down", ERAS)
+async def test_no_spelling_of_a_denied_uri_is_read(restriction, uri, down, autojump_clock):
     servers = stores()
-    async with open_world(servers, access=RULES) as world:
-        alice = await client_of(world, ALICE, down)
-        error = await refusal(alice, "resources/read", {"uri": uri})
+    async with open_world(servers, **restriction.settings) as world:
+        few = await client_of(world, restriction.few, down)
+        error = await refusal(few, "resources/read", {"uri": uri})
         assert without_hint(error) == f"Resource not found: no upstream owns {uri}"
         assert not servers["docs"].asked("resources/read") + servers["vault"].asked("resources/read")
 
 
+@by_each_restriction
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_a_raw_uri_is_that_of_the_upstream_where_it_may_be_read(down, autojump_clock):
+async def test_a_raw_uri_or_name_is_that_of_the_upstream_where_it_may_be_used(
+    restriction, down, autojump_clock
+):
     servers = stores()
-    async with open_world(servers, access=RULES) as world:
-        alice, bob = await client_of(world, ALICE, down), await client_of(world, BOB, down)
-        result = await alice.request("resources/read", {"uri": "file:///open/0"})
+    async with open_world(servers, **restriction.settings) as world:
+        few, many = [await client_of(world, each, down) for each in (restriction.few, restriction.many)]
+        result = await few.request("resources/read", {"uri": "file:///open/0"})
         assert result["contents"][0]["uri"] == "docs+file:///open/0"
-        error = await refusal(bob, "resources/read", {"uri": "file:///open/0"})
+        result = await few.request("tools/call", {"name": "open-tool"})
+        assert result["content"][0]["text"] == "open-tool"
+        error = await refusal(many, "resources/read", {"uri": "file:///open/0"})
         assert "ask for docs+file:///open/0 or vault+file:///open/0" in error["message"]
         assert not servers["vault"].asked("resources/read")
 
 
+@by_each_restriction
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_completions_are_given_only_where_they_tell_of_nothing_hidden(down, autojump_clock):
-    async with open_world(stores(), access=RULES) as world:
-        alice = await client_of(world, ALICE, down)
-        argument = {"name": "name", "value": "v"}
-
-        def about(uri: str) -> Json:
-            return {"ref": {"type": "ref/resource", "uri": uri}, "argument": argument}
-
-        await alice.request("completion/complete", about("docs+file:///open/{name}"))
-        for uri in ("docs+file:///secret/{name}", "docs+file:///{+path}", "vault+file:///open/{name}"):
-            error = await refusal(alice, "completion/complete", about(uri))
-            assert without_hint(error) == f"Resource not found: no upstream owns {uri}"
-        prompt = {"ref": {"type": "ref/prompt", "name": "docs__open-prompt"}, "argument": argument}
-        await alice.request("completion/complete", prompt)
-        prompt = {"ref": {"type": "ref/prompt", "name": "docs__secret-prompt"}, "argument": argument}
-        error = await refusal(alice, "completion/complete", prompt)
-        assert without_hint(error) == "Unknown prompt: docs__secret-prompt"
+async def test_completions_are_given_only_where_they_tell_of_nothing_hidden(
+    restriction, down, autojump_clock
+):
+    async with open_world(stores(), **restriction.settings) as world:
+        few = await client_of(world, restriction.few, down)
+        hidden = ["docs+file:///secret/{name}", "vault+file:///open/{name}"]
+        # A view shows the template that stands for everything; a rule judges all that it stands for.
+        hidden += ["docs+file:///{+path}"] if restriction is RULED else []
+        for ref, absence in (
+            ({"type": "ref/resource", "uri": "docs+file:///open/{name}"}, None),
+            *(
+                ({"type": "ref/resource", "uri": uri}, f"Resource not found: no upstream owns {uri}")
+                for uri in hidden
+            ),
+            ({"type": "ref/prompt", "name": "docs__open-prompt"}, None),
+            ({"type": "ref/prompt", "name": "docs__secret-prompt"}, "Unknown prompt: docs__secret-prompt"),
+        ):
+            asked = {"ref": ref, "argument": {"name": "name", "value": "v"}}
+            if absence is None:
+                await few.request("completion/complete", asked)
+            else:
+                assert without_hint(await refusal(few, "completion/complete", asked)) == absence
 
 
 DODGES: list[tuple[str, Json]] = [
@@ -394,14 +428,15 @@ async def subscribe(client: ScriptedClient, uris: list[str], **lists: bool) -> J
 ALL_LISTS = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 
 
+@by_each_restriction
 @pytest.mark.parametrize("up", ERAS)
 @pytest.mark.parametrize("down", REVISIONS)
-async def test_only_what_may_be_subscribed_to_is(up, down, autojump_clock):
+async def test_only_what_may_be_subscribed_to_is(restriction, up, down, autojump_clock):
     servers = stores(up)
-    async with open_world(servers, access=RULES) as world:
-        alice = await client_of(world, ALICE, down)
+    async with open_world(servers, **restriction.settings) as world:
+        few = await client_of(world, restriction.few, down)
         uris = ["docs+file:///open/0", "docs+file:///secret/0", "vault+file:///open/0", "file:///secret/0"]
-        granted = await subscribe(alice, uris)
+        granted = await subscribe(few, uris)
         assert granted == {"resourceSubscriptions": ["docs+file:///open/0"]}
         await trio.sleep(10)
         assert servers["docs"].subscribed == {"file:///open/0"}

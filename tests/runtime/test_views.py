@@ -32,12 +32,12 @@ from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, J
 from tests.runtime.task_server import TaskServer
 from tests.runtime.test_access import (
     ALL_LISTS,
+    CODER,
+    CODING,
     ERAS,
-    LISTS,
     REVISIONS,
-    SPELLINGS,
+    VIEWS,
     Store,
-    check_absent,
     client_of,
     knows_nothing,
     refusal,
@@ -47,92 +47,7 @@ from tests.runtime.test_access import (
 from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
 from tests.runtime.world import open_world
 
-CODING = View(
-    include=(Selector(upstream="docs"),),
-    exclude=(Selector(name="*secret*"),),
-)
-VIEWS = {"coding": CODING, "own": View(include=(Selector(upstream="*"),), principals=("alice",))}
-CODER = ANYONE.within("coding")
 NOTHING = (Selector(name="nothing-is-called-this"),)
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_lists_show_what_is_selected_and_name_nothing_else(up, down, autojump_clock):
-    servers = stores(up)
-    async with open_world(servers, views=VIEWS) as world:
-        coder, anyone = await client_of(world, CODER, down), await client_of(world, ANYONE, down)
-        servers["vault"].seen.clear()
-        for method, key, name in LISTS:
-            page = await coder.request(method)
-            knows_nothing(page)
-            assert [item[name] for item in page[key]], page
-        assert not servers["vault"].asked(*(method for method, _, _ in LISTS))
-        for method, key, _ in LISTS:
-            assert "vault" in repr(await anyone.request(method)), key
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_what_is_listed_can_be_used_and_what_is_not_is_not_there(up, down, autojump_clock):
-    servers = stores(up)
-    async with open_world(servers, views=VIEWS) as world:
-        coder, anyone = await client_of(world, CODER, down), await client_of(world, ANYONE, down)
-        for method, key, member, use in (
-            ("resources/list", "resources", "uri", "resources/read"),
-            ("tools/list", "tools", "name", "tools/call"),
-            ("prompts/list", "prompts", "name", "prompts/get"),
-        ):
-            listed = {item[member] for item in await coder.walk(method, key)}
-            assert listed
-            for item in await anyone.walk(method, key):
-                if item[member] in listed:
-                    await coder.request(use, {member: item[member]})
-                else:
-                    nobody = "vault+file:///nowhere" if member == "uri" else "nobody__has-this"
-                    await check_absent(coder, use, member, item[member], nobody)
-        assert not servers["vault"].asked("resources/read", "tools/call", "prompts/get")
-        assert not [each for each in servers["docs"].seen if "secret" in repr(each.get("params"))]
-
-
-@pytest.mark.parametrize("uri", SPELLINGS)
-@pytest.mark.parametrize("down", ERAS)
-async def test_no_spelling_leads_out_of_a_view(uri, down, autojump_clock):
-    servers = stores()
-    async with open_world(servers, views=VIEWS) as world:
-        coder = await client_of(world, CODER, down)
-        error = await refusal(coder, "resources/read", {"uri": uri})
-        assert error["message"] == f"Resource not found: no upstream owns {uri}"
-        assert not servers["docs"].asked("resources/read") + servers["vault"].asked("resources/read")
-
-
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_a_raw_uri_or_name_is_that_of_the_upstream_in_the_view(down, autojump_clock):
-    async with open_world(stores(), views=VIEWS) as world:
-        coder = await client_of(world, CODER, down)
-        result = await coder.request("resources/read", {"uri": "file:///open/0"})
-        assert result["contents"][0]["uri"] == "docs+file:///open/0"
-        result = await coder.request("tools/call", {"name": "open-tool"})
-        assert result["content"][0]["text"] == "open-tool"
-
-
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_completions_are_given_for_what_is_selected(down, autojump_clock):
-    async with open_world(stores(), views=VIEWS) as world:
-        coder = await client_of(world, CODER, down)
-        argument = {"name": "name", "value": "v"}
-        for ref, is_there in (
-            ({"type": "ref/resource", "uri": "docs+file:///open/{name}"}, True),
-            ({"type": "ref/resource", "uri": "docs+file:///secret/{name}"}, False),
-            ({"type": "ref/resource", "uri": "vault+file:///open/{name}"}, False),
-            ({"type": "ref/prompt", "name": "docs__open-prompt"}, True),
-            ({"type": "ref/prompt", "name": "docs__secret-prompt"}, False),
-        ):
-            asked = {"ref": ref, "argument": argument}
-            if is_there:
-                await coder.request("completion/complete", asked)
-            else:
-                assert (await refusal(coder, "completion/complete", asked))["code"] == -32602
 
 
 @pytest.mark.parametrize("down", REVISIONS)
@@ -143,19 +58,6 @@ async def test_the_introduction_tells_what_the_view_has(down, autojump_clock):
         told = await (coder.request("server/discover") if down == MODERN else coder.initialize(down))
         assert set(told["capabilities"]) & {"tools", "resources", "prompts", "completions"} == {"tools"}
         assert "docs!" in told["instructions"] and "vault" not in told["instructions"]
-
-
-@pytest.mark.parametrize("up", ERAS)
-@pytest.mark.parametrize("down", REVISIONS)
-async def test_only_what_is_selected_can_be_subscribed_to(up, down, autojump_clock):
-    servers = stores(up)
-    async with open_world(servers, views=VIEWS) as world:
-        coder = await client_of(world, CODER, down)
-        uris = ["docs+file:///open/0", "docs+file:///secret/0", "vault+file:///open/0"]
-        assert await subscribe(coder, uris) == {"resourceSubscriptions": ["docs+file:///open/0"]}
-        await trio.sleep(10)
-        assert servers["docs"].subscribed == {"file:///open/0"}
-        assert servers["vault"].subscribed == set()
 
 
 @pytest.mark.parametrize("up", ERAS)
