@@ -144,20 +144,6 @@ async def test_what_is_no_request_is_refused(body: bytes):
         assert here.traffic.ring.last == 0
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"authorization": ""}, 401),
-        ({"origin": "http://evil.example"}, 403),
-        ({"content_type": "text/plain"}, 400),
-    ],
-)
-async def test_strangers_send_nothing(headers: dict[str, str], status: int):
-    async with opened() as here:
-        assert (await post(here, PATH, b'{"method": "tools/list"}', **headers))[0] == status
-        assert here.traffic.ring.last == 0
-
-
 async def test_so_many_requests_run_at_once_and_no_more():
     async with opened() as here, AsyncExitStack() as stack:
         for _ in range(calls.CALLS_AT_ONCE):
