@@ -21,7 +21,6 @@ from tests.transports.test_http_server import (
     receive_all,
     receive_until,
     serving,
-    without_date,
 )
 
 pytestmark = pytest.mark.usefixtures("received")
@@ -140,87 +139,6 @@ async def test_an_answer_is_sent_where_it_comes_and_the_connection_goes_on():
             assert data.startswith(b"HTTP/1.1 200 OK\r\n")
         await stream.send_all(NEXT)
         await receive_until(stream, b"\r\n\r\n/next")
-
-
-async def test_an_answer_may_be_there_at_once():
-    async def handle(_request, reply):
-        await reply.send(200, TEXT, b"soon")
-
-    async with serving_inline(handle) as server, await server.connect() as stream:
-        for _ in range(2):
-            await stream.send_all(GET)
-            assert without_date(await receive_until(stream, b"soon")) == (
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\nsoon"
-            )
-
-
-async def test_a_handler_may_sleep_several_times():
-    class Twice(Answer):
-        async def give(self):
-            await woken(self)
-            first = self.text
-            await woken(self)
-            await self.reply.send(200, TEXT, first + self.text)
-
-    desk = Desk(Twice)
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        for _ in range(3):
-            answer = await ask(stream, desk)
-            answer.come(b"this and ")
-            await trio.testing.wait_all_tasks_blocked()
-            answer.come(b"that")
-            await receive_until(stream, b"\r\n\r\nthis and that")
-
-
-async def test_a_handler_that_needs_a_task_goes_on_in_the_connections():
-    desk = Desk()
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        for _ in range(2):
-            answer = await ask(stream, desk)
-            answer.come(None)
-            await settled(answer.begun)
-            answer.go.set()
-            await receive_until(stream, b"\r\n\r\nwent on")
-            assert answer.ended == "went on"
-
-
-async def test_a_handler_may_need_a_task_from_the_beginning_and_sleep_in_it():
-    class InTask(Answer):
-        async def give(self):
-            await in_task()
-            with trio.move_on_after(0):
-                await trio.sleep_forever()
-            await woken(self)
-            await self.reply.send(200, TEXT, self.text)
-
-    desk = Desk(InTask)
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        for text in (b"one", b"two"):
-            answer = await ask(stream, desk)
-            answer.come(text)
-            await receive_until(stream, b"\r\n\r\n" + text)
-
-
-@pytest.mark.parametrize("text", [b"text", None], ids=["answered", "in task"])
-@pytest.mark.parametrize("together", [True, False], ids=["pipelined", "later"])
-async def test_a_request_behind_waits_for_the_answer_before_it(together, text):
-    desk = Desk()
-    async with serving_inline(desk.handle) as server, await server.connect() as stream:
-        await stream.send_all(GET + NEXT if together else GET)
-        answer = await desk.answer()
-        await trio.testing.wait_all_tasks_blocked()
-        if not together:
-            await stream.send_all(NEXT)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-        assert not desk.others
-        answer.come(text)
-        if text is None:
-            await settled(answer.begun)
-            assert not desk.others
-            answer.go.set()
-        data = await receive_until(stream, b"\r\n\r\n/next")
-        assert data.index(text or b"went on") < data.index(b"/next")
-        assert desk.others == ["/next"]
 
 
 async def test_what_comes_in_the_same_moment_as_the_need_for_a_task_is_not_lost():

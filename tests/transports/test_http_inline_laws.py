@@ -1,7 +1,8 @@
 """The laws of handlers that run inline, whatever comes when on a connection:
 
-each request has one answer, its own, in the order of the requests; one that was called off may have the empty
-one instead; each handler is left exactly once; nothing waits for anything when the connection has ended.
+each request has one answer, its own, in the order of the requests, and its handler begins when that of the
+one before has ended; one that was called off may have the empty answer instead; each handler is left exactly
+once; nothing waits for anything when the connection has ended.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Conversation:
         self._heard = b""
 
     async def handle(self, request, reply):
+        assert all(errand.left for errand in self.errands)
         errand = Errand(self.plans[len(self.errands)], reply)
         self.errands.append(errand)
         await errand.run(request.body)
@@ -142,6 +144,11 @@ async def converse(deeds, knows):
 
 @pytest.mark.parametrize("knows", [True, False], ids=["known", "unknown"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@example([[], []])
+@example([["sleep", "sleep"], "turn", "wake", "turn", "wake"])
+@example([["sleep", "gate"], "turn", "wake", "turn", "open", "turn", ["sleep", "gate"]])
+@example([["gate", "sleep"], "turn", "open", "turn", "wake"])
+@example([["sleep", "gate"], [], "turn", "wake", "turn", "open"])
 @example([["sleep"], "turn", [], "wake"])
 @example([["sleep", "task"], "turn", "wake", "call off", []])
 @example([["sleep"], ["sleep"], "turn", "wake", "call off"])
