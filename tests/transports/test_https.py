@@ -1,4 +1,4 @@
-"""Our HTTP client and server inside TLS, against each other and against the standard library's TLS."""
+"""Our HTTP client and server against each other, and inside TLS against the standard library's."""
 
 from __future__ import annotations
 
@@ -84,6 +84,10 @@ async def scripted(script):
 def server_tls(certificates, name="server", **more):
     key = getattr(certificates, f"{name}_key")
     return server_context(ServerTls(certificate=getattr(certificates, name), key=key, **more))
+
+
+def plain_pool_to(port):
+    return HttpPool(HttpOrigin(False, "127.0.0.1", port))
 
 
 def pool_to(port, certificates, host="127.0.0.1", **tls):
@@ -341,7 +345,11 @@ async def test_too_many_connections_are_told_inside_tls(certificates):
             nursery.cancel_scope.cancel()
 
 
-async def test_leaving_the_response_cancels_the_handler(certificates):
+both = pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
+
+
+@both
+async def test_leaving_the_response_cancels_the_handler(certificates, secure):
     cancelled = trio.Event()
 
     async def wait(_request, reply):
@@ -351,14 +359,15 @@ async def test_leaving_the_response_cancels_the_handler(certificates):
         finally:
             cancelled.set()
 
-    async with serving(server_tls(certificates), wait) as port:
-        with pool_to(port, certificates) as pool:
+    async with serving(server_tls(certificates) if secure else None, wait) as port:
+        with pool_to(port, certificates) if secure else plain_pool_to(port) as pool:
             async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
                 assert await response.receive_some() == b"begun"
             await cancelled.wait()
 
 
-async def test_pieces_of_a_stream_arrive_one_by_one(certificates):
+@both
+async def test_pieces_of_a_stream_arrive_one_by_one(certificates, secure):
     heard = trio.Event()
 
     async def tell(_request, reply):
@@ -366,12 +375,39 @@ async def test_pieces_of_a_stream_arrive_one_by_one(certificates):
         await heard.wait()
         await reply.finish(b"2")
 
-    async with serving(server_tls(certificates), tell) as port:
-        with pool_to(port, certificates) as pool:
+    async with serving(server_tls(certificates) if secure else None, tell) as port:
+        with pool_to(port, certificates) if secure else plain_pool_to(port) as pool:
             async with requested(pool, "GET", "/", (), b"", idempotent=True) as response:
                 assert await response.receive_some() == b"1"
                 heard.set()
                 assert await response.receive_some() == b"2"
+
+
+@both
+async def test_many_requests_at_once_get_their_own_answers(certificates, secure):
+    async def ask_often(pool, number):
+        for turn in range(5):
+            body = f"{number} {turn}".encode()
+            assert await ask(pool, body) == body
+
+    async with serving(server_tls(certificates) if secure else None) as port:
+        with pool_to(port, certificates) if secure else plain_pool_to(port) as pool:
+            async with trio.open_nursery() as nursery:
+                for number in range(100):
+                    nursery.start_soon(ask_often, pool, number)
+
+
+@both
+async def test_a_large_body_travels_both_ways_and_comes_back_in_pieces(certificates, secure):
+    async def echo_in_pieces(request, reply):
+        await reply.open(200, ())
+        for start in range(0, len(request.body), 100_000):
+            await reply.write(request.body[start : start + 100_000])
+
+    async with serving(server_tls(certificates) if secure else None, echo_in_pieces) as port:
+        with pool_to(port, certificates) if secure else plain_pool_to(port) as pool:
+            for _ in range(2):
+                assert await ask(pool, LARGE) == LARGE
 
 
 @pytest.mark.parametrize("version", VERSIONS)
