@@ -59,9 +59,7 @@ def readings(invoke: Invoke, capture: Path, directory: Path) -> dict[str, bytes]
     return told
 
 
-@pytest.mark.parametrize(
-    ("level", "log_format"), [("full", "console"), ("truncated", "json"), ("metadata", "json")]
-)
+@pytest.mark.parametrize(("level", "log_format"), [("full", "console"), ("metadata", "json")])
 def test_a_planted_secret_is_in_no_output(tmp_path: Path, invoke: Invoke, level: str, log_format: str):
     ports = (find_free_port(), find_free_port())
     with open_collector() as collector:

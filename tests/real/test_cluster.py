@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPException
 
 import pytest
@@ -29,8 +29,6 @@ from tests.real.web_server import find_free_port, run_web_server
 
 TEXT = "modern+memo://text"
 ALWAYS = ("typescript-1.32.2",)
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-LOST = -31001
 TURN_PAGES_THEMSELVES = ("typescript2.mjs",)  # their SDK gives whole lists
 PAGE_SIZE = 3  # every list has several pages
 WORKING = 4  # clients that are busy while a replica stops
@@ -160,36 +158,6 @@ def open_session(url: str, revision: str = LEGACY[-1]) -> HttpClient:
     return client
 
 
-def long_call(seconds: float, steps: int) -> Json:
-    return {
-        "name": "everything__trigger-long-running-operation",
-        "arguments": {"duration": seconds, "steps": steps},
-        "_meta": {"progressToken": "steps"},
-    }
-
-
-def steps_in(messages: list[Json]) -> list[int]:
-    """The progress that was told."""
-    told = [each["params"] for each in messages if each.get("method") == "notifications/progress"]
-    assert {params["progressToken"] for params in told} <= {"steps"}
-    return [params["progress"] for params in told]
-
-
-def test_the_broken_stream_of_a_call_is_resumed_at_another_replica(cluster: Cluster) -> None:
-    client = open_session(cluster.url)
-    with closing(client.start("tools/call", long_call(1, 5))) as stream:
-        heard = [next(stream)]
-    for message in client.heard(client.last_event_id):
-        heard.append(message)
-        if "method" not in message:
-            break
-    assert steps_in(heard) == [1, 2, 3, 4, 5]
-    assert "completed" in str(heard[-1]["result"])
-    called, resumed = cluster.balancer.expect(3, session=client.session)[1:]
-    assert (called.verb, resumed.verb) == ("POST", "GET")
-    assert called.replica != resumed.replica
-
-
 def test_what_a_client_has_missed_on_its_own_stream_is_told_at_another_replica(cluster: Cluster) -> None:
     client = open_session(cluster.url)
     assert client.ask("resources/subscribe", {"uri": TEXT})[-1]["result"] == {}
@@ -228,31 +196,6 @@ def test_a_session_is_asked_at_one_replica_and_answers_at_another(cluster: Clust
         assert answered
     served = cluster.balancer.expect(5, session=client.session)
     assert {each.replica for each in served} == set(cluster.replicas)
-
-
-def sampling_call() -> Json:
-    """A tool call of a modern client that can be asked to sample."""
-    return {
-        "name": "everything__trigger-sampling-request",
-        "arguments": {"prompt": "x", "maxTokens": 5},
-        "_meta": {"io.modelcontextprotocol/clientCapabilities": OFFERED},
-    }
-
-
-def test_a_parked_call_is_answered_at_another_replica(cluster: Cluster) -> None:
-    client = HttpClient(cluster.url, MODERN)
-    call = sampling_call()
-    for _ in cluster.replicas:
-        asked = client.ask("tools/call", call)[-1]["result"]
-        assert asked["resultType"] == "input_required"
-        [key] = asked["inputRequests"]
-        again = {"inputResponses": {key: SAMPLED}, "requestState": asked["requestState"]}
-        done = client.ask("tools/call", {**call, **again})[-1]["result"]
-        assert done["resultType"] == "complete"
-        assert "sampled" in str(done["content"])
-    served = cluster.balancer.expect(2 * len(cluster.replicas), about=call["name"])
-    for first, second in zip(served[::2], served[1::2], strict=True):
-        assert first.replica != second.replica
 
 
 # Replicas that stop
@@ -295,43 +238,6 @@ def test_the_session_of_an_sdk_goes_on_when_its_replica_ends(
         listener.hear(UPDATED, TEXT)
         assert three.balancer.sessions().keys() - before.keys() == {session}
         assert {each.status for each in three.balancer.served(answered)} <= {200, 202}
-
-
-def test_a_listen_at_a_killed_replica_ends_and_is_opened_again(three: Cluster) -> None:
-    client = HttpClient(three.url, MODERN)
-    wanted: Json = {"notifications": {"resourceSubscriptions": [TEXT]}}
-    listening = client.start("subscriptions/listen", wanted)
-    assert next(listening)["method"] == ACKNOWLEDGED
-    [first] = three.balancer.expect(1, about="subscriptions/listen")
-    three.stop(first.replica, signal.SIGKILL)
-    with suppress(HTTPException, ConnectionError):
-        for message in listening:  # until it ends; that it has just connected to a server may be told
-            assert message["method"] == UPDATED
-    with closing(client.start("subscriptions/listen", wanted)) as listening:
-        assert next(listening)["method"] == ACKNOWLEDGED
-        touch(three.url)
-        assert next(listening)["method"] == UPDATED
-
-
-@pytest.mark.parametrize("server", ["everything", "modern"])
-def test_a_call_that_asks_its_client_outlives_its_replica_where_its_server_keeps_no_session(
-    three: Cluster, server: str
-) -> None:
-    client, call = HttpClient(three.url, MODERN), sampling_call()
-    if server == "modern":
-        call |= {"name": "modern__ask", "arguments": {}}
-    asked = client.ask("tools/call", call)[-1]["result"]
-    [first] = three.balancer.expect(1, about=call["name"])
-    three.stop(first.replica, signal.SIGKILL)
-    [key] = asked["inputRequests"]
-    answer = SAMPLED if server == "everything" else {"action": "decline"}
-    again = {"inputResponses": {key: answer}, "requestState": asked["requestState"]}
-    answered = client.ask("tools/call", {**call, **again})[-1]
-    if server == "modern":
-        assert "decline" in str(answered["result"]["content"])
-    else:
-        assert answered["error"]["code"] == LOST, answered
-        assert client.ask("tools/call", call)[-1]["result"]["resultType"] == "input_required"
 
 
 class Worker:
