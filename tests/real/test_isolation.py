@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.real.mux import HttpMux, Json, stdio, write_config
-from tests.real.raw_client import LEGACY, MODERN, HttpClient
+from tests.real.raw_client import MODERN, HttpClient
 from tests.real.sdk import CLIENTS, see
 
 ONE_SECOND = {"connect_timeout": 1, "list_timeout": 1}
@@ -49,11 +49,8 @@ def url(
         assert mux.stop() == 0  # a killed mux would leave the stubborn server behind
 
 
-@pytest.mark.parametrize(
-    "method", ["resources/list", "resources/templates/list", "tools/list", "prompts/list"]
-)
-def test_a_list_names_the_servers_that_are_left_out_and_why(url: str, method: str) -> None:
-    left_out = HttpClient(url, MODERN).ask(method)[-1]["result"]["_meta"]["dev.mcpmux/upstreams"]
+def test_a_list_names_the_servers_that_are_left_out_and_why(url: str) -> None:
+    left_out = HttpClient(url, MODERN).ask("tools/list")[-1]["result"]["_meta"]["dev.mcpmux/upstreams"]
     assert left_out.keys() == BROKEN.keys()
     for name, (_, reason) in BROKEN.items():
         assert left_out[name]["state"] in ("connecting", "down", "crash-loop")
@@ -75,11 +72,3 @@ def test_real_clients_see_the_healthy_servers_whole(
     owners = Counter(item["uri"].partition("+")[0] for item in seen["resources"])
     assert owners == {"everything": 7, "modern": 5}
     assert not [uri for uri, result in seen["contents"].items() if "error" in result]
-
-
-@pytest.mark.parametrize("revision", LEGACY)
-def test_legacy_clients_are_told_as_well(url: str, revision: str) -> None:
-    client = HttpClient(url, revision)
-    client.hello()
-    left_out = client.ask("resources/list")[-1]["result"]["_meta"]["dev.mcpmux/upstreams"]
-    assert left_out.keys() == BROKEN.keys()
