@@ -39,26 +39,6 @@ async def trouble_of(mux: Any) -> str:
     return caught.value.message
 
 
-async def test_server_of_an_own_authority_is_read_from(certificates: Certificates):
-    def target(url: str) -> Http:
-        return Http(url, tls=ClientTls(ca=certificates.ca))
-
-    async with open_web(legacy, tls=server_tls(certificates), make_target=target) as (web, mux):
-        assert await read(mux) == []
-        assert web.seen[-1][0].headers["host"].startswith("127.0.0.1:")
-
-
-async def test_client_certificate_is_shown(certificates: Certificates):
-    tls = ClientTls(ca=certificates.ca, certificate=certificates.client, key=certificates.client_key)
-
-    def target(url: str) -> Http:
-        return Http(url, tls=tls)
-
-    context = server_tls(certificates, client_ca=certificates.ca)
-    async with open_web(legacy, tls=context, make_target=target) as (_, mux):
-        assert await read(mux) == []
-
-
 async def test_a_client_certificate_that_is_replaced_is_shown_once_it_was_read_again(
     certificates: Certificates, tmp_path: Path
 ):
@@ -142,14 +122,6 @@ async def test_proxy_of_the_configuration_is_used_even_for_loopback(certificates
         async with open_web(legacy, tls=tls, make_target=target) as (_, mux):
             assert await read(mux) == []
     assert {method for method, _ in proxy.requests} >= ({"CONNECT"} if secure else {"POST"})
-
-
-async def test_proxy_of_the_environment_is_left_out_for_loopback(monkeypatch: pytest.MonkeyPatch):
-    async with open_proxy() as proxy:
-        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
-        async with open_web(legacy) as (_, mux):
-            assert await read(mux) == []
-    assert proxy.requests == []
 
 
 @pytest.mark.parametrize("bypassed", [False, True])
