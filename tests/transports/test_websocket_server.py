@@ -15,9 +15,9 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.headers import OriginPolicy
+from mcpmux.transports import websocket
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket import (
-    ALLOWANCE_BYTES,
     ALLOWANCE_SHARES,
     CLOSE_SECONDS,
     GOING_AWAY,
@@ -259,13 +259,15 @@ async def test_a_message_in_fragments_is_one_message_and_pings_come_between(auto
         assert await client.frame() == (TEXT, b"ab")
 
 
-async def test_fragments_without_end_are_cut_off(autojump_clock):
+async def test_fragments_without_end_are_cut_off(autojump_clock, monkeypatch):
+    allowed = 2**16
+    monkeypatch.setattr(websocket, "ALLOWANCE_BYTES", allowed)
     echo = Echo()
     async with connect(echo) as client:
         await open_client(client)
         await client.stream.send_all(frame(TEXT, b"", fin=False))
-        empty = frame(0, b"", fin=False) * 10_000
-        for _ in range((ALLOWANCE_SHARES * LIMIT + ALLOWANCE_BYTES) // len(empty) + 2):
+        empty = frame(0, b"", fin=False) * 1000
+        for _ in range((ALLOWANCE_SHARES * LIMIT + allowed) // len(empty) + 2):
             await client.stream.send_all(empty)
             await wait_all_tasks_blocked()
         assert await client.close_code() == POLICY_VIOLATION
@@ -273,10 +275,12 @@ async def test_fragments_without_end_are_cut_off(autojump_clock):
     assert echo.ends == ["much comes, and no message"]
 
 
-async def test_messages_use_up_no_allowance(autojump_clock):
+async def test_messages_use_up_no_allowance(autojump_clock, monkeypatch):
+    allowed = 2**16
+    monkeypatch.setattr(websocket, "ALLOWANCE_BYTES", allowed)
     async with connect(Echo()) as client:
         await open_client(client)
-        for _ in range(ALLOWANCE_BYTES // LIMIT + 10):
+        for _ in range((ALLOWANCE_SHARES * LIMIT + allowed) // LIMIT + 10):
             await client.stream.send_all(frame(TEXT, b"x" * LIMIT))
             assert (await client.frame())[0] == TEXT
 
