@@ -78,7 +78,7 @@ class Push(Work):
                     self.stop("the server has ended a subscription")
             except McpmuxError as error:
                 if math.isinf(agreeing.deadline):
-                    self.stop(f"a subscription broke off: {error}")
+                    self.stop(f"a subscription broke off: {error.in_full}")
                 elif isinstance(error, RpcError):
                     raise RemoteProtocolError(f"it refuses a subscription: {error.message}") from None
                 else:

@@ -133,7 +133,7 @@ class Session:
         except (RpcError, RemoteProtocolError, TransportError) as error:
             if isinstance(error, SessionExpired) and self._connection is connection:
                 self._expired.set()
-            kind, words = describe(error), str(error)
+            kind, words = describe(error), error.in_full
             self._tally.explain(chain.ask.operation, kind, lambda: words)
             lost = isinstance(error, TransportError) and not isinstance(error, HttpStatusError)
             return Answer(kind, size_of(chain.ask.call.params), 0, words if lost else None)
@@ -222,7 +222,7 @@ class Session:
                         await self._hold(lost)
                 except* McpmuxError as group:
                     failure = next(error for error in leaves_of(group) if isinstance(error, McpmuxError))
-                    self.last_words = str(failure)
+                    self.last_words = failure.in_full
                     if math.isinf(ready):
                         self._tally.connected(trio.current_time() - began, describe(failure))
                     if not was_open:

@@ -438,7 +438,7 @@ def test_a_server_that_does_not_start_is_told_with_its_own_reason(tmp_path: Path
         def is_told() -> bool:
             result = modern(served.connect(), "tools/list", {})["result"]
             assert len(result["tools"]) == 4
-            return "no licence" in json.dumps(result["_meta"]["dev.mcpmux/upstreams"])
+            return "exited with status 1" in json.dumps(result["_meta"]["dev.mcpmux/upstreams"])
 
         for _ in range(4):
             wait_until(is_told, "the reason is not told")
