@@ -40,6 +40,7 @@ _PLAIN_HEAD: Final = re.compile(
 )
 _ODD: Final = re.compile(rf"[%\\?#{STAR}\x00-\x20\x7f]|//|(?:^|/)\.{{1,2}}(?:/|$)")
 _SCHEME: Final = re.compile(rf"([A-Za-z{STAR}][A-Za-z0-9+.\-{STAR}]*):")
+_HEAD: Final = re.compile(rf"{_SCHEME.pattern}//")
 _TAIL: Final = re.compile(r"[?#]")
 _IGNORED: Final = str.maketrans("", "", "\t\r\n")
 _ENDS: Final = "".join(map(chr, range(0x21)))
@@ -111,9 +112,10 @@ def clear_ways(uri: str) -> Sequence[Way] | None:
 def _ways(uri: str, rounds: int) -> list[Way]:
     """Return the ways that make a difference for this text."""
     bare = _decoded(uri, rounds, unquote)
-    turned = bare.replace("\\", "/")
+    turned = bare.replace("\\", "/").translate(_IGNORED)
     cuts = CUTS if _TAIL.search(bare) else CUTS[:1]
-    merging = BOTH if "//" in turned.partition("://")[2] or "://" not in turned else BOTH[:1]
+    head = _HEAD.match(uri)  # the first `//` behind a scheme is no part of a path, any other may be
+    merging = BOTH if "//" in turned[head.end() if head is not None else 0 :] else BOTH[:1]
     trimming = BOTH if _BLANKS.search(bare) else BOTH[:1]
     turning = BOTH if "\\" in bare else BOTH[:1]
     choices = itertools.product(range(rounds + 1), cuts, merging, trimming, turning)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcpmux.mux.spelling import (
     BOTH,
     CUTS,
+    DECODE_LIMIT,
     PLAIN_LIMIT,
     READINGS_LIMIT,
     STAR,
@@ -73,3 +74,19 @@ def test_a_plain_glob_is_held_against_every_reading(glob: str, uri: str):
     by_way = TargetGlob(glob)
     by_way.__dict__["is_plain"] = False
     assert Target(uri).is_in(TargetGlob(glob)) == Target(uri).is_in(by_way)
+
+
+@given(uris)
+@example("file:/etc//../passwd?://")  # the second `//` is no head of a URL
+@example("file:/etc/\t/../passwd")
+def test_no_way_of_reading_is_left_out(uri: str):
+    known = {text for _, text in Target(uri).readings}
+    ways = itertools.starmap(Way, itertools.product(range(DECODE_LIMIT + 1), CUTS, BOTH, BOTH, BOTH))
+    if Target(uri).is_clear:
+        assert {read(uri, way) for way in ways} <= known
+
+
+def test_a_head_in_the_query_hides_no_reading():
+    target, etc = Target("file:/etc//../passwd?://"), TargetGlob("file:///etc/*")
+    assert target.may_be_in(etc)  # a server that keeps both slashes, as URLs do, reads /etc/passwd
+    assert not target.is_in(etc)
