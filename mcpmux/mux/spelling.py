@@ -298,11 +298,16 @@ class TargetGlob:
 EVERYTHING: Final = TargetGlob("*")
 
 
-def exactly(name: str) -> TargetGlob:
-    """A glob for a name alone, in which a star is a star."""
-    glob = TargetGlob("")
-    glob.glob, glob._marked = (name,), name
-    return glob
+class ExactNames(TargetGlob):
+    """Fits some names alone, in which a star is a star. Takes no longer however many there are."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__("")
+        self._names = frozenset(names)
+
+    def fits(self, text: str) -> bool:
+        """Whether it is one of the names."""
+        return text in self._names
 
 
 class NameGlob(TargetGlob):

@@ -30,7 +30,7 @@ from mcpmux.mux.naming import ANY_VIEW, AS_THEY_ARE, OF_URIS, Naming, is_among
 from mcpmux.mux.override import Names
 from mcpmux.mux.pattern import Glob, matches, parse_glob, template_glob
 from mcpmux.mux.policy import KINDS_OF_USE, NAMES_URIS, Decision, Rules
-from mcpmux.mux.spelling import EVERYTHING, Target, TargetGlob, exactly, is_plain
+from mcpmux.mux.spelling import EVERYTHING, ExactNames, Target, TargetGlob, is_plain
 from mcpmux.protocol import method as m
 from mcpmux.protocol.principal import Principal
 
@@ -268,7 +268,8 @@ def _by_hints(selector: Selector, globs: list[TargetGlob], known: Hints) -> list
         return globs
     wanted = selector.hints.items()
     fitting = (name for name, hints in known.items() if wanted <= hints.items())
-    return [exactly(name) for name in fitting if any(glob.fits(name) for glob in globs)]
+    names = [name for name in fitting if any(glob.fits(name) for glob in globs)]
+    return [ExactNames(names)] if names else []
 
 
 Hints: TypeAlias = Mapping[str, Mapping[str, bool]]

@@ -182,6 +182,13 @@ def test_tools_that_only_read_are_selected_once_they_are_known():
     assert not chosen.may_use(ANYONE, "docs", m.TOOLS_CALL)
 
 
+def test_a_list_of_tools_by_annotations_costs_no_more_for_each_of_many():
+    chosen = selection(Selector(readOnlyHint=True))
+    chosen.learn("docs", {f"t{number}": hints_of({"readOnlyHint": True}) for number in range(1000)})
+    assert has(chosen, "docs", "tools", "t999") and not has(chosen, "docs", "tools", "t1000")
+    assert len(chosen._selected("docs", "tools").included) == 1
+
+
 def test_tools_that_may_destroy_are_excluded_also_while_nothing_is_known():
     chosen = selection(exclude=(Selector(destructiveHint=True),))
     assert not has(chosen, "docs", "tools", "search")
