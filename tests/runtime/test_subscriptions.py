@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 
+from mcpmux.errors import RpcError
+from mcpmux.runtime.downstreams.service import SUBSCRIBED_AT_ONCE, _subscribe_all
 from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world
@@ -345,3 +348,23 @@ async def test_a_burst_to_a_slow_reader_is_bounded_and_ends_with_every_uri(down,
         assert outbox.merged > 9_000
         heard = await client.drain()
         assert {m["params"]["uri"] for m in heard} == {f"x+{uri}" for uri in uris}
+
+
+async def test_others_have_their_turn_while_a_listen_of_many_uris_begins():
+    at_once: list[int] = []
+    asked: set[str] = set()
+
+    class Interests:
+        async def subscribe(self, _outbox: Any, uri: str, _call: Any) -> None:
+            asked.add(uri)
+            at_once.append(len(asked))
+            await trio.lowlevel.checkpoint()
+            asked.discard(uri)
+            if uri == "u7":
+                raise RpcError(-32002, "not there")
+
+    router: Any = SimpleNamespace(interests=Interests())
+    uris = tuple(f"u{number}" for number in range(1000))
+    honoured = await _subscribe_all(router, cast(Any, None), uris, cast(Any, None))
+    assert honoured == [uri for uri in uris if uri != "u7"]
+    assert max(at_once) <= SUBSCRIBED_AT_ONCE

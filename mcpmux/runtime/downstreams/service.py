@@ -425,6 +425,7 @@ def read_client(request: Request) -> tuple[str, ClientFacts]:
 
 # Listens: exchanges that stay open and tell what changes.
 
+SUBSCRIBED_AT_ONCE: Final = 32  # URIs of one listen: all others have their turn between so many
 _KINDS: Final = {f"{capability}ListChanged": method for capability, method in m.LIST_CHANGES.items()}
 
 
@@ -498,15 +499,15 @@ async def _subscribe_all(
     router: Router, outbox: ClientOutbox, uris: tuple[str, ...], call: Call
 ) -> list[str]:
     honoured: set[str] = set()
+    waiting = iter(uris)
 
-    async def subscribe(uri: str) -> None:
-        try:
-            await router.interests.subscribe(outbox, uri, call)
-        except RpcError:
-            return  # what cannot be honoured is left out of the acknowledgement
-        honoured.add(uri)
+    async def subscribe() -> None:
+        for uri in waiting:
+            with suppress(RpcError):  # what cannot be honoured is left out of the acknowledgement
+                await router.interests.subscribe(outbox, uri, call)
+                honoured.add(uri)
 
     async with trio.open_nursery() as nursery:
-        for uri in uris:
-            nursery.start_soon(subscribe, uri)
+        for _ in uris[:SUBSCRIBED_AT_ONCE]:
+            nursery.start_soon(subscribe)
     return [uri for uri in uris if uri in honoured]
