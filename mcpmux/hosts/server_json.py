@@ -198,6 +198,7 @@ def _effects(**options: str) -> dict[str, str]:
 
 _NPM_NAME = r"(?:@[\w.~-]+/)?\w[\w.~-]*"
 _IMAGE_NAME = r"\w[\w.-]*(?::[0-9]+(?=/))?(?:/[\w.-]+)*(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
+_ARCHIVE = re.compile(r"\.(tgz|tar|tar\.gz)$", re.IGNORECASE)  # such a name or version is a file to npm
 _VERSION = r"\w[\w.+!-]*"
 _KINDS = {
     "npm": _Kind(
@@ -395,7 +396,12 @@ def _find_variable_effects(env: Mapping[str, str]) -> dict[str, str]:
 
 def _name_package(package: Package, kind: _Kind) -> str:
     name, version = package.identifier, package.version
-    if not re.fullmatch(kind.name, name, re.ASCII) or not re.fullmatch(f"({_VERSION})?", version, re.ASCII):
+    is_file = package.registry_type == "npm" and (_ARCHIVE.search(name) or _ARCHIVE.search(version))
+    if (
+        is_file
+        or not re.fullmatch(kind.name, name, re.ASCII)
+        or not re.fullmatch(f"({_VERSION})?", version, re.ASCII)
+    ):
         raise NotTakenOver(f"that is no name and version of a package of `{package.registry_type}`")
     has_version = package.registry_type == "oci" and (":" in name.rpartition("/")[2] or "@" in name)
     return f"{name}{kind.joint}{version}" if version and not has_version else name

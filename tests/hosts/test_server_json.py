@@ -382,6 +382,8 @@ def test_the_first_that_can_be_used_is_taken_and_the_others_are_told() -> None:
         (NPM | {"transport": HTTP}, "it speaks streamable-http: somebody has to start it first"),
         (NPM | {"identifier": "--package=evil"}, "no name and version"),
         (NPM | {"identifier": "../evil"}, "no name and version"),
+        (NPM | {"identifier": "evil.tgz", "version": ""}, "no name and version"),
+        (NPM | {"version": "evil.TAR.gz"}, "no name and version"),
         (NPM | {"identifier": "jane/notes"}, "no name and version"),  # npx takes it for a repository
         (NPM | {"identifier": "https://evil.example.com/x.tgz"}, "no name and version"),
         (NPM | {"version": "1 --x"}, "no name and version"),
