@@ -147,20 +147,23 @@ async def serve_streams(
     gets the setting that one more has reached, and should say so to it, and "" for all others.
     With `tls` it gets streams before their handshake. Cancelling is the hard stop.
     """
-    served = 0
+    served = refused = 0
     origins = Counter[str]()
 
     async def serve_one(plain: trio.SocketStream) -> None:
-        nonlocal served
-        if served >= limit + REFUSED_CONNECTIONS:
-            await trio.aclose_forcefully(plain)
-            return
-        served += 1
+        nonlocal served, refused
         origin = origin_of(address_of(plain))
-        reached = "limits.max_connections" if served > limit else ""
+        reached = "limits.max_connections" if served >= limit else ""
         if origin and origins[origin] >= share:
             reached = SHARE
-        origins[origin] += 1
+        if reached and refused >= REFUSED_CONNECTIONS:
+            await trio.aclose_forcefully(plain)
+            return
+        if reached:  # such a client takes no place of others while it is told so
+            refused += 1
+        else:
+            served += 1
+            origins[origin] += 1
         stream: Stream = plain
         if tls is not None:
             stream = trio.SSLStream(plain, tls(), server_side=True, https_compatible=True)
@@ -170,10 +173,13 @@ async def serve_streams(
             log.error("client failed", errors=[repr(error) for error in crash.exceptions])
             log.debug("client failed here", exc_info=crash)
         finally:
-            served -= 1
-            origins[origin] -= 1
-            if not origins[origin]:
-                del origins[origin]
+            if reached:
+                refused -= 1
+            else:
+                served -= 1
+                origins[origin] -= 1
+                if not origins[origin]:
+                    del origins[origin]
             await trio.aclose_forcefully(stream)
 
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:

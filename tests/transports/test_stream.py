@@ -153,7 +153,7 @@ async def test_one_address_has_its_share_and_this_machine_is_not_one():
 
     address = own_address()
     port, listeners = await open_tcp_listeners("0.0.0.0", 0)
-    async with serving(listeners, handle, share=2), AsyncExitStack() as streams:
+    async with serving(listeners, handle, limit=6, share=2), AsyncExitStack() as streams:  # one is refused
         for host in (*[address] * 3, *["127.0.0.1"] * 4):
             stream = await streams.enter_async_context(await trio.open_tcp_stream(host, port))
             assert await stream.receive_some() == b"in"
