@@ -15,8 +15,9 @@ from mcpmux import app
 from mcpmux.config import Config, Http, Stdio, Upstream, WebSocket
 from mcpmux.config.expansion import Secret
 from mcpmux.errors import MORE, RpcError
+from mcpmux.printable import QUOTED_BYTES, QUOTED_LENGTH
 from mcpmux.protocol.envelope import error_body, raw
-from tests.runtime.scripted import Json
+from tests.runtime.scripted import MODERN, Json
 from tests.runtime.scripted_web import JSON, Web, exchange, open_web
 
 SECRET, WORDS = "planted-secret", "planted words"
@@ -107,18 +108,25 @@ async def test_words_for_the_client_pass_on_without_secrets(answer: tuple[int, A
     assert SECRET not in told + caught.value.in_full
 
 
-async def test_the_data_of_a_refusal_echoes_no_secret() -> None:
-    async def script(_web: Web, request: Any, message: Json, reply: Any) -> None:
-        data = {"headers": dict(request.headers), "number": 7}
-        error = {"code": -32602, "message": "no", "data": data}
-        body = {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
-        await reply.send(500, JSON, json.dumps(body).encode())
+@pytest.mark.parametrize("spelled", [SECRET, "".join(f"\\u{ord(each):04x}" for each in SECRET)])
+@pytest.mark.parametrize("before", [0, QUOTED_LENGTH - 5, QUOTED_BYTES - 5])
+async def test_a_refusal_echoes_no_part_of_a_secret(spelled: str, before: int) -> None:
+    async def script(web: Web, _request: Any, message: Json, reply: Any) -> None:
+        if message["method"] == "server/discover":
+            await web.answer(reply, message, {"supportedVersions": [MODERN], "capabilities": {"tools": {}}})
+            return
+        words = f"{'x' * before} {spelled}"
+        error = f'{{"code": -32602, "message": "{words}", "data": {{"header": "{spelled}", "number": 7}}}}'
+        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(message.get("id"))}, "error": {error}}}'
+        await reply.send(400, JSON, body.encode())
 
     with capture_logs():
         async with open_web(script, make_target=partial(Http, headers=HEADERS)) as (_, mux):
             with pytest.raises(RpcError) as caught:
                 await exchange(mux, "tools/call", {"name": "t"})
-    assert SECRET not in told_to_client(caught.value)
+    told = told_to_client(caught.value)
+    assert SECRET[:4] not in told
+    assert json.loads(told)["data"]["number"] == 7, told
 
 
 async def test_the_last_words_of_a_process_are_for_the_operator_alone() -> None:

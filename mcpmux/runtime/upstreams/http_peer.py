@@ -69,6 +69,7 @@ from mcpmux.protocol.envelope import (
     decode_reply,
     is_batch,
     members_of,
+    raw,
     read_large_reply,
     text_of,
     value_of,
@@ -263,11 +264,11 @@ def name_status(status: int) -> str:
         return f"HTTP status {status}"
 
 
-def words_meant(challenge: str, body: bytes) -> str:
+def words_meant(challenge: str, body: bytes, hide: Hide = str) -> str:
     """Return what a refusal says to the client itself, "" for nothing.
 
     That is the message of a JSON-RPC error, or the `error_description` of OAuth (RFC 6749 section 5.2,
-    RFC 6750 section 3).
+    RFC 6750 section 3). `hide` takes secrets out before the text is cut.
     """
     words = read_challenge(challenge).description
     if words is None:
@@ -276,7 +277,7 @@ def words_meant(challenge: str, body: bytes) -> str:
             words = text_of(members_of(said.get("error")).get("message"))
         elif "error" in said:
             words = text_of(said.get("error_description"))
-    return excerpt((words or "").encode(errors="replace"))
+    return excerpt(hide(words or "").encode(errors="replace"))
 
 
 def nonsense(
@@ -536,11 +537,12 @@ class HttpPeer:
         """Return an error that came with an HTTP status as clients may have it."""
         data = answer.data
         if data is not None:
-            text = bytes(data).decode(errors="replace")
+            # Encoded anew, as a server may spell each character of a secret as it likes.
+            text = bytes(raw(value_of(data))).decode(errors="replace")
             hidden = self.without_secrets(text)
             if hidden != text:
                 data = masked if value_of(masked := Raw(hidden.encode())) is not None else None
-        return ErrorReply(answer.id, answer.code, self.without_secrets(answer.message[:QUOTED_BYTES]), data)
+        return ErrorReply(answer.id, answer.code, self.without_secrets(answer.message)[:QUOTED_BYTES], data)
 
     def status_error(self, response: HttpResponse, body: bytes) -> HttpStatusError:
         """What a response with `body` but without an MCP message says."""
@@ -554,7 +556,7 @@ class HttpPeer:
 
     def _meant(self, response: HttpResponse, body: bytes) -> str:
         challenge = response.headers.get("www-authenticate", "")
-        return self.hidden(words_meant(challenge, body).encode()).decode()
+        return words_meant(challenge, body, self.without_secrets)
 
     def note(self, data: bytes, status: int, said: Said | None = None) -> None:
         """The body of a response, or an event of its stream, has been read: whoever watches may see it."""
