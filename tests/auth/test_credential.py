@@ -387,6 +387,7 @@ async def test_scope_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest
             assert "it wants more than the login allows (write)" in await refused_read(mux)
 
 
+@pytest.mark.process
 async def test_the_clients_own_token_never_goes_upstream(tmp_path: Path) -> None:
     """An MCP server "MUST NOT pass through the token it received" (Security Considerations, 2026-07-28)."""
     token = "CLIENT-" + "x" * 40

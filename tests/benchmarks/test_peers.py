@@ -149,6 +149,7 @@ def test_table_has_a_line_for_each_peer_and_says_why_one_could_not_run():
     assert lines[5].startswith("* **supergateway 4.0.0**: ")
 
 
+@pytest.mark.process
 def test_what_cannot_be_installed_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
     wanted = Environment(NPM, "nothing", [f"{tmp_path}/no-such-folder"])
@@ -157,6 +158,7 @@ def test_what_cannot_be_installed_says_why(tmp_path, monkeypatch):
     assert not (tmp_path / "peer-nothing" / "stamp").exists()
 
 
+@pytest.mark.process
 def test_what_is_there_already_is_not_installed_again(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.install.HOME", tmp_path)
     wanted = Environment(NPM, "nothing", [])  # there is nothing to install, so this succeeds at once
@@ -172,6 +174,7 @@ def test_what_is_there_already_is_not_installed_again(tmp_path, monkeypatch):
     assert not (directory / "kept").exists()
 
 
+@pytest.mark.process
 def test_program_that_is_missing_is_no_crash():
     with pytest.raises(CannotRun, match="no-such-program"):
         run(["no-such-program"])
@@ -184,6 +187,7 @@ def test_complaint_is_the_lines_that_speak_of_errors():
     assert complaint("only this\n") == "only this"
 
 
+@pytest.mark.process
 def test_process_is_ended_with_what_it_started(tmp_path):
     core = min(os.sched_getaffinity(0))
     mark = tmp_path / "child"
@@ -202,6 +206,7 @@ def test_process_is_ended_with_what_it_started(tmp_path):
     assert ended
 
 
+@pytest.mark.process
 def test_process_that_ends_at_once_says_what_it_said(tmp_path):
     core = min(os.sched_getaffinity(0))
     launch = Launch([sys.executable, "-c", "import sys; sys.exit('error: no such port')"])
@@ -209,6 +214,7 @@ def test_process_that_ends_at_once_says_what_it_said(tmp_path):
         running.wait_until(lambda: listening(free_port()), READY_SECONDS)
 
 
+@pytest.mark.process
 def test_process_that_never_gets_ready_says_the_last_error(tmp_path):
     core = min(os.sched_getaffinity(0))
     launch = Launch([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -216,6 +222,7 @@ def test_process_that_never_gets_ready_says_the_last_error(tmp_path):
         running.wait_until(lambda: listening(free_port()), 0.1)
 
 
+@pytest.mark.process
 def test_paused_process_does_nothing_and_then_goes_on(tmp_path):
     core = min(os.sched_getaffinity(0))
     with Running(Launch([sys.executable, "-c", "while True: pass"]), core, tmp_path) as running:

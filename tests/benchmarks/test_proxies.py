@@ -26,6 +26,7 @@ def exchanges(url: str, era: str, method: str = m.RESOURCES_READ, subject: str =
         return msgspec.json.decode(load.output(60), type=Tally).exchanges
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("options", [(), ("--streams",)], ids=["JSON", "event stream"])
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 @pytest.mark.parametrize(("method", "subject"), [(m.RESOURCES_READ, item_uri(0)), (m.TOOLS_CALL, TOOL)])
@@ -34,6 +35,7 @@ def test_the_lean_server_answers(era, method, subject, options):
         assert exchanges(*server.lines(1), era, method, subject)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", PROXIES)
 def test_a_proxy_passes_reads_on(name, tmp_path):
     proxy, port = PROXIES[name], free_port()

@@ -79,6 +79,7 @@ def ask(url: str, who: str, method: str, params: dict[str, Any] | None = None) -
     return answer
 
 
+@pytest.mark.process
 def test_two_tokens_see_and_read_what_the_rules_say(tmp_path: Path) -> None:
     with Running("serve", str(write_config(tmp_path))) as server:
         url = find_url(server)
@@ -173,6 +174,7 @@ def test_without_rules_everything_is_allowed(invoke: Invoke) -> None:
     assert (result.exit_code, result.stdout.split(":")[0]) == (0, "allowed")
 
 
+@pytest.mark.process
 def test_whoever_has_the_file_is_no_client_of_it(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("ls", str(write_config(tmp_path)))
     assert result.exit_code == 0, result.stderr

@@ -11,6 +11,8 @@ from mcpmux.mux.extensions import METHODS_STAY, NO_OBJECT
 from tests.cli.invoking import Invoke
 from tests.process.running import demo_command
 
+pytestmark = pytest.mark.process
+
 
 def test_every_upstream_gets_a_row(invoke: Invoke, demo_url: str) -> None:
     result = invoke("check", "--upstream", f"web={demo_url}", "--upstream", "old=" + demo_command("clock"))

@@ -64,6 +64,7 @@ def test_tools_and_uris_come_from_the_url(demo_url: str) -> None:
     assert offered("read", demo_url, "notes+note:///we") == ["notes+note:///welcome"]
 
 
+@pytest.mark.process
 def test_upstreams_come_from_the_admin_listener(config: Path, running: Running) -> None:
     assert offered("ctl", "drain", "-c", str(config), "o") == ["other"]
     port = config.read_text().partition("port = ")[2].partition("\n")[0]
@@ -99,6 +100,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
         assert offered("ctl", "drain", "--url", address, "") == []
 
 
+@pytest.mark.process
 def test_what_a_shell_would_take_apart_is_not_offered(tmp_path: Path) -> None:
     names = ["good", "a b", "$(x)", "`x`", "a;b", "a\nplain,b", "-x", "~", "a&b", "a'b", "é", "g/:@%+=,.-_1"]
     server = tmp_path / "server.py"
@@ -184,6 +186,7 @@ def test_bash_completes_words_with_colons(
     assert complete_in_bash(f"mcpmux call {demo_url} ")[0] == "notes__add_note"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(invoke: Invoke, shell: str) -> None:
     done = invoke("completion", shell)
@@ -196,6 +199,7 @@ def test_each_shell_has_a_script(invoke: Invoke, shell: str) -> None:
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
+@pytest.mark.process
 def test_completing_a_command_imports_no_command(tmp_path: Path) -> None:
     script = """
 import sys

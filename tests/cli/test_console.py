@@ -131,6 +131,7 @@ def on_terminal(width: int, *args: str, env: dict[str, str]) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_commands_print_whole_words_at_usual_widths(home: Path, width: int) -> None:
     servers = {"files": {"command": "npx", "args": ["${workspaceFolder}/x"]}, "s": {"url": "http+unix:///x"}}

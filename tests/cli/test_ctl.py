@@ -50,6 +50,7 @@ def states(invoke: Invoke, config: Path) -> dict[str, str]:
     return {each["name"]: each["state"] for each in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.process
 def test_a_running_mcpmux_is_seen_and_steered(invoke: Invoke, config: Path, running: Running) -> None:
     here = ("-c", str(config))
     assert states(invoke, config) == {"clock": "ready", "other": "ready"}
@@ -99,6 +100,7 @@ def test_a_running_mcpmux_is_seen_and_steered(invoke: Invoke, config: Path, runn
         assert words in refused.stderr
 
 
+@pytest.mark.process
 def test_the_token_comes_from_the_environment(
     invoke: Invoke, config: Path, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_mistakes(home: Path, invoke: Invoke, options: list[str], problem: str) 
     assert (refused.exit_code, problem in refused.stderr) == (2, True)
 
 
+@pytest.mark.process
 def test_check_accepts_what_was_imported(home: Path, invoke: Invoke) -> None:
     write_files(home, {name: FILES[name] for name in (".cursor/mcp.json", ".claude.json")})
     both = json.dumps({"mcpServers": {"clock": json.loads(CLOCK), "off": {"command": "x", "disabled": True}}})
@@ -147,6 +148,7 @@ def test_check_accepts_what_was_imported(home: Path, invoke: Invoke) -> None:
     assert states == {"clock": "ready", "off": "disabled"}
 
 
+@pytest.mark.process
 def test_the_real_command_line_in_an_empty_home_folder(tmp_path: Path) -> None:
     write_files(tmp_path, {".cursor/mcp.json": json.dumps({"mcpServers": {"clock": json.loads(CLOCK)}})})
     env = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}

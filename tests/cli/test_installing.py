@@ -91,6 +91,7 @@ def test_the_command_starts_mcpmux_from_anywhere() -> None:
     assert Path(find_command()[0]).is_absolute()
 
 
+@pytest.mark.process
 def test_the_host_app_can_start_what_was_installed(tmp_path: Path) -> None:
     """From an empty home folder: import, install, and a session over the server that the host app starts."""
     clock = {"command": sys.executable, "args": ["-m", "mcpmux.demo.clock"]}

@@ -232,6 +232,7 @@ class Terminal:
             self._wait()
 
 
+@pytest.mark.process
 def test_it_is_used_on_a_terminal(config: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     with ExitStack() as stack:

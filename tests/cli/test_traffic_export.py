@@ -99,6 +99,7 @@ def test_a_file_that_was_cut_is_no_failure(invoke: Invoke, capture: str):
     assert "cut in the middle" in result.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("format_", ["--har", "--csv", "--jsonl"])
 def test_a_terminal_gets_no_control_characters(tmp_path: Path, invoke: Invoke, format_: str):
     play = Play()

@@ -104,6 +104,7 @@ def test_nothing_to_show_is_told(invoke: Invoke, tmp_path: Path, audit: bool):
     assert ("but an audit log" in result.stderr) == audit
 
 
+@pytest.mark.process
 def test_the_first_file_is_waited_for_with_a_word(tmp_path: Path):
     with Running("traffic", "tail", str(tmp_path)) as tail:
         assert "no capture files in this folder; waiting for the first one" in tail.line("stderr")
@@ -129,6 +130,7 @@ def test_how_much_more_could_not_be_read_is_told(invoke: Invoke, tmp_path: Path)
     assert result.stderr.endswith("not read: 45 more lines\n")
 
 
+@pytest.mark.process
 def test_what_is_appended_is_shown_across_rotation_until_interrupted(tmp_path: Path):
     play = Play()
     play.read("file:///a.md")
@@ -148,6 +150,7 @@ def test_what_is_appended_is_shown_across_rotation_until_interrupted(tmp_path: P
         assert (tail.stdout, tail.stderr) == ("", "")
 
 
+@pytest.mark.process
 def test_exchanges_are_shown_when_they_end(tmp_path: Path):
     play = Play()
     play.read("file:///a.md")
@@ -158,6 +161,7 @@ def test_exchanges_are_shown_when_they_end(tmp_path: Path):
         assert tail.stop() == 0
 
 
+@pytest.mark.process
 def test_it_ends_when_nobody_reads_on(tmp_path: Path):
     play = Play()
     play.read()

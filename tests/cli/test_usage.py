@@ -106,6 +106,7 @@ def test_a_file_of_the_current_folder_is_taken_when_none_is_given(
     assert "mcpmux.toml: mistake" in invoke(*command).stderr
 
 
+@pytest.mark.process
 def test_a_file_of_the_current_folder_is_not_added_to_upstreams(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("args", "words"), FAILURES.values(), ids=FAILURES)
 def test_failure_is_one_sentence_with_exit_code_1(invoke: Invoke, args: list[str], words: str) -> None:
     result = invoke(*args)

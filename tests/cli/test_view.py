@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.invoking import Invoke
 
+pytestmark = pytest.mark.process
+
 PYTHON = json.dumps(sys.executable)
 CONFIG = f"""
 [upstreams.notes]

@@ -125,6 +125,7 @@ def haproxy_defaults() -> dict[str, str]:
     return dict(re.findall(r"\$\{(\w+)-([^}]*)\}", without_comments("haproxy.cfg")))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("environ", ["", "compose"])
 def test_haproxy_accepts_its_file(environ: str, tmp_path: Path):
     more = compose()["services"]["haproxy"]["environment"] if environ else {}
@@ -172,6 +173,7 @@ def redis_settings() -> dict[str, str]:
     return dict(re.findall(r"^(\S+) (.*)$", without_comments("redis.conf"), re.MULTILINE))
 
 
+@pytest.mark.process
 async def test_redis_starts_with_its_file_and_a_password_from_standard_input(tmp_path: Path):
     port = find_free_port()
     command = [program("redis-server"), str(FOLDER / "redis.conf"), "--port", str(port), "-"]

@@ -281,6 +281,7 @@ def test_the_unit_may_write_what_is_configured(tmp_path: Path):
     assert Path(config.audit.directory).is_relative_to(f"/var/log/{setting('LogsDirectory')}")
 
 
+@pytest.mark.process
 def test_systemd_accepts_the_unit(tmp_path: Path):
     path = tmp_path / "mcpmux.service"
     path.write_text(text_of(path.name).replace("/opt/mcpmux/bin/mcpmux", sys.executable))
@@ -289,6 +290,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path):
     assert done.returncode == 0
 
 
+@pytest.mark.process
 def test_systemd_holds_the_unit_for_confined():
     path = str(FOLDER / "mcpmux.service")
     done = analyze("security", "--offline=true", f"--threshold={MOST_EXPOSED}", path)

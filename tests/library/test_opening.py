@@ -186,6 +186,7 @@ async def test_the_log_of_a_program_stays_as_it_has_configured_it(autojump_clock
         structlog.configure(**before)
 
 
+@pytest.mark.process
 async def test_an_entry_that_cannot_be_read_is_absent_and_others_are_there():
     notes = {"command": sys.executable, "args": ["-m", "mcpmux.demo.notes"], "isActive": True}
     broken = {"command": "x", "env": {"KEY": "${UNSET_9}"}}

@@ -52,6 +52,7 @@ async def count_updates(client: ScriptedClient, heard: Counter[ScriptedClient]) 
                 heard[client] += 1
 
 
+@pytest.mark.slow
 async def test_a_thousand_hear_of_it_and_nobody_waits_for_those_who_do_not_read(autojump_clock):
     server = Subscribable(MODERN)
     async with open_world({"x": server, "y": Subscribable(LEGACY)}) as world, trio.open_nursery() as nursery:
@@ -215,6 +216,7 @@ async def crowd(child: Child, pool: HttpPool, revision: str, nursery: trio.Nurse
     return listeners
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("_many_files")
 async def test_a_thousand_streams_over_http_cost_little_and_all_hear():
     async with open_child() as child, trio.open_nursery() as nursery:
@@ -236,6 +238,7 @@ async def test_a_thousand_streams_over_http_cost_little_and_all_hear():
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
 async def test_a_burst_over_http_takes_no_memory_and_ends_with_everything(revision: str):
     async with open_child() as child:

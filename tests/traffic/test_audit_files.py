@@ -199,6 +199,7 @@ def test_a_file_that_is_there_already_is_not_written_over(tmp_path):
     assert check(tmp_path).records == 6
 
 
+@pytest.mark.process
 def test_a_disk_that_gets_full_loses_no_answered_exchange(tmp_path):
     ran = run("tests.traffic.audit_limited", str(tmp_path))
     words = dict(line.split() for line in ran.stdout.splitlines())
@@ -216,6 +217,7 @@ def test_a_disk_that_gets_full_loses_no_answered_exchange(tmp_path):
     assert gap["refused"] >= list(words.values()).count("refused")
 
 
+@pytest.mark.process
 def test_killed_at_any_moment_the_log_holds_and_has_every_answer(tmp_path):
     ran = run("tests.traffic.audit_killed", str(tmp_path / "log"), str(KILLS), str(KILLS))
     number, word = ran.stdout.split()

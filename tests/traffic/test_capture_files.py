@@ -190,6 +190,7 @@ def test_a_line_that_cannot_even_be_taken_back_is_left_and_a_new_file_begun(tmp_
     assert [each.problem for each in bad] == ["the file was cut in the middle of this line"]
 
 
+@pytest.mark.process
 def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path):
     """A limit on the size of files stands for a disk that is full."""
     code = f"""
@@ -223,6 +224,7 @@ except OSError as error:
     assert 1 < len(seqs) < 10
 
 
+@pytest.mark.process
 def test_after_kill_9_what_was_written_is_readable(tmp_path: Path):
     """The writer is killed somewhere in its work, five times."""
     code = f"""

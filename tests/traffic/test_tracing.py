@@ -161,6 +161,7 @@ async def test_a_collector_that_is_not_there_is_told_in_the_log(monkeypatch):
     assert told and told[0]["log_level"] == "warning" and "export" in told[0]["reason"]
 
 
+@pytest.mark.process
 def test_opentelemetry_is_imported_only_when_it_is_wanted():
     program = (
         "import sys, mcpmux.app, mcpmux.__main__\n"
