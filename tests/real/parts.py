@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".real"
 INSTALL_SECONDS = 600  # on a slow line, with nothing cached
 
-OWN = "sdk2"  # the extra `test` has it
 Install = Callable[[Path, list[str]], None]
 
 
@@ -35,8 +34,6 @@ class InstallFailed(Exception):
 
 def pip_env(name: str) -> Path:
     """Return the Python of a virtual environment that has the requirements of `name`."""
-    if name == OWN:
-        return Path(sys.executable)
     return _ensure("pip", name, _install_pip) / "bin" / "python"
 
 
