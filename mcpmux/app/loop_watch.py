@@ -12,6 +12,7 @@ import trio
 log = structlog.get_logger()
 
 HELD_SECONDS: Final = 0.1  # of the processor's time, in one round of the event loop
+SAMPLE_SECONDS: Final = 0.05  # between looks at the processor's time, each of which is a system call
 PAUSE_SECONDS: Final = 60.0  # between warnings; the next one counts those in between
 
 
@@ -19,30 +20,41 @@ class LoopWatch(trio.abc.Instrument):
     """Measures the rounds of the event loop, each of which lets every task that can run take one step.
 
     It goes by the processor's time of this thread: on a busy machine, rounds that do little take long, too.
+    That time is read now and then, and after a round that was long by the clock on the wall.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
-        """`clock`: gives the processor's time in seconds."""
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.thread_time, wall: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`clock`: gives the processor's time in seconds. `wall`: the time that passes, for little."""
+        self._clock, self._wall = clock, wall
         self._began = clock()
+        self._round_began = self._sampled = wall()
         self._warned = -PAUSE_SECONDS
         self._rounds, self._longest = 0, 0.0  # since the last warning
 
     def after_io_wait(self, timeout: float) -> None:
         """Begin a round."""
-        self.begin()
+        self._round_began = self._wall()
+        if self._round_began - self._sampled >= SAMPLE_SECONDS:
+            self._sampled = self._round_began
+            self.begin()
 
     def before_io_wait(self, timeout: float) -> None:
         """End a round, and warn if it was long."""
-        self.end()
+        if self._wall() - self._round_began >= HELD_SECONDS:
+            self.end(self._round_began - self._sampled)
 
     def begin(self) -> None:
         """Begin to measure."""
         self._began = self._clock()
 
-    def end(self) -> float:
-        """End what `begin` began, and report it if it was long. Returns its seconds."""
-        held = self._clock() - self._began
+    def end(self, before: float = 0.0) -> float:
+        """End what `begin` began, and report it if it was long. Returns its seconds.
+
+        `before`: seconds after `begin` that do not count, as if the processor had been busy in all of them.
+        """
+        held = self._clock() - self._began - before
         if held >= HELD_SECONDS:
             self.report(held)
         return held

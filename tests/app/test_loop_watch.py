@@ -6,7 +6,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mcpmux.app.loop_watch import HELD_SECONDS, PAUSE_SECONDS, LoopWatch
+from mcpmux.app.loop_watch import HELD_SECONDS, PAUSE_SECONDS, SAMPLE_SECONDS, LoopWatch
 from mcpmux.runtime.opening import open_duplex_channel
 from tests.memory_pipe import open_memory_pipes
 from tests.step_watch import run_watched
@@ -14,7 +14,7 @@ from tests.step_watch import run_watched
 
 async def test_rounds_that_hold_the_event_loop_are_in_the_log(autojump_clock: trio.testing.MockClock) -> None:
     processor = [0.0]
-    watch = LoopWatch(lambda: processor[0])
+    watch = LoopWatch(lambda: processor[0], lambda: processor[0])
 
     async def hold(seconds: float) -> None:
         processor[0] += seconds
@@ -33,6 +33,23 @@ async def test_rounds_that_hold_the_event_loop_are_in_the_log(autojump_clock: tr
     trio.lowlevel.remove_instrument(watch)
     assert [(each["longest_ms"], each["times"]) for each in logs] == [(250, 1), (750, 3)]
     assert {each["log_level"] for each in logs} == {"warning"}
+
+
+async def test_the_processors_time_is_not_read_in_each_round(autojump_clock: trio.testing.MockClock) -> None:
+    reads = 0
+
+    def clock() -> float:
+        nonlocal reads
+        reads += 1
+        return 0.0
+
+    wall = [0.0]
+    trio.lowlevel.add_instrument(watch := LoopWatch(clock, lambda: wall[0]))
+    for _ in range(100):
+        wall[0] += SAMPLE_SECONDS / 10
+        await trio.sleep(1)
+    trio.lowlevel.remove_instrument(watch)
+    assert reads <= 12
 
 
 async def _hold_in_each_task() -> None:
