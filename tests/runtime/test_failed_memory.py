@@ -76,6 +76,7 @@ async def test_a_compressed_answer_is_not_even_read() -> None:
         assert web.sent < 4 * LARGE
 
 
+@pytest.mark.interpreted  # stand-ins
 async def test_what_a_failed_request_had_in_hand_is_not_kept() -> None:
     async def work() -> Fields:
         body = bytes(LARGE)

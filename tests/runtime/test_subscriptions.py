@@ -350,6 +350,7 @@ async def test_a_burst_to_a_slow_reader_is_bounded_and_ends_with_every_uri(down,
         assert {m["params"]["uri"] for m in heard} == {f"x+{uri}" for uri in uris}
 
 
+@pytest.mark.interpreted  # stand-ins
 async def test_others_have_their_turn_while_a_listen_of_many_uris_begins():
     at_once: list[int] = []
     asked: set[str] = set()
