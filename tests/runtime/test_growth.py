@@ -79,6 +79,8 @@ ASKABLE: Json = {
     "roots": {"listChanged": True},
 }
 OWN = ("ping", "logging/setLevel")  # not asked of a server when its client asks
+EXTRA = {"tools/call": ("progressToken",), "subscriptions/listen": ("resourceSubscriptions",)}
+"""Members of requests that are optional, and make the server say something."""
 OPENINGS = ("initialize", "server/discover")
 QUESTIONS = ("sampling/createMessage", "elicitation/create", "roots/list")
 
@@ -282,13 +284,11 @@ class Scene:
         schema, client = self.client.schema, self.client
         definition = schema.calls("ClientRequest").get(method)
         if definition is not None:
-            known = client.known() | {"uri": f"x+{URI}{salt}"}
+            uri = f"x+{URI}{salt}"
+            known = client.known() | {"uri": uri, "resourceSubscriptions": [uri]}
             await self._ask(
-                example(schema, definition, None, 1, known=known, salt=salt, extra=self._extra(method))
+                example(schema, definition, None, 1, known=known, salt=salt, extra=EXTRA.get(method, ()))
             )
-
-    def _extra(self, method: str) -> tuple[str, ...]:
-        return ("progressToken",) if method == "tools/call" else ()
 
     async def _ask(self, message: Json) -> None:
         if message["method"] != "subscriptions/listen":
