@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from tests.chaos.cluster_world import LEASE_SECONDS, Cluster, Fault
 
-GO_ON_SECONDS = 5.0  # without a fault, until any client goes on
+GO_ON_SECONDS = 6.0  # without a fault, until any client goes on
 AFTERMATH_SECONDS = LEASE_SECONDS + 2.0  # in which what a fault has broken off may still be told
 STALE_SECONDS = 5.0  # until no replica remembers what was there before a change that was announced
 
