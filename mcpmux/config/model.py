@@ -204,7 +204,10 @@ class Handling:
     health_interval: Annotated[float, Duration(off=True)] = 30.0
     """A server that has been silent and idle for this long is asked whether it is alive. 0: never."""
     list_timeout: Seconds = 10.0
-    """Time for the server's part of a merged list. A slower server is left out of the page."""
+    """Time for the server's part of a merged list. A slower server is left out of the page.
+
+    Clients wait seven tenths of it, and at least 7 seconds, for a server that starts.
+    """
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 256
     """Number of exchanges with the server at the same time. More of them wait, and clients take turns.
     Workers, and replicas of a cluster, have equal parts of it.

@@ -20,7 +20,7 @@ from mcpmux.config.views import Parameter
 from mcpmux.errors import ConfigError, LocalProtocolError
 from mcpmux.library import open_mux
 from mcpmux.library.mux import load
-from mcpmux.runtime.upstreams.upstream import STARTUP_SECONDS
+from mcpmux.runtime.upstreams.upstream import STARTUP_PART, STARTUP_SECONDS
 from mcpmux.traffic.record import decode_record
 from tests.library.servers import Worker, config_of, open_local
 from tests.runtime.world import World, upstream
@@ -85,6 +85,11 @@ async def test_a_server_that_never_says_anything_holds_it_up_for_seconds(autojum
     async with open_local({"x": Worker(), "mute": Silent()}) as (mux, _):
         assert trio.current_time() - began == STARTUP_SECONDS
         assert list(mux.absent()) == ["mute"]
+
+    began, world = trio.current_time(), World({"mute": Silent()})
+    patient = Config(upstreams=(upstream("mute", list_timeout=60.0, connect_timeout=60.0),))
+    async with open_mux(patient, open_channel=world.open_channel):
+        assert trio.current_time() - began == STARTUP_PART * 60
 
 
 async def test_two_in_one_program_do_not_know_of_each_other(autojump_clock):

@@ -70,6 +70,7 @@ log = structlog.get_logger()
 SOON_SECONDS: Final = 1.0  # until the attempt after a loss: calls wait for that
 
 STARTUP_SECONDS: Final = 7.0  # until clients are served without it: some give mcpmux and all servers 10 s
+STARTUP_PART: Final = 0.7  # of `list_timeout`, where that is more: its user has clients that wait
 
 NOTIFICATION_LIMIT: Final = 256  # notifications of clients that wait for a server; more is a flood
 
@@ -127,7 +128,7 @@ class Upstream(UpstreamStatus):
         self.scope = trio.CancelScope()  # of the task that keeps it connected
         self.ended = trio.Event()
         self._is_news = False  # see `left_out`
-        self._awaited_until = trio.current_time() + STARTUP_SECONDS
+        self._awaited_until = self._startup_end()
         self._gone: Collection[str] = ()  # capabilities of the connection that was lost, until that is told
         self._waiting = 0  # number of tasks that wait until it is connected
         self._finished = False  # the connection that was lost has ended in order, after an answer
@@ -162,9 +163,13 @@ class Upstream(UpstreamStatus):
         if not self._settled.is_set():
             raise self.absent("is not available yet")
 
+    def _startup_end(self) -> float:
+        """Return until when clients wait for it to start, in trio's time."""
+        return trio.current_time() + max(STARTUP_SECONDS, STARTUP_PART * self.config.list_timeout)
+
     def _wake(self) -> None:
         if self._needed is not None and not self._needed.is_set():
-            self._awaited_until = trio.current_time() + STARTUP_SECONDS
+            self._awaited_until = self._startup_end()
             self._needed.set()
 
     async def _rest(self) -> None:
@@ -402,7 +407,7 @@ class Upstream(UpstreamStatus):
         if self.connection is connection and (replaced or connection.closed.is_set()):
             if not self.ended.is_set():
                 self._settled = trio.Event()
-                self._awaited_until = trio.current_time() + STARTUP_SECONDS
+                self._awaited_until = self._startup_end()
             self.connection = None
             self.forget()
             self.hear_of_lists(frozenset())
