@@ -37,9 +37,10 @@ from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.server_card import ServerCard
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import BodyBudget, Handler
+from mcpmux.transports.http.server_connection import Handler
 from mcpmux.transports.stdio import open_stdio_stream
 from mcpmux.transports.stream import open_tcp_listeners, open_unix_listener, serve_streams
 from mcpmux.transports.tls import CurrentContext, TlsContexts
@@ -154,7 +155,8 @@ async def _prepare_http(
     node, marks = serving.node, serving.marks
     sessions = node.sessions_of(number) if node is not None else None
     card = ServerCard(listener, serving.config) if serving.config is not None else None
-    endpoint = HttpEndpoint(serving.service, listener, limits, gate, stopping, marks, sessions, card)
+    parts = gate, stopping, marks, sessions, card, serving.bodies
+    endpoint = HttpEndpoint(serving.service, listener, limits, *parts)
     handle: Handler = endpoint.handle
     door = None
     if node is not None and sessions is not None:

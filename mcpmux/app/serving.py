@@ -26,7 +26,7 @@ from mcpmux.app.observers import open_observers
 from mcpmux.app.unmatched import watch_names
 from mcpmux.config import Config
 from mcpmux.errors import AddressInUse, ConfigError
-from mcpmux.transports.http.server_connection import BodyBudget
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.wall import leaves_of
 
 if TYPE_CHECKING:

@@ -39,8 +39,9 @@ from mcpmux.protocol.envelope import (
     decode_message,
 )
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.transports.body_budget import SMALL_BODY
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse, was_unsent
-from mcpmux.transports.http.message import SMALL_BODY, HttpRequest
+from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import SseDecoder

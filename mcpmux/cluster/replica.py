@@ -29,8 +29,9 @@ from mcpmux.runtime.downstreams.http_answer import refuse, refuse_with
 from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.notification_hub import NotificationHub
 from mcpmux.runtime.rate_counter import RateCounter
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import BodyBudget, HttpReply
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import TlsContexts
 

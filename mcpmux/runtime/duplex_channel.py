@@ -58,8 +58,7 @@ from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.runtime.calls import Hear
 from mcpmux.runtime.channel import Channel
-from mcpmux.transports.body_budget import SETTING, BodyBudget
-from mcpmux.transports.http.message import SMALL_BODY
+from mcpmux.transports.body_budget import SETTING, SMALL_BODY, BodyBudget, Holding
 from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.waiting import Deadline, limited
@@ -135,7 +134,8 @@ class DuplexChannel(Channel):
         self.bodies: BodyBudget | None = None  # for large requests, until they are answered
         self.client = ""  # whose they are
         self._size = 0  # of the message that is being taken
-        self._sizes: dict[Id, int] = {}  # of large requests in progress
+        self._large: Holding | None = None  # of that message, once it is counted
+        self._held: dict[Id, Holding] = {}  # of large requests in progress
         self.batches = False  # whether the peer may send them: set when the revision is agreed
         self.incoming_limit = INCOMING_LIMIT
         self._objects = objects
@@ -235,6 +235,8 @@ class DuplexChannel(Channel):
                     self._take_batch(data)
                 else:
                     self._take(self._decode(data) or decode_message(data))
+                if self._large is not None:
+                    self._large = None
             except BadMessage as bad:
                 self._object_to(bad)
             except MessageTooLarge as error:
@@ -296,11 +298,7 @@ class DuplexChannel(Channel):
         elif len(self._incoming) >= self.incoming_limit:
             busy = Busy(f"more than {self.incoming_limit} requests in flight", IN_FLIGHT, own=True)
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
-        elif (
-            (bodies := self.bodies) is not None
-            and self._size > SMALL_BODY
-            and not self._count(bodies, request)
-        ):
+        elif self._size > SMALL_BODY and (bodies := self.bodies) and not self._count(bodies, request.id):
             busy = Busy(bodies.full, SETTING)
             self._object_to(BadMessage(busy.code, busy.message, request.id, busy.data), batch)
         else:
@@ -310,16 +308,18 @@ class DuplexChannel(Channel):
             # What comes behind it in its batch is looked at before.
             exchange.start(self._serve(request, batch), self._context.copy(), batch is None)
 
-    def _count(self, bodies: BodyBudget, request: Request) -> bool:
-        """Count a large request, or a batch by its first one. False when it does not fit."""
-        if not bodies.take(self._size, 0, self.client):
-            return False
-        self._sizes[request.id], self._size = self._size, 0
+    def _count(self, bodies: BodyBudget, request_id: Id) -> bool:
+        """Count the message of a request, a batch until its last one is answered. False: it does not fit."""
+        holding = self._large
+        if holding is None:
+            holding = Holding(bodies, self.client)
+            if not holding.hold(self._size):
+                return False
+            self._large = holding
+        else:
+            holding.join()
+        self._held[request_id] = holding
         return True
-
-    def _give_back(self, size: int) -> None:
-        if size and self.bodies is not None:
-            self.bodies.give_back(size, self.client)
 
     # What the peer asks: each request is answered once, alone or with the rest of its batch, or not at all
     # when the peer has cancelled it. One that fails hurts no other. The last of a batch sends all answers.
@@ -339,8 +339,8 @@ class DuplexChannel(Channel):
                     await self._messages.send(whole)
         finally:
             del self._incoming[request.id]
-            if self._sizes:
-                self._give_back(self._sizes.pop(request.id, 0))
+            if self._held and (holding := self._held.pop(request.id, None)) is not None:
+                holding.leave()
             self._stop_when_drained()
 
     async def _encoded_answer(self, request: Request) -> bytes:

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Protocol, TypeVar
 
 import trio
-from trio.abc import HalfCloseableStream
+from trio.abc import HalfCloseableStream, ReceiveStream
 
 from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.protocol.codes import Busy
@@ -24,6 +24,7 @@ from mcpmux.transports.send_queue import BROKEN, SendQueue
 RECEIVE_BYTES = 64 * 1024  # what a pipe holds; larger reads gain nothing
 LINGER_SECONDS = 2.0  # how long a peer that was refused may go on sending before it is cut off
 LINGER_RECEIVES = 1024  # and how much: 64 MiB at most
+LATE = "a large message did not come in time (`limits.body_timeout`)"
 
 
 class MessageStream(Protocol):
@@ -145,18 +146,31 @@ class LineStream(MessageStream):
     async def _read_more(self) -> None:
         if self._receive_end is not None:
             raise TransportClosed(self._receive_end)
+        holding = self._holding
         try:
             with self.queue.reading() as scope:
-                chunk = await self._stream.receive_some(RECEIVE_BYTES)
+                if holding is None or not holding.size:
+                    chunk = await self._stream.receive_some(RECEIVE_BYTES)
+                else:
+                    chunk = await receive_held(self._stream, scope, holding)
                 self._received += self._decoder.feed(bytes(chunk)) if chunk else self._decoder.close()
                 if not chunk:
                     self._receive_end = "the stream has ended"
-                if self._holding is not None:
-                    self._count(self._holding)
+                if holding is not None:
+                    self._count(holding)
         except BROKEN as error:
             self._receive_end = f"cannot receive: {error.__cause__ or error}"
         if scope.cancelled_caught:
-            self._receive_end = self.queue.end
+            self._receive_end = self.queue.end or LATE
+
+
+async def receive_held(stream: ReceiveStream, scope: trio.CancelScope, holding: Holding) -> bytes | bytearray:
+    """Receive more of a message that counts in a budget; `scope` ends when it comes too slowly."""
+    began = trio.current_time()
+    scope.deadline = min(scope.deadline, began + holding.left)
+    chunk = await stream.receive_some(RECEIVE_BYTES)
+    holding.note_wait(trio.current_time() - began)
+    return chunk
 
 
 @asynccontextmanager

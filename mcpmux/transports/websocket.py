@@ -49,7 +49,7 @@ from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.message import Fields, encode_response_head
 from mcpmux.transports.http.route import HttpOrigin, target_of
-from mcpmux.transports.message_stream import RECEIVE_BYTES, MessageStream, sending
+from mcpmux.transports.message_stream import LATE, RECEIVE_BYTES, MessageStream, receive_held, sending
 from mcpmux.transports.send_queue import BROKEN, SendQueue
 from mcpmux.transports.stream import PatientStream, open_tcp
 
@@ -125,9 +125,15 @@ class WebSocketStream(MessageStream):
 
     async def _read_more(self) -> None:
         data: bytes | bytearray = b""
-        with self.queue.reading(), suppress(*BROKEN):
-            data = await self._stream.receive_some(RECEIVE_BYTES)
-        if not data:
+        holding = self._holding
+        with self.queue.reading() as scope, suppress(*BROKEN):
+            if holding is None or not holding.size:
+                data = await self._stream.receive_some(RECEIVE_BYTES)
+            else:
+                data = await receive_held(self._stream, scope, holding)
+        if scope.cancelled_caught and self.queue.end is None and self._end is None:
+            self._refuse(POLICY_VIOLATION, LATE)
+        elif not data:
             self._end = self._end or LOST
             self.queue.finish()
             self.queue.stop()
@@ -135,7 +141,7 @@ class WebSocketStream(MessageStream):
             self._received += len(data)
             if self._received > self._allowance:
                 self._refuse(POLICY_VIOLATION, "much comes, and no message")
-            elif self._holding is not None and not self._holding.hold(self._received):
+            elif holding is not None and not holding.hold(len(self._partial) + len(data)):
                 self._refuse(TRY_AGAIN_LATER, "too many large messages are in flight; try again later")
             else:
                 self._protocol.receive_data(bytes(data))

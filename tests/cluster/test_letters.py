@@ -22,10 +22,9 @@ from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret, ServerTls
 from mcpmux.config.cluster import Cluster, ReplicaListener
 from mcpmux.errors import RemoteProtocolError, TransportError
+from mcpmux.transports.body_budget import SMALL_BODY, BodyBudget
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.message import SMALL_BODY
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server_connection import BodyBudget
 from mcpmux.transports.tls import TlsContexts
 from tests.runtime.world import upstream
 

@@ -10,8 +10,9 @@ from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import FINISHED, BodyBudget, HttpReply, ServerState
+from mcpmux.transports.http.server_connection import FINISHED, HttpReply, ServerState
 
 EVENT = Event("notifications/message", {"data": raw("on its way")})
 

@@ -15,7 +15,7 @@ from mcpmux.app.listeners import Serving, make_gate, serve_listener
 from mcpmux.auth.bearer import hash_token
 from mcpmux.config import Auth, Config, HttpListener, Limits, Listeners, StaticToken
 from mcpmux.protocol.headers import METHOD_HEADER, VERSION_HEADER
-from mcpmux.transports.http.server_connection import BodyBudget
+from mcpmux.transports.body_budget import BodyBudget
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_http_endpoint import docs, request
 from tests.runtime.world import open_world, upstream

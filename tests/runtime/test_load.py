@@ -16,8 +16,9 @@ from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import respond
 from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonStream
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import BodyBudget, HttpReply, ServerState
+from mcpmux.transports.http.server_connection import HttpReply, ServerState
 from mcpmux.transports.message_stream import MessageStream
 from tests.runtime.scripted import MODERN, ScriptedServer
 from tests.runtime.world import World, open_world

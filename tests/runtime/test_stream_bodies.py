@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Pong, Request, TextMessage
 
 from mcpmux.app.listeners import Serving, make_gate, serve_listener
 from mcpmux.config import Auth, Config, HttpListener, Limits, Listeners, TcpListener, WebSocketListener
+from mcpmux.errors import TransportClosed
 from mcpmux.transports.body_budget import BodyBudget, Holding
+from mcpmux.transports.message_stream import LineStream, open_line_stream
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
 from tests.runtime.test_client_shares import BOB, TOKENS
-from tests.runtime.test_http_bodies import ANN, PATIENCE, Site, head, padded
+from tests.runtime.test_http_bodies import ANN, PATIENCE, Site, declared, head, padded, read_answer
 from tests.runtime.test_http_endpoint import IMPLEMENTATION, docs, request
 from tests.runtime.world import open_world, upstream
 
@@ -123,6 +126,104 @@ async def test_a_large_request_counts_until_it_is_answered():
         cancelled = {"method": "notifications/cancelled", "params": {"requestId": 7}}
         await stream.send_all(json.dumps({"jsonrpc": "2.0", **cancelled}).encode() + b"\n")
         await until(site, 0)
+
+
+LARGE_CALL = {"name": "docs__t", "arguments": {"pad": "x" * (BUDGET // 2)}}
+CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+
+
+def hello(revision: str) -> Json:
+    return request(
+        "initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": IMPLEMENTATION}, 1
+    )
+
+
+async def test_a_batch_counts_until_its_last_request_is_answered():
+    ping = request("ping", {}, 6)
+    batch = json.dumps([ping, request("tools/call", LARGE_CALL, 7)]).encode() + b"\n"
+    async with open_site(TcpListener(port=0)) as site, await site.connect() as stream:
+        await stream.send_all(json.dumps(hello("2025-03-26")).encode() + b"\n")
+        assert b'"protocolVersion":"2025-03-26"' in await stream.receive_some()
+        await stream.send_all(batch)
+        await until(site, len(batch) - 1)
+        await trio.testing.wait_all_tasks_blocked(0.01)  # the first is answered, and waits for the other
+        assert site.bodies.taken == len(batch) - 1
+        await stream.send_all(json.dumps(CANCELLED).encode() + b"\n")
+        await until(site, 0)
+        assert json.loads(await stream.receive_some()) == [{"jsonrpc": "2.0", "id": 6, "result": {}}]
+
+
+def post(path: str, body: bytes, *fields: str) -> bytes:
+    accept = "Accept: application/json, text/event-stream"
+    lines = "\r\n".join(["Host: localhost", "Content-Type: application/json", accept, *fields])
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n{declared(len(body))}\r\n\r\n".encode() + body
+
+
+async def test_a_call_counts_when_its_connection_has_gone_and_its_session_goes_on():
+    body = json.dumps(request("tools/call", LARGE_CALL, 7)).encode()
+    async with open_site(HttpListener(port=0)) as site, await site.connect() as other:
+        await other.send_all(post("/mcp", json.dumps(hello("2025-11-25")).encode()))
+        answer = bytes(await other.receive_some())
+        session = next(line for line in answer.decode().splitlines() if line.startswith("Mcp-Session-Id: "))
+        async with await site.connect() as stream:
+            await stream.send_all(post("/mcp", body, session))
+            await until(site, len(body))
+            await stream.send_eof()
+            assert await stream.receive_some() == b""  # the server has seen that the client left
+        assert site.bodies.taken == len(body)
+        await other.send_all(post("/mcp", json.dumps(CANCELLED).encode(), session))
+        assert (await read_answer(other))[0] == 202
+        await until(site, 0)
+
+
+async def test_a_message_over_http_and_sse_counts_until_it_is_answered():
+    body = json.dumps(request("tools/call", LARGE_CALL, 7)).encode()
+    async with open_site(HttpListener(port=0, sse_path="/sse")) as site, await site.connect() as stream:
+        await stream.send_all(b"GET /sse HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+        opening = b""
+        while b"\n\n" not in opening.partition(b"data: ")[2]:
+            opening += await stream.receive_some()
+        path = opening.partition(b"data: ")[2].partition(b"\n")[0].decode().strip()
+        async with await site.connect() as other:
+            await other.send_all(post(path, json.dumps(hello("2025-11-25")).encode()))
+            assert (await read_answer(other))[0] == 202
+            await other.send_all(post(path, body))
+            assert (await read_answer(other))[0] == 202
+            assert site.bodies.taken == len(body)
+            await other.send_all(post(path, json.dumps(CANCELLED).encode()))
+            await until(site, 0)
+
+
+async def test_pings_of_a_websocket_do_not_count():
+    async with open_site(WebSocketListener(port=0)) as site, await site.connect() as stream:
+        client = WebClient(stream)
+        await client.send(Request(f"127.0.0.1:{site.port}", "/mcp"))
+        await client.next(AcceptConnection)
+        for _ in range(1000):
+            await client.send(Ping(b"x" * 125))
+        await client.send(Ping(b"last"))
+        while (await client.next(Pong)).payload != b"last":
+            assert site.bodies.taken == 0
+        assert site.bodies.taken == 0
+
+
+async def test_a_large_line_that_comes_too_slowly_ends_the_stream(autojump_clock: trio.testing.MockClock):
+    bodies = BodyBudget(BUDGET)
+    ours, theirs = trio.testing.memory_stream_pair()
+    holding = Holding(bodies, "ann", patience=60.0)
+    async with open_line_stream(theirs, BUDGET, holding) as messages, trio.open_nursery() as nursery:
+        nursery.start_soon(expect_late, messages)
+        for _ in range(100):  # as fast as a body must come over HTTP
+            await ours.send_all(b"x" * 2048)
+            await trio.sleep(2.0)
+    assert trio.current_time() < 200.0 + 70.0
+    assert bodies.taken == 0
+
+
+async def expect_late(messages: LineStream) -> None:
+    with pytest.raises(TransportClosed, match="body_timeout"):
+        await messages.receive()
+    assert trio.current_time() > 200.0
 
 
 async def test_one_principal_takes_half_of_the_budget_with_several_bodies():

@@ -13,6 +13,7 @@ import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.byte_stream import PlainStream, origin_of
 from mcpmux.transports.handing import (
     NOTE_BYTES,
@@ -24,7 +25,7 @@ from mcpmux.transports.handing import (
 )
 from mcpmux.transports.http.message import HttpRequest, RequestParser, encode_requests
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import BodyBudget, HttpReply
+from mcpmux.transports.http.server_connection import HttpReply
 
 NOTE = Note(3, 2, b"GET / HTTP/1.1\r\n", "127.0.0.1:1", "cn:x", open=True)
 

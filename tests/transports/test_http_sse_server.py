@@ -11,8 +11,9 @@ import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import BodyBudget, HttpReply, ServerState
+from mcpmux.transports.http.server_connection import HttpReply, ServerState
 from mcpmux.transports.http.sse_streams import (
     FLUSH_SECONDS,
     SseServerStream,

@@ -86,6 +86,7 @@ from mcpmux.runtime.downstreams.service import Service, Session
 from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, SessionRecords
 from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint
 from mcpmux.runtime.tap import EXCHANGE, Said, Tap, Watch
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import Handler, HttpReply
@@ -131,6 +132,7 @@ class HttpEndpoint:
         marks: Marks | None = None,
         records: SessionRecords | None = None,
         card: ServerCard | None = None,
+        bodies: BodyBudget | None = None,
     ) -> None:
         """`gate` lets clients in and knows which scopes a method needs; without one everybody may come in.
 
@@ -163,7 +165,7 @@ class HttpEndpoint:
         self._bases = {path.rstrip("/"): path for path in (listener.sse_path, listener.path) if path}
         self._sse: SseEndpoint | None = None
         if listener.sse_path:
-            more = gate, stopping, self._new_id, self._is_full, self._streams
+            more = gate, stopping, self._new_id, self._is_full, self._streams, bodies
             self._sse = SseEndpoint(listener.sse_path, service, limits, *more)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

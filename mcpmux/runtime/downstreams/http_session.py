@@ -55,6 +55,7 @@ from mcpmux.runtime.downstreams.service import LegacySession, Session
 from mcpmux.runtime.downstreams.session_records import EventKeeper, Recovered, StreamEvent
 from mcpmux.runtime.duplex_channel import InlineExchange
 from mcpmux.runtime.tap import Watch
+from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS, STREAM_HEADERS, encode_event, with_id
@@ -92,6 +93,7 @@ class ResumableCall(InlineExchange):
         self.number: int | None = None
         self.over = False
         self.only_answer: bytes | None = None  # when it never had a stream; None: it was cancelled
+        self.holding: Holding | None = None  # of its large body
         self._arrival: trio.lowlevel.ParkingLot | None = None
         self.wake: Wake | None = None
 
@@ -112,6 +114,8 @@ class ResumableCall(InlineExchange):
         """It is answered, or cancelled."""
         self.over = True
         self._running = None
+        if self.holding is not None:
+            self.holding.leave()
         self.tell()
 
     def cut_off(self) -> None:
@@ -365,6 +369,8 @@ class HttpSession:
 
     async def _start_and_follow(self, call: ResumableCall, reply: HttpReply) -> None:
         """Begin a call, and send its stream as it grows: plain JSON when its answer comes soon and alone."""
+        if (holding := reply.request.holding) is not None:
+            call.holding = holding.join()
         call.start(self._work(call), copy_context())
         self._readers += 1
         try:

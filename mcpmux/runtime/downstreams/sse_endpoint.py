@@ -33,7 +33,8 @@ from mcpmux.runtime.downstreams.http_answer import (
     refuse_with,
 )
 from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
+from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
+from mcpmux.transports.body_budget import BodyBudget, budget_client
 from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
@@ -67,10 +68,11 @@ class SseEndpoint:
         new_id: Callable[[], str],
         is_full: Callable[[], bool],
         share: Share,
+        bodies: BodyBudget | None,
     ) -> None:
         """`new_id` makes session ids. `is_full`: whether there are as many sessions as may be.
 
-        `share`: of the streams of the listener.
+        `share`: of the streams of the listener. `bodies`: what large messages take until they are answered.
 
         The rest as for HttpEndpoint.
         """
@@ -83,6 +85,7 @@ class SseEndpoint:
         self._new_id = new_id
         self._is_full = is_full
         self._share = share
+        self._bodies = bodies
         self._streams: dict[str, SseSession] = {}
 
     def __len__(self) -> int:
@@ -99,7 +102,7 @@ class SseEndpoint:
                 await reply.send(error.status, headers_of(error), encode_error(None, error))
                 return
             try:
-                await self._open_stream(request.principal, reply)
+                await self._open_stream(request, reply)
             finally:
                 self._share.give_back(client)
         elif request.method == "POST" and (session_ids := parse_qs(request.query).get(SESSION_KEY)):
@@ -109,21 +112,23 @@ class SseEndpoint:
             sentence = "This is the endpoint of HTTP+SSE: open its event stream with GET"
             await refuse_with(reply, 405, sentence, (("Allow", "GET, POST"),))
 
-    async def _open_stream(self, principal: Principal, reply: HttpReply) -> None:
+    async def _open_stream(self, request: HttpRequest, reply: HttpReply) -> None:
         session_id = self._new_id()
         try:
             if self._is_full():
                 raise Busy("too many sessions are open; end one", "limits.max_sessions")
-            await self._counter.begin(session_id, principal)
+            await self._counter.begin(session_id, request.principal)
         except Busy as error:
             await reply.send(error.status, headers_of(error), encode_error(None, error))
             return
         try:
-            await self._serve_stream(session_id, principal, reply)
+            await self._serve_stream(session_id, request, reply)
         finally:
             self._counter.end(session_id)
 
-    async def _serve_stream(self, session_id: str, principal: Principal, reply: HttpReply) -> None:
+    async def _serve_stream(self, session_id: str, request: HttpRequest, reply: HttpReply) -> None:
+        principal, holder = request.principal, budget_client(request.principal, request.peer)
+        counted = LINGER_SECONDS, False, self._bodies, holder
         with trio.CancelScope(deadline=trio.current_time() + self._limits.session_idle) as scope:
             view, _, narrowing = principal.view.partition(NARROWED)
             query = f"{narrowing}&" if narrowing else ""
@@ -132,9 +137,8 @@ class SseEndpoint:
                 self._streams[session_id] = SseSession(messages, scope, principal)
                 log.info("stream opened", streams=len(self._streams))
                 try:
-                    await serve_messages(
-                        messages, self._service, self._limits, "sse", principal, self._gate, self._stopping
-                    )
+                    client = "sse", principal, self._gate, self._stopping
+                    await serve_messages(messages, self._service, self._limits, *client, *counted)
                 finally:
                     del self._streams[session_id]
                     log.info("stream ended", streams=len(self._streams))
@@ -157,12 +161,12 @@ class SseEndpoint:
         except BadMessage as bad:
             if bad.is_answer:
                 with suppress(TransportClosed):  # what waits for that answer fails at once
-                    await session.messages.take(request.body)
+                    await session.messages.take(request.body, request.holding)
             await reply.send(400, JSON, encode_error(None if bad.is_answer else bad.id, bad))
             return
         session.scope.deadline = math.inf
         try:
-            await session.messages.take(request.body)
+            await session.messages.take(request.body, request.holding)
         except TransportClosed as error:
             await refuse_with(reply, 404, f"Session not found: {error}")
         else:

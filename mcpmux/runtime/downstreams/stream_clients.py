@@ -27,10 +27,8 @@ from mcpmux.protocol.json_repair import BOM
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
 from mcpmux.runtime.downstreams.service import Service
 from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
-from mcpmux.transports.body_budget import BodyBudget, Holding
+from mcpmux.transports.body_budget import BodyBudget, Holding, budget_client
 from mcpmux.transports.byte_stream import address_of
-from mcpmux.transports.http.message import SMALL_BODY
-from mcpmux.transports.http.server_connection import budget_client
 from mcpmux.transports.message_stream import MessageStream, open_line_stream
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.tls import HANDSHAKE_SECONDS, holder_of
@@ -125,7 +123,9 @@ class StreamClients:
     def _holding(self, principal: Principal, stream: Stream) -> Holding | None:
         """Return what counts what a client has sent."""
         bodies = self.bodies
-        return Holding(bodies, _holder_in(principal, stream), SMALL_BODY) if bodies is not None else None
+        if bodies is None:
+            return None
+        return Holding(bodies, _holder_in(principal, stream), patience=self.limits.body_timeout)
 
     def _take_share(self, principal: Principal) -> str:
         """Count one more stream of a principal, and return its name. Raises Busy.

@@ -36,16 +36,13 @@ import httptools
 
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, TransportClosed
 from mcpmux.protocol.principal import ANYONE, Principal
+from mcpmux.transports.body_budget import SMALL_BODY, Holding
 
 if TYPE_CHECKING:  # what reads foreign bytes needs no library for settings
     from mcpmux.config import Limits
 
 FRAMING_PER_BODY_BYTE: Final = 8  # received; a chunk of one byte needs five, more is padding
 HEAD_FIELDS: Final = 100  # browsers send 20, proxies in between add a few; each costs more than its bytes
-# Bytes; a shorter body is read before it is known who sends it, and counts for no budget: it may be in the
-# receive that brought its head, which holds as much.
-SMALL_BODY: Final = 64 * 1024
-BODY_RATE: Final = 1024  # bytes a second, from the end of the head on: slower is not a client but a burden
 
 
 class Refusal(NamedTuple):
@@ -279,7 +276,7 @@ class HttpRequest:
     `path` and `query` are as sent, percent-escapes included; `headers` have lower-case names, repeated
     fields are joined by ", ". `peer`: the client's address and port. `keep_alive` says whether the connection
     outlives the answer. `holder`: of the client's certificate, see `holder_of`; `principal`: set by whoever
-    finds out who it is.
+    finds out who it is. `holding`: what counts the body in a budget while it is needed, if it is large.
     """
 
     def __init__(
@@ -299,6 +296,7 @@ class HttpRequest:
         self.peer, self.holder = peer, holder
         self.http_1_0, self.keep_alive = http_1_0, keep_alive
         self.principal: Principal = ANYONE
+        self.holding: Holding | None = None
 
     def __repr__(self) -> str:
         return f"HttpRequest({self.method} {self.path})"  # what else it says may be secret

@@ -18,11 +18,11 @@ import trio
 from trio.abc import Listener
 
 from mcpmux.config import Limits
+from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.byte_stream import SHARE, origin_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import HttpRequest, Refusal, http_date
 from mcpmux.transports.http.server_connection import (
-    BodyBudget,
     Grants,
     Handler,
     HttpReply,

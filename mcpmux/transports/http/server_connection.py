@@ -38,20 +38,15 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.errors import LocalProtocolError, TransportClosed
-from mcpmux.mux.share import client_of
 from mcpmux.protocol.headers import ALLOW_ORIGIN
-from mcpmux.protocol.principal import Principal
-from mcpmux.transports.body_budget import SETTING
-from mcpmux.transports.body_budget import BodyBudget as BodyBudget
-from mcpmux.transports.byte_stream import Part, PlainStream, address_of, origin_of
+from mcpmux.transports.body_budget import BODY_RATE, SETTING, SMALL_BODY, BodyBudget, Holding, budget_client
+from mcpmux.transports.byte_stream import Part, PlainStream, address_of
 from mcpmux.transports.handing import Handing, Note
 from mcpmux.transports.http.message import (
     BODY,
-    BODY_RATE,
     IDLE,
     JOIN_BYTES,
     LAST_CHUNK,
-    SMALL_BODY,
     Fields,
     HttpRequest,
     Phase,
@@ -339,8 +334,7 @@ class ServerConnection:
         self._received = b""  # and not seen by the task yet
         self._watched = False  # by the poller
         self._has_begun = False  # the handler was given a request while the task slept, and needs it
-        self._held = 0  # bytes of the budget for bodies
-        self._holder = ""  # whose they are
+        self._holding: Holding | None = None  # of a large body
 
     async def run(self) -> None:
         CONNECTION.set(self.peer)
@@ -423,10 +417,10 @@ class ServerConnection:
             await linger(self.byte_stream, LINGER_RECEIVES)
 
     def _give_back(self) -> None:
-        """End the count of the body of a request that was answered."""
-        if self._held:
-            self._state.bodies.give_back(self._held, self._holder)
-            self._held = 0
+        """Let go of the body of a request that was answered."""
+        if self._holding is not None:
+            self._holding.leave()
+            self._holding = None
 
     def close(self) -> None:
         """Give back the socket, and what was cut off: in circles it would wait long for the collector."""
@@ -506,7 +500,7 @@ class ServerConnection:
         if self._rest is not None or self._called_off or not reply.request.keep_alive:
             return False
         self._handling = self._reply = None
-        if self._held:
+        if self._holding is not None:
             self._give_back()
         self._rested = now = self._state.now
         self.deadline = now + self._limits.connection_idle
@@ -643,15 +637,15 @@ class ServerConnection:
 
     def _take_body(self) -> bool:
         """Count the body that is being received. False when it does not fit, which is told to the client."""
-        size, bodies = self._parser.body_size, self._state.bodies
-        if size <= SMALL_BODY or size <= self._held:
+        size, holding, request = self._parser.body_size, self._holding, self._parser.coming
+        if size <= SMALL_BODY or request is None or (holding is not None and size <= holding.size):
             return True
-        if not self._held and (request := self._parser.coming) is not None:
-            self._holder = budget_client(request.principal, self.peer)
-        if not bodies.take(size - self._held, self._held, self._holder):
-            self.refusal = Refusal(503, bodies.full, SETTING)
+        if holding is None:
+            holding = Holding(self._state.bodies, budget_client(request.principal, self.peer))
+            request.holding = self._holding = holding
+        if not holding.hold(size):
+            self.refusal = Refusal(503, holding.bodies.full, SETTING)
             return False
-        self._held = size
         return True
 
     async def _receive(self) -> bytes:
@@ -820,12 +814,6 @@ class ServerConnection:
             log.debug("request handler failed here", exc_info=crash)
         if self._reply is None or not self._reply.started:
             self.refusal = Refusal(500, "internal error")
-
-
-def budget_client(principal: Principal, peer: str) -> str:
-    """Return for whom large messages count; "" for somebody on this machine who has no name."""
-    origin = origin_of(peer)
-    return client_of(principal, origin) if principal or origin else ""
 
 
 async def _crash(crash: Exception) -> None:

@@ -26,6 +26,7 @@ import trio
 
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, TransportClosed, TransportError
 from mcpmux.printable import QUOTED_BYTES, excerpt
+from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.client import EVENT_STREAM, HttpPool, HttpResponse
 from mcpmux.transports.http.message import Fields
 from mcpmux.transports.http.route import HttpOrigin, target_of
@@ -292,12 +293,15 @@ class SseServerStream(MessageStream):
     def __init__(self, queue: SendQueue) -> None:
         self._queue = queue
         # Nothing is kept here: a POST waits, with its message, until the reader takes it.
-        self._posted, self._inbox = trio.open_memory_channel[bytes](0)
+        self._posted, self._inbox = trio.open_memory_channel[tuple[bytes, Holding | None]](0)
 
-    async def take(self, message: bytes) -> None:
-        """A message that the client has POSTed; waits until it is received. Raises TransportClosed."""
+    async def take(self, message: bytes, holding: Holding | None = None) -> None:
+        """Take a message that the client has POSTed; wait until it is received.
+
+        `holding`: counts the message until then; who receives it counts it on. Raises TransportClosed.
+        """
         try:
-            await self._posted.send(message)
+            await self._posted.send((message, holding))
         except BROKEN:
             raise TransportClosed(CLOSED) from None
 
@@ -308,9 +312,12 @@ class SseServerStream(MessageStream):
 
     async def receive(self) -> bytes:
         try:
-            return await self._inbox.receive()
+            message, holding = await self._inbox.receive()
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise TransportClosed(CLOSED) from None
+        if holding is not None:
+            holding.hold(0)
+        return message
 
     async def aclose(self) -> None:
         self._inbox.close()
