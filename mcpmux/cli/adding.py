@@ -94,9 +94,9 @@ def add(
 
     With --registry, the first package is added whose program (npx, uvx, docker, dnx) is here, else a URL.
     NAME is the last part of the name in the document by default. Nothing is asked: what the server needs
-    becomes ${VARIABLE}, and is told. Nothing is started or installed. Arguments and variables that may run
-    other code, fetch packages from elsewhere, open a container or lead to other files are refused, unless you
-    --trust them by name, as are values of headers and URLs without encryption.
+    becomes ${VARIABLE}, and is told. Nothing is started or installed. Arguments, and values of variables and
+    headers, are refused if mcpmux does not know them to be harmless, unless you --trust them by name, as are
+    variables of yours that are sent to a URL, and URLs without encryption.
 
     \b
     Examples:
@@ -114,8 +114,8 @@ def add(
     notes: tuple[str, ...] = ()
     given, own_headers = pairs_of("--env", env), pairs_of("--header", headers, is_header=True)
     if registry is not None:
-        name, (entry, notes) = read_registry(registry, name, {*trusted, *given, *own_headers})
-        notes = (*notes_about_values(entry, given, own_headers), *notes)
+        name, (entry, notes) = read_registry(registry, name, {*trusted, *given}, own_headers)
+        notes = (*notes_about_values(entry, given), *notes)
     else:
         entry = make_entry(target)
     assert name is not None
@@ -164,25 +164,31 @@ def check_name(name: str) -> None:
         raise Mistake(f"NAME: expected {expected}")
 
 
-def read_registry(source: str, name: str | None, trusted: Collection[str]) -> tuple[str, Described]:
+def read_registry(
+    source: str, name: str | None, trusted: Collection[str], own_headers: Collection[str]
+) -> tuple[str, Described]:
     """The name of the server, by default that of the document, and what is taken. Raises McpmuxError."""
     try:
         document = parse_server_json(read_document("--registry", source, DOCUMENT_TYPES))
         name = name or derive_name(document.name.rpartition("/")[2])
-        return name, choose(document, name, lambda program: shutil.which(program) is not None, trusted)
+        return name, choose(document, name, has_program, trusted, own_headers)
     except (ConfigError, NotTakenOver) as error:
         raise ConfigError([f"--registry: {error}"]) from None
 
 
-def notes_about_values(entry: Mapping[str, Any], env: Collection[str], headers: Collection[str]) -> list[str]:
+def has_program(name: str) -> bool:
+    """Tell whether a program is on this machine."""
+    return shutil.which(name) is not None
+
+
+def notes_about_values(entry: Mapping[str, Any], env: Collection[str]) -> list[str]:
     """Return a sentence for each variable and header to which the document gives a value.
 
-    `env`, `headers`: those of the user.
+    `env`: the variables of the user.
     """
     variables = {key: value for key, value in entry.get("env", {}).items() if key not in env}
-    fields = {key: value for key, value in entry.get("headers", {}).items() if key not in headers}
     told = [(f"{key}={value}", value) for key, value in variables.items()]
-    told += [(f"the header {key}: {value}", value) for key, value in fields.items()]
+    told += [(f"the header {key}: {value}", value) for key, value in entry.get("headers", {}).items()]
     return [f"the document sets {what}" for what, value in told if not has_reference(value)]
 
 

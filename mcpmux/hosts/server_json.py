@@ -12,10 +12,9 @@ The first package whose program is here is taken, else the first remote, Streama
 
 Nothing in the document is trusted. No text of it is expanded: `${` stays text. The name of a package is never
 an option, a path or a URL. Its program looks for it where it always looks; what the document says is told.
-Arguments of that program are taken over when they are known to be harmless, or when the user trusts them by
-name. Variables are taken over unless programs read them as code, as places or as the source of packages;
-arguments of the package, unless they give commands or lead elsewhere; headers with a value, if they are known
-to be harmless; URLs, if what is sent there is encrypted or stays on this machine.
+What the document decides beyond that is taken over if it is on a list of what is harmless (arguments of that
+program and of the package, variables and headers with a value), or if the user trusts it by name. The user's
+own values are the user's, but what a remote gets of them is trusted by name, too.
 
 Source: `server.json` of 2025-12-11, in the MCP registry; server cards of the experimental extension
 (SEP-2127), which have remotes only.
@@ -36,9 +35,11 @@ import msgspec
 from attrs import define, field
 
 from mcpmux.config.listener import is_loopback
+from mcpmux.config.report import InvalidValue
+from mcpmux.config.scalars import HEADER_VALUE
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.entry import Table
-from mcpmux.hosts.reference import NotTakenOver, escape, reference, variable_name
+from mcpmux.hosts.reference import NotTakenOver, escape, reference, variable_name, variables_in
 
 _SHOWN_CHARACTERS = 200  # of a description
 
@@ -127,12 +128,17 @@ def parse_server_json(data: bytes) -> Document:
 
 
 def choose(
-    document: Document, name: str, has_program: Callable[[str], bool], trusted: Collection[str] = ()
+    document: Document,
+    name: str,
+    has_program: Callable[[str], bool],
+    trusted: Collection[str] = (),
+    own_headers: Collection[str] = (),
 ) -> Described:
     """Return the first offer of the document that can be used. Raises NotTakenOver with all reasons.
 
-    `name`: of the upstream. `has_program`: whether a program is on this machine. `trusted`: arguments of
-    programs, and variables, that the user wants to have as the document has them.
+    `name`: of the upstream. `has_program`: whether a program is on this machine. `trusted`: arguments,
+    variables, headers and URLs that the user wants to have as the document has them. `own_headers`: those
+    that the user gives in place of the document's.
     """
     remotes = sorted(document.remotes, key=lambda remote: remote.type == "sse")
     offers: list[tuple[str, Callable[[], Described]]] = [
@@ -140,7 +146,7 @@ def choose(
             (each.identifier, partial(_take_package, each, name, has_program, trusted))
             for each in document.packages
         ),
-        *((each.url, partial(_take_remote, each, name, trusted)) for each in remotes),
+        *((each.url, partial(_take_remote, each, name, trusted, own_headers)) for each in remotes),
     ]
     reasons: list[str] = []
     for number, (what, take) in enumerate(offers, start=1):
@@ -164,11 +170,8 @@ def choose(
 _SOURCE = "changes where packages come from"
 _OTHER = "runs something else than the package"
 _OPEN = "opens the container to this machine"
-_CODE = "makes programs load or run other code"
-_PLACE = "changes where programs look for their files"
 _UNKNOWN = "is not one that mcpmux knows to be harmless"
-_COMMAND = "gives commands to the package"
-_FILES = "leads to files outside of the current folder"
+_CODE = "may be code, a place or an address to a program that reads it"
 _CLEAR = "is reached without encryption"
 _MASKED = "has a user in front of its host, as in names that deceive"
 _IDENTITY = "may say who you are, or where a request goes"
@@ -196,6 +199,26 @@ def _effects(**options: str) -> dict[str, str]:
     return {option: effects[key] for key, texts in options.items() for option in texts.split()}
 
 
+_GIVEN = r"\$\{\w+\}"  # by the user; `$${` is text of the document
+_ASKED_FOR = re.compile(rf"(?<!\$){_GIVEN}")
+
+# What a document may set: how a server talks, logs and counts, in words that are no code, place or address.
+_VALUE = rf"(?:\w[\w.-]*(?:,\w[\w.-]*)*|{_GIVEN})"
+_SETTING = (
+    "(?i:transport|port|mode|read[-_]?only|region|locale|lang|lc[-_]all|language|timezone|tz|"
+    "log[-_]?(?:level|format)|verbose|quiet|no[-_]color|(?:no|disable)[-_]telemetry|"
+    "timeout(?:[-_]m?s|[-_]seconds)?|limit|max[-_](?:results|retries|tokens))"
+)
+_HARMLESS_VARIABLE = (
+    rf"(?:(?:\w+_)?{_SETTING}|DEBUG|NODE_ENV|NODE_NO_WARNINGS|"
+    r"DOTNET_(?:ENVIRONMENT|NOLOGO|CLI_TELEMETRY_OPTOUT)|"
+    rf"PYTHON(?:UNBUFFERED|IOENCODING|UTF8|DONTWRITEBYTECODE|HASHSEED))={_VALUE}?|\w+={_GIVEN}"
+)
+_HARMLESS_ARGUMENT = (
+    rf"\.|mcp|mcp-server|run|serve|server|start|stdio|--(?:mcp|stdio|debug)|--{_SETTING}(?:[ =]{_VALUE})?|"
+    rf"(?:-\w|--\w[\w-]*)[ =]{_GIVEN}|{_GIVEN}"
+)
+
 _NPM_NAME = r"(?:@[\w.~-]+/)?\w[\w.~-]*"
 _IMAGE_NAME = r"\w[\w.-]*(?::[0-9]+(?=/))?(?:/[\w.-]+)*(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
 _ARCHIVE = re.compile(r"\.(tgz|tar|tar\.gz)$", re.IGNORECASE)  # such a name or version is a file to npm
@@ -215,7 +238,7 @@ _KINDS = {
         ("uvx",),
         r"\w[\w.-]*",
         harmless=r"-q|--quiet|-v|--verbose|-n|--no-cache|--isolated|--offline|--refresh|--no-progress|"
-        r"(?:-p|--python)[ =][0-9]+(?:\.[0-9]+)*",
+        rf"(?:-p|--python)[ =](?:[0-9]+(?:\.[0-9]+)*|{_GIVEN})",
         effects=_effects(
             source="-i --index --index-url --default-index --extra-index-url -f --find-links --config-file "
             "--allow-insecure-host --directory",
@@ -233,8 +256,9 @@ _KINDS = {
         ("docker", "podman"),
         _IMAGE_NAME,
         harmless=r"run|-i|-t|-it|--interactive|--tty|--rm|--init|-q|--quiet|--read-only|"
-        r"(?:-m|--memory|--cpus|--pids-limit|--cap-drop|--platform|--pull|--name)[ =]\w[\w.:/-]*|"
-        r"(?:-e|--env)[ =]\w+=(?s:.*)|--network[ =]none|--security-opt[ =]no-new-privileges",
+        r"(?:-m|--memory|--cpus|--pids-limit|--cap-drop|--platform|--pull|--name)[ =]"
+        rf"(?:\w[\w.:/-]*|{_GIVEN})|(?:-e|--env)[ =](?:{_HARMLESS_VARIABLE})|"
+        "--network[ =]none|--security-opt[ =]no-new-privileges",
         effects=_effects(
             open="-v --volume --volumes-from --mount --privileged --cap-add --device --network --net --pid "
             "--ipc --uts --userns --cgroupns --security-opt --gpus --group-add -p -P --publish "
@@ -245,43 +269,6 @@ _KINDS = {
         before=("run", "-i", "--rm"),
     ),
 }
-
-_HARMLESS_VARIABLE = re.compile(
-    "NODE_ENV|NODE_NO_WARNINGS|PYTHON(UNBUFFERED|IOENCODING|UTF8|DONTWRITEBYTECODE|HASHSEED)|"
-    "DOTNET_(ENVIRONMENT|NOLOGO|CLI_TELEMETRY_OPTOUT)",
-    re.IGNORECASE,
-)
-_VARIABLES = tuple(
-    (re.compile(names, re.IGNORECASE), effect)
-    for names, effect in (
-        (
-            "(NPM|YARN|PNPM|COREPACK|BUN|UV|PIP|NUGET|DOCKER|CONTAINERS?|PODMAN|BUILDAH)_.*|"
-            "(HTTPS?|ALL|FTP)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE",
-            _SOURCE,
-        ),
-        (
-            "(LD|DYLD|NODE|DOTNET|COR|CORECLR|COMPLUS|DENO|OPENSSL|GLIBC)_.*|PYTHON.*|PERL.*|RUBY(OPT|LIB)|"
-            ".*JAVA_(TOOL_)?OPTIONS|CLASSPATH|PATH|PATHEXT|COMSPEC|SHELL|BASH_.*|IFS|GCONV_PATH|"
-            "GIT_(SSH|EXEC|CONFIG|ASKPASS|EDITOR|PAGER|PROXY|EXTERNAL|TEMPLATE).*|EDITOR|VISUAL|PAGER|BROWSER",
-            _CODE,
-        ),
-        (r"HOME|USERPROFILE|(LOCAL)?APPDATA|XDG_.*|TMP|TEMP|TMPDIR|HOSTALIASES", _PLACE),
-    )
-)
-"""Names of variables by what they do. Programs on Windows, and npm everywhere, do not look at the case."""
-
-_ASKED_FOR = re.compile(r"(?<!\$)\$\{\w+\}")  # `$${` is text of the document
-
-_COMMAND_OPTION = re.compile(
-    r"--?(exec|execute|eval|command|cmd|shell|script|call|run|hook|pre-?\w+|post-?\w+)(-\w+)*",
-    re.IGNORECASE,
-)
-_COMMAND_TEXT = re.compile(
-    r"(?s).*(&&|[;|`\n<>]|\$\().*|(.*[/\\])?((ba|z|da|k|fi|c)?sh|cmd|powershell|pwsh)(\.exe)?(\s.*)?",
-    re.IGNORECASE,
-)
-_OUTSIDE = re.compile(r"(?s)(file:)?([/~\\]|[A-Za-z]:[/\\]).*|(.*[/\\])?\.\.([/\\].*)?")
-_CLEAR_URL = re.compile(r"(?is)\s*(http|ws|tcp)://.*")
 
 # Headers whose values say nothing about the user, and lead nowhere.
 _HARMLESS_HEADER = re.compile("Accept(-Language)?|Content-Type|User-Agent|[A-Za-z-]*-Version", re.IGNORECASE)
@@ -309,8 +296,14 @@ def _take_package(
         if not {*words} <= {*kind.before} and words not in forwarded
     ]
     of_package = list(reading.arguments(package.package_arguments))
-    effects = {**_find_effects(runtime, kind), **_find_variable_effects(env)}
-    _refuse({**effects, **_find_own_effects(of_package)}, trusted)
+    effects = _find_effects(runtime, kind.harmless, kind.effects, _OTHER)
+    effects |= _find_effects(of_package, _HARMLESS_ARGUMENT, {}, _CODE)
+    effects |= {
+        key: _CODE
+        for key, value in env.items()
+        if not re.fullmatch(_HARMLESS_VARIABLE, f"{key}={value}", re.ASCII)
+    }
+    _refuse(effects, trusted)
     own = [*chain(*of_package)]
     after = [*kind.after, "--"] if kind.after and own else kind.after
     table: Table = {
@@ -328,20 +321,24 @@ def _take_package(
     return Described(table, tuple(notes))
 
 
-def _find_effects(arguments: list[list[str]], kind: _Kind) -> dict[str, str]:
-    """Return the name of each argument that is not known to be harmless, and its effect."""
-    effects: dict[str, str] = {}
-    for first, *rest in arguments:
-        words = _ASKED_FOR.sub("0", " ".join([first, *rest]))  # what the user gives is the user's
-        if re.fullmatch(kind.harmless, words, re.ASCII):
+def _find_effects(
+    arguments: list[list[str]], harmless: str, effects: Mapping[str, str], of_word: str
+) -> dict[str, str]:
+    """Return the name of each argument that is not known to be harmless, and its effect.
+
+    `harmless`: what the words of an argument match, with spaces between them. `effects`: of some options.
+    `of_word`: the effect of words that are no options.
+    """
+    found: dict[str, str] = {}
+    for words in arguments:
+        if re.fullmatch(harmless, " ".join(words), re.ASCII):
             continue
-        is_option = first.startswith("-")
-        name = first.partition("=")[0] if is_option else first
+        is_option = words[0].startswith("-")
+        name = words[0].partition("=")[0] if is_option else words[0]
         # A short option may have its value in the same word: `-v/:/host`.
         short = name[:2] if not name.startswith("--") else name
-        known = kind.effects.get(name) or kind.effects.get(short, _UNKNOWN)
-        effects[name] = known if is_option else _OTHER
-    return effects
+        found[name] = (effects.get(name) or effects.get(short, _UNKNOWN)) if is_option else of_word
+    return found
 
 
 def _refuse(effects: Mapping[str, str], trusted: Collection[str]) -> None:
@@ -354,44 +351,12 @@ def _refuse(effects: Mapping[str, str], trusted: Collection[str]) -> None:
         raise NotTakenOver(f"not without your consent: {'; '.join(refused)}")
 
 
-def _find_own_effects(arguments: list[list[str]]) -> dict[str, str]:
-    """Return the name of each argument that a package may take for a command, a place or an address."""
-    effects: dict[str, str] = {}
-    for words in arguments:
-        is_option = words[0].startswith("-")
-        name, _, inner = words[0].partition("=") if is_option else (words[0], "", "")
-        values = [inner, *words[1:]] if is_option else words
-        for value in (_ASKED_FOR.sub("0", each) for each in values):
-            if _COMMAND_TEXT.fullmatch(value):
-                effects[name] = _COMMAND
-            elif _OUTSIDE.fullmatch(value):
-                effects[name] = _FILES
-            elif _CLEAR_URL.fullmatch(value) and not _is_here(value):
-                effects[name] = _CLEAR
-        is_given = any(values) and all(not value or _ASKED_FOR.fullmatch(value) for value in values)
-        is_command = name in ("-c", "-e") and any(" " in value for value in values)
-        if is_option and not is_given and (is_command or _COMMAND_OPTION.fullmatch(name)):
-            effects[name] = _COMMAND
-    return effects
-
-
 def _is_here(url: str) -> bool:
     """Tell whether a URL is one of this machine."""
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
-
-
-def _find_variable_effects(env: Mapping[str, str]) -> dict[str, str]:
-    """Return each variable with a text of the document that programs do not take for mere data."""
-    return {
-        key: effect
-        for key, value in env.items()
-        if not _ASKED_FOR.fullmatch(value) and not _HARMLESS_VARIABLE.fullmatch(key)
-        for names, effect in _VARIABLES
-        if names.fullmatch(key)
-    }
 
 
 def _name_package(package: Package, kind: _Kind) -> str:
@@ -410,23 +375,36 @@ def _name_package(package: Package, kind: _Kind) -> str:
 # Remotes.
 
 
-def _take_remote(remote: Remote, name: str, trusted: Collection[str]) -> Described:
+def _take_remote(
+    remote: Remote, name: str, trusted: Collection[str], own_headers: Collection[str]
+) -> Described:
     if remote.type not in ("streamable-http", "sse"):
         raise NotTakenOver(f"mcpmux does not know the transport `{remote.type}`")
-    if not re.match(r"https?://|\{", remote.url):
-        raise NotTakenOver("it has no URL with https://")
     reading = _Reading(name)
-    url = reading.value("url", Input(value=remote.url, variables=remote.variables, is_required=True))
-    headers = reading.pairs(remote.headers)
-    fixed = [key for key, value in headers.items() if not _ASKED_FOR.search(value)]
-    effects = {key: _IDENTITY for key in fixed if not _HARMLESS_HEADER.fullmatch(key)}
-    _refuse({**_find_url_effects(url or ""), **effects}, trusted)
+    url = reading.value("url", Input(value=remote.url, variables=remote.variables, is_required=True)) or ""
+    if not re.match("https?://", url):  # a user who gives the scheme may give one that others can read
+        raise NotTakenOver("it has no URL with https://")
+    own = {each.lower() for each in own_headers}
+    headers = reading.pairs(tuple(each for each in remote.headers if each.name.lower() not in own))
+    effects = _find_url_effects(url)
+    sent = dict.fromkeys(variables_in(url), f"is sent to {url}")
+    for key, value in headers.items():
+        try:
+            HEADER_VALUE.read(value)
+        except InvalidValue as mistake:
+            raise NotTakenOver(f"its header `{key}`: {mistake}") from None
+        variables = [*variables_in(value)]
+        sent |= dict.fromkeys(variables, f"is sent to {url} in the header {key}")
+        if not variables and not _HARMLESS_HEADER.fullmatch(key):
+            effects[key] = _IDENTITY
+    _refuse({**effects, **sent}, trusted)
     table: Table = {
         "url": url,
         **({"transport": "sse"} if remote.type == "sse" else {}),
         **({"headers": headers} if headers else {}),
     }
-    return Described(table, (f"the document sends requests to {url}", *reading.notes))
+    told = [f"the variable {variable} {where}" for variable, where in sent.items()]
+    return Described(table, (f"the document sends requests to {url}", *told, *reading.notes))
 
 
 def _find_url_effects(url: str) -> dict[str, str]:
@@ -435,7 +413,7 @@ def _find_url_effects(url: str) -> dict[str, str]:
     authority = re.split(r"[/?#]", known.partition("://")[2], maxsplit=1)[0]
     if "@" in authority or "\\" in authority:
         return {url: _MASKED}
-    return {url: _CLEAR} if _CLEAR_URL.fullmatch(known) and not _is_here(known) else {}
+    return {url: _CLEAR} if known.startswith("http:") and not _is_here(known) else {}
 
 
 # Values.
