@@ -35,6 +35,7 @@ USUAL: Final = 5  # tools that are given for a question when nothing is said
 MOST: Final = 20
 QUERY_LENGTH: Final = 2000  # characters of one question that are looked at
 QUERY_WORDS: Final = 64  # of them that are looked for
+TEXT_LIMIT: Final = 8192  # characters of a description, or of all parameters, of one tool
 
 _FIND: Final[Mapping[str, Any]] = {
     "name": FIND_TOOLS,
@@ -128,7 +129,7 @@ _EMPTY_WORDS: Final = frozenset(_EMPTY.split())
 
 
 class Index:
-    """Tools that can be searched, by their places. Adding a hundred takes some milliseconds."""
+    """Tools that can be searched, by their places. Adding a hundred of usual size takes some milliseconds."""
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """`tools`: as a list has them."""
@@ -149,6 +150,9 @@ class Index:
         )
         self._count += len(tools)
 
+    def __len__(self) -> int:
+        return self._count
+
     def find(self, question: str, most: int) -> list[int]:
         """The places of the tools that fit a question, at most so many, the best one first."""
         words = list(dict.fromkeys(_WORD.findall(_spaced(question[:QUERY_LENGTH]).lower())))
@@ -168,7 +172,13 @@ def _spaced(text: str) -> str:
 
 def _texts_of(tool: Mapping[str, Any]) -> tuple[str, str, str, str]:
     name, title, about = (_text(tool.get(key)) for key in ("name", "title", "description"))
-    return name, title, about, " ".join(_parameters(tool.get("inputSchema")))
+    takes, left = [], TEXT_LIMIT
+    for text in _parameters(tool.get("inputSchema")):
+        takes.append(text[:left])
+        left -= len(text) + 1
+        if left <= 0:
+            break
+    return name, title, about, " ".join(takes)
 
 
 def _parameters(schema: Any) -> Iterator[str]:
@@ -182,4 +192,4 @@ def _parameters(schema: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:TEXT_LIMIT] if isinstance(value, str) else ""

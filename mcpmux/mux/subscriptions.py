@@ -35,6 +35,7 @@ class Subscriptions(Generic[Listener]):
         self._interest: dict[str, dict[str, set[Listener]]] = {}
         self._of_listener: dict[Listener, set[tuple[str, str]]] = {}
         self._bytes: dict[Listener, int] = {}  # of the URIs of each
+        self.all_bytes = 0
 
     def __repr__(self) -> str:
         counts = {upstream: len(uris) for upstream, uris in self._interest.items()}
@@ -50,6 +51,7 @@ class Subscriptions(Generic[Listener]):
         if (upstream, uri) not in held:
             held.add((upstream, uri))
             self._bytes[listener] = self._bytes.get(listener, 0) + weigh(uri)
+            self.all_bytes += weigh(uri)
         return len(listeners) == 1
 
     def remove(self, listener: Listener, upstream: str, uri: str) -> bool:
@@ -59,6 +61,7 @@ class Subscriptions(Generic[Listener]):
             return False
         held.discard((upstream, uri))
         self._bytes[listener] -= weigh(uri)
+        self.all_bytes -= weigh(uri)
         self.said_raw.discard((listener, upstream, uri))
         if not held:
             del self._of_listener[listener], self._bytes[listener]

@@ -33,6 +33,7 @@ from mcpmux.protocol.raw_json import (
     RequestOut,
     Wire,
     WireError,
+    WireLarge,
     WireReply,
     WireRequest,
 )
@@ -64,6 +65,7 @@ T = TypeVar("T")
 encode: Final = msgspec.json.Encoder().encode
 _fields_decoder: Final = msgspec.json.Decoder(Fields)
 list_decoder: Final = msgspec.json.Decoder(list[Fields])
+_large_decoder: Final = msgspec.json.Decoder(WireLarge)
 _any_decoder: Final = msgspec.json.Decoder()
 text_decoder: Final = msgspec.json.Decoder(str)
 _items_decoder: Final = msgspec.json.Decoder(list[Raw])
@@ -229,6 +231,8 @@ def _decode_message(data: bytes) -> Message:
 
 def decode_request(data: bytes) -> Request | None:
     """The same of a request, whose members come of the same pass; None for any other message."""
+    if len(data) > CROWD_BYTES and is_crowded(data):
+        return None
     try:
         if not data.isascii():
             data.decode()
@@ -242,6 +246,8 @@ def decode_request(data: bytes) -> Request | None:
 
 def decode_reply(data: bytes) -> Reply | None:
     """The same of a successful answer, whose `members` come of the same pass; None for any other message."""
+    if len(data) > CROWD_BYTES and is_crowded(data):
+        return None
     try:
         if not data.isascii():
             data.decode()
@@ -337,9 +343,28 @@ def decode_fields(raw: Raw | bytes | Fields | None) -> Fields:
     if isinstance(raw, dict):
         return raw.copy()
     try:
+        if len(raw) > CROWD_BYTES and is_crowded(bytes(raw)):
+            known = sum(map(len, msgspec.structs.astuple(_large_decoder.decode(raw))))
+            if len(raw) - known > CROWD_BYTES:
+                raise ValueError(CROWDED)
         return _fields_decoder.decode(raw)
     except UNREADABLE as error:
         raise ValueError(str(error)) from None
+
+
+# An object of a million members, which take 12 MB, holds everything up for a second while it is decoded.
+
+CROWD_BYTES: Final = 256 * 1024  # of a value: a smaller one costs little, whatever is in it
+CROWD_TEXTS: Final = 50_000  # names and strings in a larger one
+CROWDED: Final = (
+    f"an object has more than {CROWD_BYTES >> 10} KiB of members that MCP does not know, and more than "
+    f"{CROWD_TEXTS} names and texts"
+)
+
+
+def is_crowded(data: bytes) -> bool:
+    """Tell whether JSON has so many names and strings that its members may take long to decode."""
+    return data.count(b'"') - data.count(b'\\"') > 2 * CROWD_TEXTS
 
 
 def members_of(value: Any) -> dict[str, Any]:

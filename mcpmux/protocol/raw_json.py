@@ -74,6 +74,26 @@ class WireRequest(msgspec.Struct, gc=False):
     params: Fields | None = None
 
 
+_NONE: Final = Raw(b"")
+
+
+class WireLarge(msgspec.Struct, gc=False):
+    """Members of parameters and results that may be large for a good reason; all others are passed over."""
+
+    content: Raw = _NONE
+    structuredContent: Raw = _NONE  # noqa: N815 - as MCP spells it
+    contents: Raw = _NONE
+    tools: Raw = _NONE
+    resources: Raw = _NONE
+    resourceTemplates: Raw = _NONE  # noqa: N815
+    prompts: Raw = _NONE
+    messages: Raw = _NONE
+    tasks: Raw = _NONE
+    arguments: Raw = _NONE
+    inputRequests: Raw = _NONE  # noqa: N815
+    inputResponses: Raw = _NONE  # noqa: N815
+
+
 class RequestOut(msgspec.Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
     """A request to be written."""
 

@@ -55,6 +55,8 @@ EVERYTHING: Final = LIST_CHANGES | {ANYTHING}  # one for all sessions, as there 
 
 SUBSCRIPTION_LIMIT: Final = 10_000  # URIs of one client: bounds its outbox, which holds one event for each
 SUBSCRIBED_BYTES: Final = 4 * 2**20  # of these URIs, which can be as long as messages
+ALL_SUBSCRIBED_BYTES: Final = 64 * 2**20  # of all clients: one may have hundreds of listens
+LITTLE_BYTES: Final = 64 * 1024  # of the URIs of a client that may always subscribe
 
 # Updates that wait for their pass; with more, whoever brings one waits for it himself.
 WAITING_LIMIT: Final = 1000
@@ -305,6 +307,10 @@ class NotificationHub:
         if taken > SUBSCRIBED_BYTES and not outbox.is_replica:
             most = f"{SUBSCRIBED_BYTES >> 20} MiB"
             raise RpcError(BUSY, f"Busy: the URIs of one client's subscriptions take more than {most}")
+        all_taken = self.subscriptions.all_bytes + weigh(uri)
+        if taken > LITTLE_BYTES and all_taken > ALL_SUBSCRIBED_BYTES and not outbox.is_replica:
+            most = f"{ALL_SUBSCRIBED_BYTES >> 20} MiB"
+            raise RpcError(BUSY, f"Busy: the URIs of all clients' subscriptions take more than {most}")
         if self.subscriptions.add(outbox, upstream, uri, said_raw=said_raw):
             self._on_wanted(upstream)
         return self.subscriptions.count(outbox) > held

@@ -37,7 +37,7 @@ from mcpmux.transports.inline import in_task
 INDEXES_KEPT: Final = 16  # of lists of tools; who may use other tools has another list
 INDEXES_BYTES: Final = 128 * 2**20  # of them
 INDEX_SHARE: Final = 4  # times the JSON of a list is what it takes when it is read and indexed, about
-INDEXED_AT_ONCE: Final = 100  # tools, which take less than ten milliseconds
+INDEXED_BYTES: Final = 64 * 1024  # of tools that are indexed at once, which takes some ten milliseconds
 GIVEN: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution")
 """What is told of a tool that was found."""
 
@@ -121,13 +121,18 @@ class ToolSearch:
         key = sha256(b"\n".join(pages)).digest()
         known = self._indexes.get(key)
         if known is None:
-            listed = [tool for page in pages for tool in decode_list(page)]
-            tools = [_readable(tool) for tool in listed if is_for_models(tool)]
-            known = tools, Index()
+            known = tools, index = [], Index()
             await in_task()
-            for start in range(0, len(tools), INDEXED_AT_ONCE):
-                known[1].add(tools[start : start + INDEXED_AT_ONCE])
-                await trio.lowlevel.checkpoint()
+            for page in pages:
+                size = 0
+                for tool in filter(is_for_models, decode_list(page)):
+                    tools.append(_readable(tool))
+                    size += sum(map(len, tool.values()))
+                    if size > INDEXED_BYTES:
+                        index.add(tools[len(index) :])
+                        await trio.lowlevel.checkpoint()
+                        size = 0
+                index.add(tools[len(index) :])
             self._indexes.keep(key, known, INDEX_SHARE * sum(map(len, pages)))
         return known
 

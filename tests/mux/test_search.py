@@ -97,6 +97,16 @@ def test_tools_that_are_added_have_the_next_places():
     assert index.find("huge", 1) == [3]
 
 
+def test_a_tool_of_many_words_is_found_by_its_first_ones():
+    words = " ".join(f"word{number}" for number in range(10_000))
+    properties = {f"parameter{number}": {"description": words} for number in range(3)}
+    index = Index([{"name": "long", "description": words, "inputSchema": {"properties": properties}}])
+    assert index.find("word1", 1) == [0]
+    assert index.find("parameter0", 1) == [0]
+    assert index.find("word9999", 1) == []
+    assert index.find("parameter2", 1) == []
+
+
 def test_a_thousand_words_are_not_too_many():
     assert found("read " + " ".join(f"word{number}" for number in range(1000))) == ["files__read_text_file"]
 

@@ -325,6 +325,21 @@ async def test_long_uris_of_one_client_share_a_bound_in_bytes(down, autojump_clo
             await other.request("resources/subscribe", {"uri": f"docs+{uris[4]}"})
 
 
+async def test_long_uris_of_many_listens_share_a_bound_in_bytes(autojump_clock):
+    uris = [f"memo:{number}{'x' * 2**20}" for number in range(3)]
+    async with open_world({"docs": Subscribable(MODERN, uris=[*uris, "memo:short"])}) as world:
+        client = await client_of(world, MODERN)
+
+        async def agreed(uris: list[str]) -> int:
+            await client.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+            told = await client.receive_method("notifications/subscriptions/acknowledged")
+            return len(told["params"]["notifications"].get("resourceSubscriptions", ()))
+
+        counts = [await agreed(uris) for _ in range(24)]
+        assert counts == [*[3] * 21, 0, 0, 0]
+        assert await agreed(["memo:short"]) == 1
+
+
 @pytest.mark.parametrize("wish", [None, [], {"resourceSubscriptions": "x"}, {"toolsListChanged": 1}])
 async def test_a_malformed_filter_is_an_error(wish, autojump_clock):
     async with open_world({"x": Subscribable(MODERN), "y": Subscribable(LEGACY)}) as world:
