@@ -9,6 +9,7 @@ one.
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
@@ -61,13 +62,21 @@ def make_hide(values: Iterable[str]) -> Hide:
         spelling(value)
         for value in values
         if len(value) >= HIDDEN_LENGTH
-        for spelling in (str, _in_json, html.escape, quote, quote_plus)
+        for spelling in (str, _in_json, html.escape, quote, quote_plus, _in_lower_escapes, _in_base64)
     }
     if not spelled:
         return str
     longest_first = sorted(spelled, key=len, reverse=True)
     known = re.compile("|".join(map(re.escape, longest_first)))
     return lambda text: known.sub(MASK, text)
+
+
+def _in_lower_escapes(text: str) -> str:
+    return re.sub("%[0-9A-F]{2}", lambda escape: escape[0].lower(), quote(text, safe=""))
+
+
+def _in_base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode().rstrip("=")
 
 
 def _in_json(text: str) -> str:

@@ -6,10 +6,12 @@ JSON Schema are made from the types and docstrings of the fields.
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
@@ -154,6 +156,13 @@ def transport_of(target: Target) -> str:
     return type(target).__name__.lower()
 
 
+def _of_basic(credentials: str) -> Iterator[str]:
+    """Yield user and password of the scheme Basic (RFC 7617), together and the password alone."""
+    with suppress(ValueError):
+        pair = base64.b64decode(credentials).decode()
+        yield from (pair, pair.partition(":")[2])
+
+
 def secrets_of(target: Target) -> Iterator[str]:
     """Yield what a server is given and must not come back in what it says: values, tokens, passwords."""
     if isinstance(target, Stdio):
@@ -167,10 +176,14 @@ def secrets_of(target: Target) -> Iterator[str]:
         parts = urlsplit(url)
         yield from filter(None, (parts.password, parts.username))
         yield from (value for _, value in parse_qsl(parts.query))
-    for secret in target.headers.values():
+    for name, secret in target.headers.items():
         value = secret.reveal()
-        yield value
-        yield value.rpartition(" ")[2]  # without its scheme
+        scheme, _, rest = value.rpartition(" ")
+        yield from (value, rest)
+        if name.lower() == "cookie":
+            yield from (pair.partition("=")[2].strip() for pair in value.split(";"))
+        elif scheme.lower() == "basic":
+            yield from _of_basic(rest)
     if target.oauth is not None:
         kept = (target.oauth.client_secret, target.oauth.private_key)
         yield from (secret.reveal() for secret in kept if secret is not None)

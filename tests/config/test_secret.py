@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import base64
 import html
 import json
+import re
 from urllib.parse import quote, quote_plus
 
 import attrs
@@ -66,7 +68,15 @@ def test_target_keeps_its_own_copy_of_the_environment():
         target.env["C"] = Secret("3")  # type: ignore[index]  # what is tested is that it fails
 
 
-SPELLINGS = [str, lambda text: json.dumps(text)[1:-1], html.escape, quote, quote_plus]
+SPELLINGS = [
+    str,
+    lambda text: json.dumps(text)[1:-1],
+    html.escape,
+    quote,
+    quote_plus,
+    lambda text: re.sub("%..", lambda escape: escape[0].lower(), quote(text, safe="")),
+    lambda text: base64.b64encode(text.encode()).decode(),
+]
 
 
 @given(st.lists(st.text(min_size=HIDDEN_LENGTH), min_size=1), st.sampled_from(SPELLINGS), st.text())
@@ -87,4 +97,8 @@ def test_secrets_of_a_server_are_what_it_is_given():
     target = Http("https://user:url-pass@h/mcp?key=query-key", headers, oauth=oauth, proxy=proxy)
     secrets = set(secrets_of(target))
     assert secrets >= {"tok-123456", "key-123456", "url-pass", "query-key", "proxy-pass", "client-secret"}
+    basic = Secret("Basic " + base64.b64encode(b"ann:basic-pass").decode())
+    cookies = Secret("a=first-cookie; b=second-cookie")
+    target = Http("https://h/mcp", {"authorization": basic, "COOKIE": cookies})
+    assert set(secrets_of(target)) >= {"basic-pass", "ann:basic-pass", "first-cookie", "second-cookie"}
     assert list(secrets_of(Stdio("x", env={"A": Secret("a-secret")}))) == ["a-secret"]
