@@ -74,10 +74,11 @@ STREAMED_CALL = LEGACY_CALL._replace(
     name="call a tool, legacy, answers in event streams", upstream=["--streams"]
 )
 CACHE_HIT = Scenario("read 1 KB, remembered", READ._replace(subjects=READ.subjects[:1]), "", [FRESH])
-VIEW = {"settings": '[views.most]\nexclude = [{{ kind = "prompts", name = "*hidden*" }}]\n', "below": "/most"}
-VIEW_READ = MODERN_READ._replace(name="read 1 KB, modern, in a view", **VIEW)
-LEGACY_VIEW_READ = LEGACY_READ._replace(name="read 1 KB, legacy, in a view", **VIEW)
-VIEW_CALL = TOOL_CALL._replace(name="call a tool, in a view", **VIEW)
+VIEW = '[views.most]\nexclude = [{{ kind = "prompts", name = "*hidden*" }}]\n'
+VIEW_PATH = "/most"
+VIEW_READ = MODERN_READ._replace(name="read 1 KB, modern, in a view", settings=VIEW, below=VIEW_PATH)
+LEGACY_VIEW_READ = LEGACY_READ._replace(name="read 1 KB, legacy, in a view", settings=VIEW, below=VIEW_PATH)
+VIEW_CALL = TOOL_CALL._replace(name="call a tool, in a view", settings=VIEW, below=VIEW_PATH)
 CLUSTER = """[merging]
 cursor_key = "benchmark of a cluster"
 [cluster]

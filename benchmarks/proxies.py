@@ -240,7 +240,8 @@ def _rounds(bench: Bench, measure: str, load: Load, start: Start) -> Found:
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
                 target = targets[name]
-                tally, used = measured(lambda t=target: bench.load(load, t.urls, t.subjects), target.process)
+                run = partial(bench.load, load, target.urls, target.subjects)
+                tally, used = measured(run, target.process)
                 pairs[name].append(Pair(direct, tally, used, direct_cpu))
     bench.remarks.append(_kernel_part(measure, pairs))
     return Found(pairs, failed)

@@ -45,7 +45,7 @@ TWO_ALONE = at_least(0.95)
 class Muxes(NamedTuple):
     """So many mcpmux, each on a core of its own as far as there are any."""
 
-    count: int
+    processes: int
     is_cluster: bool = False
 
 
@@ -104,7 +104,7 @@ def _run(bench: Bench, load: Load, wanted: Muxes) -> float:
             config = CLUSTER.format(port=stack.enter_context(open_store(folder))) + config
         muxes = [
             stack.enter_context(Spread(mux_command(), [cores[number % len(cores)]], config))
-            for number in range(wanted.count)
+            for number in range(wanted.processes)
         ]
         urls = [url for mux in muxes for url in mux.lines(1)]
         if wanted.is_cluster:

@@ -57,7 +57,7 @@ class Asking:
             if self._contents is None:
                 self._contents = contents
             elif contents != self._contents:
-                raise WrongAnswer(f"another content than was asked for: {bytes(contents[:500])!r}")
+                raise WrongAnswer(f"another content than was asked for: {bytes(contents)[:500]!r}")
             self._clock.note(began)
 
 

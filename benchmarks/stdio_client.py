@@ -78,8 +78,8 @@ class Conversation:
 def main(config: str, uri: str, mux_core: int, in_flight: int, seconds: float, warm_up: float) -> None:
     """Start mcpmux with CONFIG, ask it for URI over standard input, and print what that showed as JSON."""
     command = [sys.executable, "-m", "mcpmux", "serve", config, "--stdio", *QUIET]
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **streams, cwd=measured_folder()) as mux:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=measured_folder()) as mux:
         os.sched_setaffinity(mux.pid, {mux_core})
         assert mux.stdin is not None
         assert mux.stdout is not None
