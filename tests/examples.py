@@ -7,4 +7,4 @@ from hypothesis import settings
 
 def examples(number: int) -> int:
     """Return how many examples the profile in force tries where `ci` tries `number`."""
-    return max(5, number * settings.default.max_examples // 100)
+    return max(5, number * settings().max_examples // 100)

@@ -155,8 +155,10 @@ class Builder:
 
     def _object(self, part: Schema, steps: tuple[Step, ...], grows: bool) -> Json:
         built: Json = {}
-        on_the_way = self._place is not None and self._place.steps[: len(steps)] == steps
-        following = self._place.steps[len(steps)] if on_the_way and not grows else None
+        place, following = self._place, None
+        if place is not None and place.steps[: len(steps)] == steps and not grows:
+            following = place.steps[len(steps)]
+        grown = place.kind if place is not None and grows else None
         for each in part.get("allOf", ()):
             built |= self.build(each, steps)
         for name, own in part.get("properties", {}).items():
@@ -166,9 +168,9 @@ class Builder:
                 built[name] = self._member(own, (*steps, name), name)
         others = part.get("additionalProperties")
         if isinstance(others, dict) and (grows or following == MEMBER):
-            many = self._size if grows and self._place.kind == "members" else 1
+            many = self._size if grown == "members" else 1
             for number in range(many):
-                long = grows and self._place.kind == "name"
+                long = grown == "name"
                 key = self._text("", self._size) if long else f"k{number}"
                 built[key] = self.build(others, (*steps, MEMBER))
         return built

@@ -24,13 +24,13 @@ BESIDE_THE_CHECKOUT = Path(__file__).resolve().parents[2] / "shared" / "schema"
 formats = FormatChecker(formats=())
 
 
-@formats.checks("uri")
+@formats.checks("uri")  # type: ignore[untyped-decorator]  # jsonschema has no types
 def is_uri(value: object) -> bool:
     """RFC 3986, as far as it matters here: a scheme, and nothing that must be escaped."""
     return not isinstance(value, str) or bool(re.match(r'^[A-Za-z][A-Za-z0-9+.-]*:[^\s<>"{}|\\^`]*$', value))
 
 
-@formats.checks("byte", raises=binascii.Error)
+@formats.checks("byte", raises=binascii.Error)  # type: ignore[untyped-decorator]  # see above
 def is_base64(value: object) -> bool:
     return not isinstance(value, str) or base64.b64decode(value, validate=True) is not None
 

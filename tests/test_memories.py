@@ -19,6 +19,7 @@ from mcpmux.app.workers.traffic_forwarder import TrafficCollector
 from mcpmux.config import AccessRule, Capture, CaptureRule
 from mcpmux.mux.pattern import URI_LIMIT, matches_template
 from mcpmux.mux.policy import Policy, Rule
+from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.headers import OriginPolicy, ToolHeaders
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import SHORT_CHARS
@@ -91,7 +92,7 @@ def annotated_tools() -> object:
     schema = {"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "A"}}}
     for start in range(0, 3000, 100):
         tools = [{"name": long(start + number), "inputSchema": schema} for number in range(100)]
-        known.learn({"tools": msgspec.Raw(msgspec.json.encode(tools))})
+        known.learn({"tools": raw(tools)})
     return known
 
 

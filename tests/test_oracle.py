@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,7 +203,7 @@ def test_legacy_handshakes_pass(revision: str):
 def test_a_broken_handshake_is_refused(path: list[str], value: object):
     message = deepcopy(LEGACY_INITIALIZE)
     *way, last = path
-    target = message
+    target: Any = message
     for key in way:
         target = target[key]
     target[last] = value

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import NoReturn
 
 import pytest
 import trio
@@ -60,7 +61,7 @@ async def _hold_in_each_task() -> None:
         while time.thread_time() < until:
             pass
 
-    async def answer(_request: object, _notify: object) -> None:
+    async def answer(_request: object, _notify: object) -> NoReturn:
         raise AssertionError
 
     def hear(_notification: object) -> None:

@@ -92,7 +92,8 @@ def make_gate(
     issuer: Json | None = None,
     **auth: Any,
 ) -> Gate:
-    issuers = {"corp": Issuer(**({"issuer": ISSUER, "jwks_url": KEYS_URL} | (issuer or {})))}
+    described: Json = {"issuer": ISSUER, "jwks_url": KEYS_URL} | (issuer or {})
+    issuers = {"corp": Issuer(**described)}
     config = Auth(
         tokens=tokens or {},
         issuers=issuers if issuing is not None else {},

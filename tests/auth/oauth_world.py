@@ -25,7 +25,7 @@ from mcpmux.auth.credential import Credential
 from mcpmux.auth.discovery import OAuthHttp
 from mcpmux.auth.token_store import Login, LoginFile
 from mcpmux.auth.upstream_auth import make_credential
-from mcpmux.config import Config, Http, OAuth, Secret, Upstream
+from mcpmux.config import Config, Http, OAuth, Secret, Upstream, WebSocket
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.server import serve_http
 from tests.runtime.scripted_web import JSON, Web, initialize
@@ -180,7 +180,7 @@ class World(Web):
         pair = {"client_id": "me", "client_secret": Secret("SECRET-client"), "issuer": self.issuer}
         return self.target(**({"grant": "client_credentials"} | pair | more))
 
-    def credential(self, target: Http) -> Credential:
+    def credential(self, target: Http | WebSocket) -> Credential:
         return make_credential("web", target, self.file.folder, self.clock)
 
     async def log_in(

@@ -459,8 +459,9 @@ async def test_a_websocket_server_is_shown_the_token_and_a_refused_one_is_renewe
         url = f"ws://127.0.0.1:{server.port}/mcp"
         issuer, world.url = world.issuer, url.replace("ws", "http", 1)
         world.metadata = {"token_endpoint": f"{issuer}/token", "issuer": issuer}
-        pair = {"client_id": "me", "client_secret": Secret("SECRET-client"), "issuer": issuer}
-        target = WebSocket(url, oauth=OAuth(grant="client_credentials", **pair))
+        secret = Secret("SECRET-client")
+        oauth = OAuth(grant="client_credentials", client_id="me", client_secret=secret, issuer=issuer)
+        target = WebSocket(url, oauth=oauth)
         credential = world.credential(target)
         for expected in ("418", "401", "418"):
             with pytest.raises(ConnectFailed, match=expected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import trio
 
@@ -12,6 +12,7 @@ from mcpmux.bench.answer import Answer
 from mcpmux.bench.drive import Drive, Work
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.plan import Plan
+from mcpmux.bench.session import Session
 from mcpmux.bench.workload import Turns, bind_mix, parse_flow
 
 Delay = Callable[[float, int], float]
@@ -62,6 +63,11 @@ class DelayedServer:
         self.running = 0
         self.most = 0
 
+    @property
+    def sessions(self) -> list[Session]:
+        """Itself, which has all that a drive uses of a session."""
+        return [cast("Session", self)]
+
     async def perform(self, _ask: Ask, _follow: object = None) -> Answer:
         now = trio.current_time() - self._started
         if now >= self._lost:
@@ -84,6 +90,6 @@ async def drive(server: DelayedServer, plan: Plan, seed: int = 1) -> tuple[Recor
     """Run a load to its end: what it recorded, how it ended, and when it began."""
     recording = Recording()
     started = trio.current_time()
-    run = Drive(plan, [server], ping_mix(), recording.record, Random(seed))
+    run = Drive(plan, server.sessions, ping_mix(), recording.record, Random(seed))
     await run.run(started)
     return recording, run, started

@@ -174,11 +174,12 @@ async def test_a_drive_keeps_nothing_of_its_requests(
     sizes = []
     for seconds in (5.0, 50.0):
         recorder = Counter()
-        model = {"rate": "100", "poisson": False, "in_flight": 4} if open_model else {"clients": 4}
-        plan = Plan(seconds=seconds, warm_up=0.0, **model)  # type: ignore[arg-type]
-        drive = Drive(
-            plan, [DelayedServer(lambda _at, _number: 0.02)], ping_mix(), recorder.record, Random(1)
+        model: dict[str, Any] = (
+            {"rate": "100", "poisson": False, "in_flight": 4} if open_model else {"clients": 4}
         )
+        plan = Plan(seconds=seconds, warm_up=0.0, **model)
+        server = DelayedServer(lambda _at, _number: 0.02)
+        drive = Drive(plan, server.sessions, ping_mix(), recorder.record, Random(1))
         await drive.run(trio.current_time())
         assert recorder.count > 90 * seconds
         drive._scope = drive._turn = None  # type: ignore[assignment]  # they reach into trio itself

@@ -76,7 +76,7 @@ def test_a_search_that_ends_early_says_what_it_knows(outcomes: list[str | None])
 def looking_at(server: DelayedServer, tally: Tally, warm_up: float = 0.0) -> Search:
     conditions = (parse_assertion("p99<50ms"),)
     plan = Plan(find_max=conditions, rate="20", in_flight=64, poisson=False, seconds=5, warm_up=warm_up)
-    return Search(plan, [server], ping_mix(), tally, trio.sleep_until, lambda: 0.0)
+    return Search(plan, server.sessions, ping_mix(), tally, trio.sleep_until, lambda: 0.0)
 
 
 class OneAtATime(DelayedServer):

@@ -39,7 +39,7 @@ async def test_a_wait_that_was_cut_off_does_not_spoil_the_next() -> None:
 
 
 async def test_even_no_wait_lets_others_run() -> None:
-    ran = []
+    ran: list[bool] = []
     with open_timer() as sleep_until:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.lowlevel.checkpoint)

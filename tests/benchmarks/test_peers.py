@@ -130,7 +130,8 @@ def test_result_divides_the_rate_of_mcpmux_by_the_peers():
 
 
 def tallies(peer: int, mux: int) -> Pair:
-    return Pair(*(Tally(count, 1.0, count, 0.1, 1e-3, 1e-3) for count in (peer, mux)), 50e-6, 500e-6)
+    direct, through = (Tally(count, 1.0, count, 0.1, 1e-3, 1e-3) for count in (peer, mux))
+    return Pair(direct, through, 50e-6, 500e-6)
 
 
 def test_table_has_a_line_for_each_peer_and_says_why_one_could_not_run():

@@ -38,7 +38,8 @@ async def write(directory: Path, key: str | None = None) -> None:
     settings = AuditSettings(directory=str(directory), key=Secret(key) if key else None)
     async with open_audit(settings, "run", wall=lambda: WALL) as audit:
         for number, (method, params, outcome) in enumerate(DONE, 1):
-            exchange = Exchange(number, leg_of("desk"), call_of(method, **params), 0.0, ["docs"], NO_HEADERS)
+            call = call_of(method, NO_HEADERS, **params)
+            exchange = Exchange(number, leg_of("desk"), call, 0.0, ["docs"], NO_HEADERS)
             await audit.admit(exchange)
             await audit.ended(exchange, outcome, 0.0125)
 

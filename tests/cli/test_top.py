@@ -11,7 +11,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,7 @@ class World:
 
 
 @pytest.fixture
-async def world() -> Iterator[World]:
+async def world() -> AsyncIterator[World]:
     async with listening() as here, trio.open_nursery() as nursery:
         world = World(here, "")
         nursery.start_soon(world.run)

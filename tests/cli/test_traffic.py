@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,7 @@ def test_show_takes_the_newest_run_and_tells_of_others(invoke: Invoke, tmp_path:
 
 def test_show_says_what_is_merged_or_was_not_kept(invoke: Invoke, tmp_path: Path):
     play = Play()
-    here = {"exchange": 1, "method": "resources/list"}
+    here: dict[str, Any] = {"exchange": 1, "method": "resources/list"}
     play.put(id=1, **here)
     for name in ("docs", "git"):
         play.put(
@@ -160,7 +161,7 @@ def test_show_says_what_is_merged_or_was_not_kept(invoke: Invoke, tmp_path: Path
 
 def test_long_bodies_are_cut_unless_all_is_wanted(invoke: Invoke, tmp_path: Path):
     play = Play()
-    body = {"id": 1, "method": "tools/call", "params": {"many": list(range(5000))}}
+    body: dict[str, Any] = {"id": 1, "method": "tools/call", "params": {"many": list(range(5000))}}
     play.put(body, id=1, method="tools/call", exchange=1)
     changed = {**body, "params": {"many": [*range(4999), 17]}}
     play.put(changed, id=2, method="tools/call", exchange=1, leg="upstream", direction="out")

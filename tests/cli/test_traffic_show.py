@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def passed_on(tmp_path: Path, came: bytes, went: bytes) -> str:
     """A capture of a notification that came to mcpmux and went on."""
     play = Play()
     play.call()
-    here = {"kind": "notification", "method": "notifications/progress", "exchange": 1}
+    here: dict[str, Any] = {"kind": "notification", "method": "notifications/progress", "exchange": 1}
     play.put(leg="upstream", peer="docs", message=Raw(came), size=len(came), **here)
     play.put(direction="out", message=Raw(went), size=len(went), **here)
     return str(write(tmp_path / "x.jsonl", play.records))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 from hypothesis import given
@@ -29,7 +31,7 @@ from mcpmux.config.views import Override
 TOKEN = StaticToken(sha256="0" * 64)
 NAMES = ["a", "b", "c", "d"]
 
-targets = st.sampled_from(
+targets: st.SearchStrategy[Stdio | Http] = st.sampled_from(
     [Stdio(command="x"), Stdio(command="y"), Http(url="http://h/"), Http(url="http://i/")]
 )
 
@@ -110,17 +112,19 @@ def test_every_difference_is_in_the_plan(old: Config, new: Config):
 )
 def test_an_upstream_is_restarted_unless_the_key_is_looked_up_at_each_use(key: str):
     before = Upstream(name="a", target=Stdio(command="x"))
-    other = {"target": Stdio(command="y"), "session": "per-client", "era": "legacy", "prefix": "b"}
-    other |= {
+    other: dict[str, Any] = {
+        "target": Stdio(command="y"),
+        "session": "per-client",
+        "era": "legacy",
+        "prefix": "b",
         "revision": "2025-06-18",
         "overrides": (Override(name="x", title="X"),),
         "tools": ToolSelection(("x",)),
     }
     value = getattr(before, key)
     changed = other.get(key, value + 1 if isinstance(value, int | float) else {"tools/call": 3.0})
-    plan = plan_change(
-        Config(upstreams=(before,)), Config(upstreams=(attrs.evolve(before, **{key: changed}),))
-    )
+    settings: dict[str, Any] = {key: changed}
+    plan = plan_change(Config(upstreams=(before,)), Config(upstreams=(attrs.evolve(before, **settings),)))
     assert plan == (Plan(adjusted=("a",)) if key in IN_PLACE else Plan(restarted=("a",)))
 
 

@@ -241,7 +241,7 @@ def test_a_file_is_served_as_it_is_imported(home: Path, host: str) -> None:
     environ |= dict.fromkeys(["E_TOKEN", "FROM_HERE", "THERE"], "x")
     environ |= {"HOME": str(home), "WIND_HOST": WIND_HOST}
     place, text = files_of(home, host).popitem()
-    imported = find(home, {place: text.replace('"disabled": true', '"disabled": false')}, **environ)
+    imported = find(home, {place: text.replace('"disabled": true', '"disabled": false')}, None, **environ)
     served = {each.name: each for each in read_config(str(home / place), environ, bytes).upstreams}
     everywhere = {derive_name(each.name): each for each in imported.values() if each.place.project is None}
     assert served.keys() == everywhere.keys()

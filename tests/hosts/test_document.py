@@ -42,7 +42,7 @@ def jsonc_texts(draw: st.DrawFn) -> str:
         data["last"] = draw(scalars)
     indent = draw(st.sampled_from([None, 2, 4, "\t"]))
     lines = json.dumps(data, indent=indent, ensure_ascii=False).split("\n")
-    decorated = []
+    decorated: list[str] = []
     for line in lines:
         is_closing = line.strip()[:1] in "}]"
         if is_closing and decorated and decorated[-1][-1:] not in "{[,/" and draw(st.booleans()):

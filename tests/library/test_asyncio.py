@@ -181,7 +181,7 @@ async def test_one_thread_has_one_at_a_time():
 
 
 @on_asyncio
-async def test_cancelled_while_it_begins_it_begins_no_more():
+async def test_cancelled_while_it_begins_it_begins_no_more() -> None:
     begun = asyncio.Event()
     given_up: list[bool] = []
 
@@ -209,7 +209,7 @@ async def test_cancelled_while_it_begins_it_begins_no_more():
 
 
 @on_asyncio
-async def test_an_error_of_mcpmux_leaves_at_the_end():
+async def test_an_error_of_mcpmux_leaves_at_the_end() -> None:
     crash = trio.Event()
 
     @asynccontextmanager
@@ -235,7 +235,7 @@ async def test_an_error_of_mcpmux_leaves_at_the_end():
 
 
 @on_asyncio
-async def test_what_cannot_begin_says_why():
+async def test_what_cannot_begin_says_why() -> None:
     @asynccontextmanager
     async def context() -> AsyncIterator[None]:
         await trio.lowlevel.checkpoint()
@@ -248,7 +248,7 @@ async def test_what_cannot_begin_says_why():
 
 
 @on_asyncio
-async def test_cancelled_at_its_end_it_ends_first():
+async def test_cancelled_at_its_end_it_ends_first() -> None:
     left = asyncio.Event()
     ending = asyncio.Event()
 

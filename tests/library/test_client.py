@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, Json, Scri
 from tests.runtime.subscribable import Subscribable
 
 
-async def call(client: Client, name: str, *more: object) -> Json:
+async def call(client: Client, name: str, *more: Any) -> Json:
     return await client.request("tools/call", {"name": name, "arguments": {"n": 1}}, *more)
 
 

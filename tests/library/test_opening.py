@@ -14,7 +14,7 @@ import structlog.testing
 import trio
 import trio.testing
 
-from mcpmux.config import Audit, Capture, Config
+from mcpmux.config import Audit, Capture, Config, Stdio
 from mcpmux.config.report import InvalidValue
 from mcpmux.config.views import Parameter
 from mcpmux.errors import ConfigError, LocalProtocolError
@@ -40,10 +40,8 @@ def test_a_configuration_is_a_value_a_path_or_a_mapping_of_either_layout(tmp_pat
     assert names(load(file)) == names(load(str(file))) == ["clock"]
     assert names(load({"upstreams": {"clock": CLOCK}})) == ["clock"]
     assert names(load({"mcpServers": {"Clock": CLOCK}})) == ["clock"]
-    assert load({"upstreams": {"x": {"command": "c", "args": ("a", "b")}}}).upstreams[0].target.args == (
-        "a",
-        "b",
-    )
+    target = load({"upstreams": {"x": {"command": "c", "args": ("a", "b")}}}).upstreams[0].target
+    assert target == Stdio("c", ("a", "b"))
 
 
 def test_variables_in_a_mapping_are_expanded(monkeypatch: pytest.MonkeyPatch):

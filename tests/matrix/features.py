@@ -52,7 +52,9 @@ async def lists(cell: Cell) -> Outcome:
 
 
 async def _walk(cell: Cell, method: str, key: str) -> tuple[list[Json], int]:
-    items, params, pages = [], {}, 0
+    items: list[Json] = []
+    params: Json = {}
+    pages = 0
     while True:
         result = await cell.client.request(method, params)
         pages += 1

@@ -6,6 +6,7 @@ Everything that it says is judged, too: a test must not rest on a server that no
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -120,7 +121,7 @@ class StrictServer(Subscribable):
         self._requests[message["id"]] = method
         if method == "initialize" and not self.modern:
             self._declared = params["capabilities"]
-        known = {
+        known: dict[str, Callable[[Json, Json], Awaitable[Json]]] = {
             "resources/read": self._read,
             "completion/complete": self._complete,
             "prompts/get": self._get_prompt,

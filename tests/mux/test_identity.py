@@ -19,10 +19,10 @@ def facts(capabilities: dict[str, Any], instructions: str | None = None) -> Serv
     return ServerFacts(MODERN, capabilities, None, instructions)
 
 
-options = st.dictionaries(
+options: st.SearchStrategy[Any] = st.dictionaries(
     st.sampled_from(["listChanged", "subscribe", "other"]), st.sampled_from([True, False, None, {}, 1])
 )
-capabilities = st.dictionaries(
+capabilities: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(["tools", "resources", "prompts", "completions", "logging", "tasks"]),
     options | st.sampled_from([None, True, []]),
 )
@@ -116,7 +116,7 @@ def test_what_is_explained_of_extensions_is_what_clients_are_told(offers: list[A
     assert all(each.told == (each.name in merged.get(each.kind, {})) for each in found)
 
 
-CALLS = {"requests": {"tools": {"call": {}}}}
+CALLS: dict[str, Any] = {"requests": {"tools": {"call": {}}}}
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def spelled(value: Any, compact: bool, ascii_only: bool) -> bytes:
     return json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode("utf-8", "replace")
 
 
-def one_by_one(method: str, data: bytes, space: Space) -> tuple[list[str | None], list[Any]]:
+def one_by_one(method: str, data: bytes, space: Space) -> tuple[list[str], list[Any]]:
     names, found, _ = mend_items(method, Raw(data))
     return names, [decode_any(raw(rewrite.expose_item(method, item, space))) for item in found]
 

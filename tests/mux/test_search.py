@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from mcpmux.mux.search import MOST, SHOWN, BadQuestion, Index, is_for_models, re
 from mcpmux.protocol.envelope import decode_fields
 from mcpmux.protocol.raw_json import Raw
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"name": "files__read_text_file", "description": "Read the complete contents of a file as text"},
     {"name": "files__moveFile", "title": "Relocate", "description": "Gives something another place"},
     {"name": "chat__post", "description": "Say something", "inputSchema": {"properties": {"channel": {}}}},

@@ -18,8 +18,8 @@ from mcpmux.protocol.input_requests import (
     wishes_in,
 )
 
-FORM = {"elicitation": {"form": {}}}
-URL = {"elicitation": {"url": {}}}
+FORM: dict[str, Any] = {"elicitation": {"form": {}}}
+URL: dict[str, Any] = {"elicitation": {"url": {}}}
 
 
 @pytest.mark.parametrize(

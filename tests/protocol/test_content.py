@@ -94,10 +94,13 @@ def test_structured_output_without_sound_content_is_no_trouble(revision: str):
 
 # Laws: whatever a server of 2026-07-28 says, in every older revision
 
+Members = dict[str, st.SearchStrategy[Any]]
+"""The values of each member of an object."""
+
 texts = st.text(max_size=5)
 names = st.text("abc-_.", min_size=1, max_size=5)
 uris = names.map(lambda name: f"memo:{name}")
-annotations = st.fixed_dictionaries(
+marks = st.fixed_dictionaries(
     {},
     optional={
         "audience": st.lists(st.sampled_from(["user", "assistant"]), max_size=2),
@@ -106,27 +109,31 @@ annotations = st.fixed_dictionaries(
     },
 )
 icons = st.just([{"src": "https://example.com/i.png", "mimeType": "image/png", "sizes": ["16x16"]}])
-described = {"title": texts, "description": texts, "icons": icons, "_meta": st.just({"example.com/a": 1})}
+described: Members = {
+    "title": texts,
+    "description": texts,
+    "icons": icons,
+    "_meta": st.just({"example.com/a": 1}),
+}
 data = st.sampled_from(["", "AAE=", "UklGRg=="])
 
 
-def block(kind: str, members: dict[str, Any]) -> st.SearchStrategy[Any]:
-    optional = {"annotations": annotations, "_meta": st.just({"a": 1})}
-    return st.fixed_dictionaries({"type": st.just(kind), **members}, optional=optional)
+def block(kind: str, members: Members) -> st.SearchStrategy[Any]:
+    optional: Members = {"annotations": marks, "_meta": st.just({"a": 1})}
+    required: Members = {"type": st.just(kind), **members}
+    return st.fixed_dictionaries(required, optional=optional)
 
 
 contents = st.fixed_dictionaries({"uri": uris, "text": texts}) | st.fixed_dictionaries(
     {"uri": uris, "blob": data}
 )
-blocks = st.one_of(
+link: Members = {"type": st.just("resource_link"), "uri": uris, "name": names}
+blocks: st.SearchStrategy[Any] = st.one_of(
     block("text", {"text": texts}),
     block("image", {"data": data, "mimeType": st.just("image/png")}),
     block("audio", {"data": data, "mimeType": st.just("audio/wav")}),
     block("resource", {"resource": contents}),
-    st.fixed_dictionaries(
-        {"type": st.just("resource_link"), "uri": uris, "name": names},
-        optional={**described, "annotations": annotations, "size": st.integers(0, 9)},
-    ),
+    st.fixed_dictionaries(link, optional={**described, "annotations": marks, "size": st.integers(0, 9)}),
 )
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | texts,

@@ -85,10 +85,25 @@ FIELDS = (
     "UntitledMultiSelectEnumSchema",
     "UntitledSingleSelectEnumSchema",
 )
-REQUESTS = ("CallTool", "Complete", "GetPrompt", "ListPrompts", "ListResourceTemplates", "ListResources")
-REQUESTS += ("ListTools", "ReadResource")
-NOTIFICATIONS = ("Cancelled", "LoggingMessage", "Progress", "PromptListChanged", "ResourceListChanged")
-NOTIFICATIONS += ("ResourceUpdated", "ToolListChanged")
+REQUESTS = (
+    "CallTool",
+    "Complete",
+    "GetPrompt",
+    "ListPrompts",
+    "ListResourceTemplates",
+    "ListResources",
+    "ListTools",
+    "ReadResource",
+)
+NOTIFICATIONS = (
+    "Cancelled",
+    "LoggingMessage",
+    "Progress",
+    "PromptListChanged",
+    "ResourceListChanged",
+    "ResourceUpdated",
+    "ToolListChanged",
+)
 CLIENT = ClientFacts(raw({"name": "c", "version": "1"}), raw({}))
 OF_2026 = {"resultType", "ttlMs", "cacheScope"}
 
@@ -234,7 +249,7 @@ def test_a_request_is_good_in_every_older_revision(subtests: pytest.Subtests):
             assert isinstance(message, Request)
             call = Call.of(message.method, message.params)
             params = with_meta(call.params, downgrade_meta(call))
-            request = {"jsonrpc": "2.0", "id": message.id, "method": message.method}
+            request: dict[str, Any] = {"jsonrpc": "2.0", "id": message.id, "method": message.method}
             request |= {"params": params} if params else {}
             found = decode_any(raw(request))
             SchemaOracle(revision).check_from_client(found)

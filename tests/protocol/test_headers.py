@@ -134,7 +134,7 @@ def test_a_request_says_its_method_and_name_in_headers(
 @given(st.sampled_from(["tools/call", "prompts/get", "resources/read", "tools/list"]), texts)
 def test_headers_made_for_a_request_agree_with_it(method: str, name: str):
     call = Call(method, {"name": raw(name), "uri": raw(name)}, META)
-    check_request(received(method_headers(method, NEWEST) + name_headers(method, call.params)), call)
+    check_request(received([*method_headers(method, NEWEST), *name_headers(method, call.params)]), call)
 
 
 @pytest.mark.parametrize("method", ["a\r\nEvil: yes", "é", " a", "a\x00"])

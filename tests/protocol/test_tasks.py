@@ -17,8 +17,8 @@ from tests import task_shapes
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-CALLS = {"requests": {"tools": {"call": {}}}}
-ABLE = {"extensions": {EXTENSION: {}}}
+CALLS: dict[str, Any] = {"requests": {"tools": {"call": {}}}}
+ABLE: dict[str, Any] = {"extensions": {EXTENSION: {}}}
 
 texts = st.text(max_size=10)
 legacy_tasks = st.fixed_dictionaries(

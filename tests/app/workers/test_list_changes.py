@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import trio
 import trio.testing
@@ -17,6 +18,8 @@ from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
 CHANGED = ("notifications/tools/list_changed", "docs")
+NO_PROCESS = cast("trio.Process", None)
+"""Of the process of a worker nothing is asked here."""
 
 
 class Party:
@@ -36,7 +39,7 @@ class Party:
             self._connection_channels.append(other)
             worker = WorkerProcess(
                 number,
-                None,
+                NO_PROCESS,
                 ControlChannel(ours),
                 ConnectionChannel(connection_channel),
                 MemberStore(MemoryStore(trio.current_time)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import cast
 
 import pytest
 import trio
@@ -15,6 +16,9 @@ from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.handing import ConnectionChannel, connection_channel_pair
 
+NO_PROCESS = cast("trio.Process", None)
+"""Of the process of a worker nothing is asked here."""
+
 
 class Pair:
     """A worker as its supervisor sees it, and its end of the channel, which answers after `delay` seconds."""
@@ -24,7 +28,7 @@ class Pair:
         store = MemoryStore(trio.current_time)
         connection_channel, self._connection_channel = connection_channel_pair()
         self.worker = WorkerProcess(
-            1, None, ControlChannel(ours), ConnectionChannel(connection_channel), MemberStore(store)
+            1, NO_PROCESS, ControlChannel(ours), ConnectionChannel(connection_channel), MemberStore(store)
         )
         self.control = ControlChannel(theirs)
         self.delay = 0.0
