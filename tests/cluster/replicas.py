@@ -38,8 +38,13 @@ class Replicas(Members):
                 if name in self.ids:
                     node.members.marks.become(self.ids[name])
                 marks, generations = node.members.marks, node.herald.generations
-                shared = {"marks": marks, "generations": generations, "replicas": node.listens}
-                opened = app.open_mux(config, world.open_channel, **shared)
+                opened = app.open_mux(
+                    config,
+                    world.open_channel,
+                    marks=marks,
+                    generations=generations,
+                    replicas=node.listens,
+                )
                 mux = world.mux = await stack.enter_async_context(opened)
                 node.attach(mux.service, mux.hub, mux.rates)
                 node.members.on_members = mux.share

@@ -21,7 +21,7 @@ def member(store: Store, key: str = "key of this cluster") -> Membership:
 async def test_a_store_that_is_away_at_the_start_is_told_of_once():
     line = Line(MemoryStore(trio.current_time))
     line.is_cut = True
-    replica = member(line)  # type: ignore[arg-type]
+    replica = member(line)
     with capture_logs() as logs:
         for _ in range(3):
             await replica.renew()

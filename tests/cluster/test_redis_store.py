@@ -383,7 +383,7 @@ QUESTIONS: list[Callable[[Store], Awaitable[object]]] = [
 
 @settings(max_examples=examples(300))
 @given(anything, st.sampled_from(QUESTIONS))
-def test_no_answer_of_a_store_raises_anything_but_that_it_is_away(answer, question):
+def test_no_answer_of_a_store_raises_anything_but_that_it_is_away(answer, question) -> None:
     class Client:
         """Answers everything alike."""
 

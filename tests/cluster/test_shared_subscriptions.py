@@ -21,7 +21,7 @@ from mcpmux.runtime.upstreams.registry import UpstreamRegistry, era_session_key
 from mcpmux.runtime.upstreams.shared_listening import REPLACES
 from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, open_replicas
-from tests.cluster.test_replicas import listen
+from tests.cluster.test_nodes import listen
 from tests.runtime.scripted import MODERN, Json
 from tests.runtime.subscribable import OFFERS, Subscribable
 from tests.runtime.test_http_endpoint import request

@@ -10,7 +10,7 @@ import trio
 
 from mcpmux import __version__
 from mcpmux.cluster import replica
-from mcpmux.cluster.membership import Neighbour
+from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.state import ReplicaState
 from mcpmux.errors import RemoteProtocolError
 from tests.cluster.nodes import LEASE

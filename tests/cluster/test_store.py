@@ -79,8 +79,8 @@ def url(request) -> str | None:
 async def engine(url) -> AsyncIterator[Engine]:
     if url is None:
         clock = ManualClock()
-        store = MemoryStore(clock)
-        yield Engine(store, store, clock.step)
+        memory = MemoryStore(clock)
+        yield Engine(memory, memory, clock.step)
         return
     config = Cluster(url=Secret(url), prefix=f"test-{next(numbers)}", timeout=PATIENCE)
     async with open_redis_store(config) as store, open_redis_store(config) as other:

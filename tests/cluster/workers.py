@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -20,6 +20,7 @@ from mcpmux.app.workers.channel import ControlChannel, map_counters
 from mcpmux.app.workers.pool import WorkerPool
 from mcpmux.app.workers.supervisor import _accept
 from mcpmux.app.workers.worker import Worker
+from mcpmux.cluster.memory_store import MemoryStore
 from mcpmux.config import Config
 from mcpmux.transports.handing import ConnectionChannel, Note
 from mcpmux.transports.http.client import HttpPool
@@ -53,8 +54,8 @@ class InsteadOfProcess:
     async def run(self) -> None:
         try:
             with self.scope:
-                _, _, start = await self._control.receive()
-                await self.worker.run(*start, self.ready.set)
+                _, _, (config, folder, drained) = await self._control.receive()
+                await self.worker.run(config, folder, drained, self.ready.set)
         finally:
             self.close()
             self.returncode = 0
@@ -104,7 +105,10 @@ class Workers(Members):
         self._configs: dict[int, Config] = {}
         folder = "/dev/null/there-are-no-shared-upstreams"
         self.pool = Pool(
-            MOST, lambda number: (self._configs[number], folder, ()), lambda _number, _seen: None, self.line
+            MOST,
+            lambda number: (self._configs[number], folder, ()),
+            lambda _number, _seen: None,
+            cast("MemoryStore", self.line),  # it has all that this has
         )
         self.pool.nursery, self.pool.worlds, self.pool.started = self.nursery, {}, {}
         self._numbers: dict[str, int] = {}

@@ -46,7 +46,7 @@ async def answer_somebody_else(_message: Json, reply: Any) -> None:
 
 
 async def answer_with_a_list(message: Json, reply: Any) -> None:
-    body = {"jsonrpc": "2.0", "id": message.get("id"), "result": []}
+    body: Json = {"jsonrpc": "2.0", "id": message.get("id"), "result": []}
     await reply.send(200, JSON, json.dumps(body).encode())
 
 
@@ -67,7 +67,7 @@ def saying(code: int) -> dict[str, Bad]:
 SILENT = "did not answer"
 
 
-def patience(words: str) -> dict[str, float]:
+def patience(words: str) -> Json:
     """Settings for an upstream: a busy machine may be slow to hear of what is not silence."""
     return {"connect_timeout": 0.5} if words == SILENT else {}
 

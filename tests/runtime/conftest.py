@@ -14,7 +14,8 @@ Pair = tuple[str, str]
 
 def find_pair(item: pytest.Item) -> Pair | None:
     """Return the revisions of the client and of the server in a test, None if it has no such pair."""
-    params = getattr(item, "callspec", None) and item.callspec.params
+    callspec = getattr(item, "callspec", None)
+    params = callspec and callspec.params
     for client, server in PARTIES:
         if params and client in params and server in params:
             return params[client], params[server]

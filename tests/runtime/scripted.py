@@ -15,7 +15,8 @@ from mcpmux.errors import TransportClosed
 from tests.oracle import SchemaOracle
 
 Json = dict[str, Any]
-Handler = Callable[["ScriptedServer", Json, Json], Awaitable[Json]]
+Handler = Callable[[Any, Json, Json], Awaitable[Json]]
+"""Called with the server, of whatever class of its own, the parameters and the whole message."""
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
@@ -29,7 +30,7 @@ class RpcFailure(Exception):
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
-        self.error = {"code": code, "message": message} | ({"data": data} if data is not None else {})
+        self.error: Json = {"code": code, "message": message} | ({"data": data} if data is not None else {})
 
 
 class ScriptedServer:
@@ -147,6 +148,7 @@ class ScriptedServer:
 
     def _page(self, method: str, params: Json) -> Json:
         key, items = self.lists[method]
+        assert items is not None
         cursor = params.get("cursor")
         self.pages[method, cursor] = self.pages.get((method, cursor), 0) + 1
         start = int(cursor or 0)

@@ -122,7 +122,7 @@ class HttpFace:
         if reply.started:
             await self._stream(reply, data)
             return
-        headers = JSON
+        headers: tuple[tuple[str, str], ...] = JSON
         if "protocolVersion" in message.get("result", {}):
             self._session = f"session-{next(self._sessions)}"
             headers = (*JSON, ("Mcp-Session-Id", self._session))

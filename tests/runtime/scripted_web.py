@@ -25,7 +25,7 @@ JSON = (("Content-Type", "application/json"),)
 SSE = (("Content-Type", "text/event-stream"),)
 LEGACY = "2025-11-25"
 SERVER = {"name": "w", "version": "1"}
-TOOLS = {"tools": {}, "resources": {}}
+TOOLS: Json = {"tools": {}, "resources": {}}
 
 Script = Callable[["Web", Any, Json, Any], Awaitable[None]]
 
@@ -71,7 +71,8 @@ async def open_web(
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     url = f"{'https' if tls else 'http'}://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
     async with trio.open_nursery() as nursery:
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=tls and (lambda: tls))
+        current = None if tls is None else lambda: tls
+        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=current)
         await nursery.start(serve, listeners, web.handle)
         upstream = Upstream(name="web", target=make_target(url), prefix="", **settings)
         config = Config(upstreams=(upstream,), limits=limits or Limits())

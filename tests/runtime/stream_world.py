@@ -288,11 +288,12 @@ async def open_stream_world(
             address = f"unix:{directory}/mux.sock" if kind == "unix" else f"{kind}://127.0.0.1:0"
             listener = parse_listen_argument(address)
             key = {"ws": "websocket"}.get(kind, kind)
+            listeners: dict[str, Any] = {key: (listener,)}
             upstream = Upstream(
                 name="x", target=make_target(world.server_url), **{"era": "newest", **settings}
             )
             config = Config(
-                upstreams=(upstream,), limits=limits or Limits(), listeners=Listeners(**{key: (listener,)})
+                upstreams=(upstream,), limits=limits or Limits(), listeners=Listeners(**listeners)
             )
             async with app.open_mux(config) as world.mux:
                 await world.listen(config)

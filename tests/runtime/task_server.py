@@ -16,7 +16,7 @@ WISH: Json = {
     "params": {"mode": "form", "message": "which?", "requestedSchema": {"type": "object", "properties": {}}},
 }
 RESULT: Json = {"content": [{"type": "resource_link", "name": "r", "uri": "file:///r"}], "isError": False}
-CAPABILITIES = {
+CAPABILITIES: dict[str, Json] = {
     LEGACY: {"tools": {}, "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}},
     "2026-07-28": {"tools": {}, "extensions": {EXTENSION: {}}},
 }
@@ -81,7 +81,7 @@ class TaskServer(ScriptedServer):
         else:
             as_task = "task" in params
         if params["name"] == "must" and not as_task:
-            needed = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+            needed: Json = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             raise (
                 RpcFailure(-32021, "a task only", needed)
                 if self.modern
@@ -106,11 +106,10 @@ class TaskServer(ScriptedServer):
         task = dict(self.tasks[task_id])
         if not self.modern:
             return task
-        outcome = self.outcomes.get(task_id)
         if task["status"] == "completed":
-            task["result"] = outcome
+            task["result"] = self.outcomes[task_id]
         elif task["status"] == "failed":
-            task["error"] = outcome.error
+            task["error"] = self.outcomes[task_id].error
         elif task["status"] == "input_required":
             task["inputRequests"] = {"q": WISH}
         return {"resultType": "complete", **task}
@@ -138,6 +137,6 @@ class TaskServer(ScriptedServer):
         return {**(outcome or {"content": []}), "_meta": {RELATED: {"taskId": task_id}}}
 
     def take_answer(self, message: Json) -> None:
-        self.answers.append(message.get("result", message.get("error")))
+        self.answers.append(message["result"] if "result" in message else message["error"])
         if "result" in message:
             self.set(message["id"].removeprefix("ask-"), "completed", RESULT)

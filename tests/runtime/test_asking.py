@@ -42,7 +42,7 @@ class Curious(ScriptedServer):
         super().__init__(revision, tools=[TOOL])
         self._method = method
         self._times = times
-        self._answers: dict[str, trio.abc.SendChannel[Json]] = {}
+        self._answers: dict[str, trio.MemorySendChannel[Json]] = {}
         self.heard: list[Json] = []
 
     async def handle(self, method: str, params: Json, message: Json) -> Json:
@@ -169,7 +169,7 @@ async def test_an_ambiguous_question_is_refused_with_the_cure(autojump_clock):
             await gate.wait()
             return await ask(method)
 
-        server.ask = ask_later  # type: ignore[method-assign]
+        server.ask = ask_later
         await one.start("tools/call", {"name": "x__t"})
         await two.start("tools/call", {"name": "x__t"})
         await trio.testing.wait_all_tasks_blocked()

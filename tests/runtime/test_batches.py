@@ -16,7 +16,7 @@ from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.server_connection import HttpReply
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
-from tests.runtime.scripted import Json, ScriptedClient, ScriptedServer
+from tests.runtime.scripted import Handler, Json, ScriptedClient, ScriptedServer
 from tests.runtime.scripted_http import EVENT_STREAM, JSON, HttpFace, open_http_face
 from tests.runtime.test_flows import docs
 from tests.runtime.test_http_endpoint import open_endpoint
@@ -49,7 +49,7 @@ COUNT = {
 }
 
 
-def by_id(answers: list[Json]) -> dict[Any, Json]:
+def by_id(answers: Any) -> dict[Any, Json]:
     """The answers in an array, each of them once and valid."""
     assert isinstance(answers, list)
     for answer in answers:
@@ -71,7 +71,7 @@ def reading_server() -> ScriptedServer:
         await server.send({"method": "notifications/progress", "params": about})
         return {"content": []}
 
-    handlers = {"resources/read": read, "tools/call": call}
+    handlers: dict[str, Handler] = {"resources/read": read, "tools/call": call}
     return ScriptedServer("2025-11-25", resources=[], tools=[], handlers=handlers)
 
 

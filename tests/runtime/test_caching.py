@@ -166,7 +166,7 @@ async def test_a_question_is_not_kept_and_neither_is_the_answer_to_a_repeated_re
         answer = {"contents": [], "resultType": "complete", "ttlMs": 5000, "cacheScope": "public"}
         return answer if "requestState" in params else asks
 
-    docs.make = lambda method, params, message: ask(docs, params, message)  # type: ignore[method-assign]
+    docs.make = lambda method, params, message: ask(docs, params, message)
     async with open_world({"docs": docs}) as world:
         client = await ready(world)
         for _ in range(2):
@@ -529,7 +529,7 @@ async def test_a_list_that_nobody_can_hear_changes_of_is_asked_for_each_time(aut
         raise RpcFailure(-32601, "Method not found")
 
     docs.handlers = {"subscriptions/listen": refuse}
-    docs._listen = lambda wish, listen: refuse(docs, wish, listen)  # type: ignore[method-assign]
+    docs._listen = lambda wish, listen: refuse(docs, wish, listen)
     async with open_world({"docs": docs}, caching=TRUSTING) as world:
         client = await ready(world)
         for _ in range(2):
@@ -601,7 +601,7 @@ async def test_clients_with_sessions_of_their_own_get_lists_of_their_own(autojum
                 pass
             seen.append([item["uri"] for item in answer["result"]["resources"]])
         assert seen == [["docs+memo:1"], ["docs+memo:2"]] * 4
-        assert [server.asked["resources/list"] for server in world.opened] == [0, 1, 1]  # type: ignore[attr-defined]
+        assert [server.asked["resources/list"] for server in world.opened] == [0, 1, 1]
 
 
 async def test_access_rules_are_applied_to_what_was_kept(autojump_clock):

@@ -34,7 +34,10 @@ from tests.runtime.world import World, open_world
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
 ERAS = st.sampled_from([MODERN, LEGACY])
 URI = "file:///a"
-ASKED = {"tools/call": {"name": "x__t", "arguments": {}}, "resources/read": {"uri": f"x+{URI}"}}
+ASKED: dict[str, Json] = {
+    "tools/call": {"name": "x__t", "arguments": {}},
+    "resources/read": {"uri": f"x+{URI}"},
+}
 RESULTS: Json = {
     "tools/call": {"content": []},
     "resources/read": {"contents": [{"uri": URI, "text": "a"}]} | CACHE,
@@ -218,7 +221,7 @@ class Client:
         if wishes:
             message = wishes[step.which % len(wishes)]
             call, result = self.asked[message["id"]], message["result"]
-            more = {"inputResponses": {key: {"roots": []} for key in result["inputRequests"]}}
+            more: Json = {"inputResponses": {key: {"roots": []} for key in result["inputRequests"]}}
             state = {"requestState": result["requestState"]} if "requestState" in result else {}
             await self._ask(call["method"], {**ASKED[call["method"]], **more, **state})
 

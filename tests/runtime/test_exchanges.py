@@ -29,8 +29,8 @@ from tests.runtime.world import World, open_world
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
 URI = "file:///a"
-READ = ("resources/read", {"uri": f"x+{URI}"})
-TOOL = ("tools/call", {"name": "x__add", "arguments": {"where": f"x+{URI}"}})
+READ: tuple[str, Json] = ("resources/read", {"uri": f"x+{URI}"})
+TOOL: tuple[str, Json] = ("tools/call", {"name": "x__add", "arguments": {"where": f"x+{URI}"}})
 PROMPT = ("prompts/get", {"name": "x__greet"})
 PLAIN = [READ, TOOL, PROMPT]
 NO_SLOT_IS_HELD = (0, 0)

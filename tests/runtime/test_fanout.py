@@ -103,7 +103,9 @@ class Child:
     """The process of `fanout_server`."""
 
     def __init__(self, process: trio.Process) -> None:
-        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self.stdin, self.stdout = process, process.stdin, process.stdout
         self._lines = b""
         self.port = 0
 
@@ -115,7 +117,7 @@ class Child:
     async def line(self) -> str:
         """The next line that it says."""
         while b"\n" not in self._lines:
-            chunk = await self._process.stdout.receive_some()
+            chunk = await self.stdout.receive_some()
             assert chunk, "the process has ended"
             self._lines += chunk
         line, _, self._lines = self._lines.partition(b"\n")
@@ -123,7 +125,7 @@ class Child:
 
     async def update(self, uri: str, count: int) -> None:
         """Have the server tell of so many updates, and wait until mcpmux has them."""
-        await self._process.stdin.send_all(f"{uri} {count}\n".encode())
+        await self.stdin.send_all(f"{uri} {count}\n".encode())
         assert await self.line() == "done"
 
 
@@ -131,17 +133,17 @@ class Child:
 async def open_child() -> AsyncIterator[Child]:
     command = [sys.executable, "-m", "tests.runtime.fanout_server"]
     process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, cwd=ROOT)
+    child = Child(process)
     try:
         with trio.fail_after(PATIENCE):
-            child = Child(process)
             child.port = int(await child.line())
             yield child
     finally:
         process.kill()
         with trio.CancelScope(shield=True):
             await process.wait()
-            await process.stdin.aclose()
-            await process.stdout.aclose()
+            await child.stdin.aclose()
+            await child.stdout.aclose()
 
 
 @pytest.fixture

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mcpmux.config import Limits
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
-from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import FINISHED, HttpReply, ServerState
+from mcpmux.transports.http.server_connection import FINISHED
+from tests.bare_reply import reply_on
 
 EVENT = Event("notifications/message", {"data": raw("on its way")})
 
@@ -20,7 +19,7 @@ EVENT = Event("notifications/message", {"data": raw("on its way")})
 class Peer:
     def __init__(self) -> None:
         request = HttpRequest("POST", "/mcp", "", {}, b"", "", http_1_0=True, keep_alive=False)
-        self.reply = HttpReply(request, self, ServerState(None, None, Limits(), 0.0, b"", BodyBudget(0)))
+        self.reply = reply_on(self, request)
         self.received = b""
 
     async def send(self, data: bytes) -> None:

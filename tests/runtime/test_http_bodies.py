@@ -17,7 +17,8 @@ from mcpmux.config import Auth, Config, HttpListener, Limits, Listeners, StaticT
 from mcpmux.protocol.headers import METHOD_HEADER, VERSION_HEADER
 from mcpmux.transports.body_budget import BodyBudget
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
-from tests.runtime.test_http_endpoint import docs, request
+from tests.runtime.test_flows import docs
+from tests.runtime.test_http_endpoint import request
 from tests.runtime.world import open_world, upstream
 
 TOKEN = "mcpmux_ann_0123456789abcdefghijklmnopqrst"

@@ -33,16 +33,18 @@ async def test_a_legacy_session_carries_its_headers_and_is_ended():
 
 
 async def test_a_broken_stream_is_resumed_behind_the_last_event():
+    calls: list[Any] = []
+
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if await initialize(web, request, message, reply):
             return
         if message["method"] == "tools/call":
             token = message["params"]["_meta"]["progressToken"]
             progress = {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
-            web.call = message["id"]
+            calls.append(message["id"])
             await reply.open(200, SSE, b"retry: 1\n" + event("", "1-0") + event(progress, "1-1"))
         elif request.headers.get("last-event-id") == "1-1":
-            done = {"id": web.call, "result": {"content": []}}
+            done = {"id": calls[0], "result": {"content": []}}
             await reply.open(200, SSE, event(done, "1-2"))
 
     events: list[Event] = []
@@ -97,28 +99,30 @@ async def test_a_read_that_ends_with_its_session_is_asked_again_in_the_next():
 
 
 async def test_a_question_in_a_calls_stream_parks_it_and_the_answer_is_posted():
+    told: list[Json] = []
+    heard = trio.Event()
+
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if message.get("id") == "q1":
-            web.told = message["result"]
-            web.heard.set()
+            told.append(message["result"])
+            heard.set()
         if await initialize(web, request, message, reply):
             return
         if message["method"] == "tools/call":
             await reply.open(200, SSE, event({"id": "q1", "method": "roots/list"}))
-            await web.heard.wait()
+            await heard.wait()
             await reply.finish(
                 event({"id": message["id"], "result": {"content": [{"type": "text", "text": "k"}]}})
             )
 
-    async with open_web(script) as (web, mux):
-        web.heard = trio.Event()
+    async with open_web(script) as (_, mux):
         asked = await exchange(mux, "tools/call", {"name": "t"})
         assert asked["resultType"] == "input_required"
         ((key, wish),) = asked["inputRequests"].items()
         assert wish["method"] == "roots/list"
         again = {"name": "t", "requestState": asked["requestState"], "inputResponses": {key: {"roots": []}}}
         assert (await exchange(mux, "tools/call", again))["content"][0]["text"] == "k"
-        assert web.told == {"roots": []}
+        assert told == [{"roots": []}]
 
 
 async def test_a_call_that_is_taken_back_at_once_is_taken_back_after_it_was_sent_or_not_at_all():
@@ -250,6 +254,8 @@ async def test_what_a_server_echoes_of_our_headers_is_masked(status):
 
 
 async def test_updates_come_on_the_servers_own_stream_across_its_breaks():
+    second = trio.Event()
+
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:
         if await initialize(web, request, message, reply):
             return
@@ -258,13 +264,12 @@ async def test_updates_come_on_the_servers_own_stream_across_its_breaks():
             change = {"method": "notifications/tools/list_changed"}
             await reply.open(200, SSE, b"retry: 1\n" + event(change, "0-2" if last else "0-1"))
             if last:
-                web.second.set()
+                second.set()
                 await trio.sleep_forever()
 
-    async with open_web(script) as (web, mux):
-        web.second = trio.Event()
+    async with open_web(script) as (_, mux):
         outbox = mux.hub.join(frozenset({"notifications/tools/list_changed"}))
-        await web.second.wait()
+        await second.wait()
         heard = await outbox.take()
         assert heard is not None
         assert heard.method == "notifications/tools/list_changed"

@@ -6,6 +6,7 @@ import json
 import math
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.runtime.upstreams.channels import open_streamable
+from mcpmux.runtime.upstreams.http_channel import HttpChannel
 from mcpmux.runtime.upstreams.http_peer import HttpPlace
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
@@ -96,11 +98,12 @@ class Peer:
 class World:
     """A channel to a server. `seen`: what that was told; `left`: how many connections have ended."""
 
+    channel: HttpChannel
+
     def __init__(self, pool) -> None:
         self.pool = pool
-        self.seen = []
+        self.seen: list[Any] = []
         self.left = 0
-        self.channel = None
         self._closing = trio.Event()
         self._closed = trio.Event()
 

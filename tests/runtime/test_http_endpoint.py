@@ -102,7 +102,7 @@ class HttpClient:
 
     async def modern(self, method: str, params: Json | None = None, **headers: Any) -> Answer:
         params = {**(params or {}), "_meta": {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}}
-        named = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
+        named: Json = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
         if method in ("resources/read", "tools/call", "prompts/get"):
             named["Mcp-Name"] = params.get("uri") or params.get("name")
         answer = await self.send(request(method, params), named | headers)

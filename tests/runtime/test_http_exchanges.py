@@ -139,6 +139,7 @@ def make_audit() -> tuple[list[bytes], Audit]:
 
 
 async def nothing_is_held(found: Asking) -> None:
+    assert found.client.world is not None
     with trio.fail_after(PATIENCE):
         while held(found.client.world) != NO_SLOT_IS_HELD:  # noqa: ASYNC110 - nobody tells
             await trio.sleep(0.01)

@@ -26,13 +26,14 @@ from tests.http_request import requested
 from tests.oracle import SchemaOracle
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json, RpcFailure, ScriptedServer
 from tests.runtime.task_server import EXTENSION, TaskServer
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, HttpClient, docs, request
+from tests.runtime.test_flows import docs
+from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, HttpClient, request
 from tests.runtime.world import open_world
 
 TOKENS = {name: f"mcpmux_{name}_0123456789abcdefghijklmnopqrst" for name in ("ann", "ben")}
 STATIC = {name: StaticToken(sha256=hash_token(token), scopes=("base",)) for name, token in TOKENS.items()}
 ANN, BEN = ({"Authorization": f"Bearer {TOKENS[name]}"} for name in ("ann", "ben"))
-MRTR = {"sampling": {}, "elicitation": {"form": {}}}
+MRTR: Json = {"sampling": {}, "elicitation": {"form": {}}}
 
 
 VIEWS = {"some": View(include=(Selector(upstream="docs"),))}

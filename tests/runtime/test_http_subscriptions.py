@@ -51,7 +51,7 @@ class Stage:
             while self.server.subscribed != {"memo:1", "memo:2"}:
                 await trio.lowlevel.checkpoint()
 
-    async def hear(self, count: int) -> list[str | None]:
+    async def hear(self, count: int) -> list[str]:
         """The URIs of the next updates."""
         with trio.fail_after(PATIENCE):
             events = [await self.outbox.take() for _ in range(count)]

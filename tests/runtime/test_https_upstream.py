@@ -25,7 +25,7 @@ async def legacy(web: Web, request: Any, message: Json, reply: Any) -> None:
         await reply.open(200, SSE, event({"id": message["id"], "result": {"contents": []}}))
 
 
-def server_tls(certificates: Certificates, **more: str) -> Any:
+def server_tls(certificates: Certificates, **more: Any) -> Any:
     return server_context(ServerTls(certificate=certificates.server_with_key, **more))
 
 

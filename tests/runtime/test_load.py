@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -16,10 +17,10 @@ from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
 from mcpmux.runtime.downstreams.http_answer import respond
 from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonStream
-from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply, ServerState
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import MessageStream
+from tests.bare_reply import reply_on
 from tests.runtime.scripted import MODERN, ScriptedServer
 from tests.runtime.world import World, open_world
 
@@ -54,7 +55,7 @@ class Asker:
     def __init__(self, client) -> None:
         self.client = client
         self.done = 0
-        self.refusals = []
+        self.refusals: list[Any] = []
         self.finished_at = 0.0
 
     async def flood(self, count):
@@ -271,9 +272,7 @@ async def test_busy_goes_over_http_with_its_status_and_retry_after(busy: Busy, s
 
     def reply() -> HttpReply:
         posted = HttpRequest("POST", "/mcp", "", {}, b"", "peer", False, True)
-        return HttpReply(
-            posted, SimpleNamespace(send=send), ServerState(None, None, Limits(), 0.0, b"", BodyBudget(0))
-        )
+        return reply_on(SimpleNamespace(send=send), posted)
 
     async def work():
         raise busy

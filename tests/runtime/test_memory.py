@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from mcpmux.config import Tcp, Upstream
+from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
-from mcpmux.protocol.call import Call, Event
+from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
+from mcpmux.runtime.tap import Watch
 from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED, CacheStore, ResponseCache
 
 READ = Call(m.RESOURCES_READ, {"uri": raw("file:///a")}, {})
@@ -14,7 +18,16 @@ READ = Call(m.RESOURCES_READ, {"uri": raw("file:///a")}, {})
 
 class _Asked:
     name = "x"
-    watch = None
+    watch: Watch | None = None
+
+    def exchange(self, call: Call, notify: Notify) -> Awaitable[Fields]:
+        raise AssertionError
+
+    def patience(self, method: str) -> float:
+        raise AssertionError
+
+    def late(self, method: str, seconds: float) -> RpcError:
+        raise AssertionError
 
 
 ASKED = _Asked()

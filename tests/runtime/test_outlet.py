@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 import trio
 import trio.testing
@@ -10,6 +13,7 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
+from mcpmux.transports.http.server_connection import HttpReply
 
 
 def update(number: int) -> Event:
@@ -50,7 +54,8 @@ class Client:
         self._freed = trio.Event()
 
     async def read(self) -> None:
-        outlet = Outlet(self, lambda event: event)
+        reply, encode = cast("HttpReply", self), cast("Callable[[Event], bytes]", lambda event: event)
+        outlet = Outlet(reply, encode)
         while (event := await self.outbox.take(outlet)) is not None:
             await self.flush()
             self.heard.append(event)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from mcpmux.config import Upstream
 from tests.runtime.scripted import Json, ScriptedServer
@@ -58,7 +59,7 @@ async def told(client: Any) -> Json:
 
 
 def open_private_world() -> Any:
-    servers = {"x": ScriptedServer(), "y": ScriptedServer()}
+    servers: dict[str, ScriptedServer | None] = {"x": ScriptedServer(), "y": ScriptedServer()}
     return open_world(servers, settings=PRIVATE, world_class=PrivateWorld)
 
 
@@ -87,7 +88,7 @@ async def test_a_session_is_closed_with_its_client(revision, autojump_clock):
         assert set(world.mux.upstreams._by_key) == {"x", "y"}
 
 
-async def test_questions_of_private_sessions_are_never_ambiguous(autojump_clock):
+async def test_questions_of_private_sessions_are_never_ambiguous(autojump_clock: MockClock) -> None:
     class Asking(World):
         @asynccontextmanager
         async def open_channel(self, upstream: Upstream, hear: Any, watch: Any = None) -> AsyncIterator[Any]:
@@ -96,7 +97,7 @@ async def test_questions_of_private_sessions_are_never_ambiguous(autojump_clock)
             async with super().open_channel(upstream, hear, watch) as channel:
                 yield channel
 
-    servers = {"x": ScriptedServer(), "y": ScriptedServer()}
+    servers: dict[str, ScriptedServer | None] = {"x": ScriptedServer(), "y": ScriptedServer()}
     async with open_world(servers, settings=PRIVATE, world_class=Asking) as world:
         clients = [await client_of(world, LEGACY) for _ in range(3)]
         calls = [await client.start("tools/call", {"name": "x__t"}) for client in clients]

@@ -63,7 +63,7 @@ def test_every_principal_has_as_many_sessions_as_it_may(most: int, acts: list[tu
 def test_without_a_limit_nothing_is_counted():
     counter = SessionCounter()
     assert all(begins(counter, str(number), "ann") for number in range(1000))
-    assert not counter.count._counts  # type: ignore[attr-defined]
+    assert not counter.count._counts
 
 
 async def test_sessions_over_http_are_counted_until_they_end():

@@ -71,7 +71,7 @@ async def ask(mux: app.Mux, method: str, params: Json, events: list[Event] | Non
         if events is not None:
             events.append(event)
 
-    offers = {"sampling": {}, "elicitation": {}, "roots": {}}
+    offers: Json = {"sampling": {}, "elicitation": {}, "roots": {}}
     meta = {PROGRESS_TOKEN: raw("t"), CLIENT_CAPABILITIES: raw(offers)}
     call = Call(method, {key: raw(value) for key, value in params.items()}, meta)
     result = await mux.router.exchange(call, notify)
@@ -322,15 +322,15 @@ async def test_a_refused_message_fails_its_call_and_no_other(status):
 async def test_a_server_that_became_streamable_is_found_out_anew(monkeypatch):
     handle = SseFace.handle
     new = HttpFace(docs())
+    replaced = trio.Event()
 
     async def either(face: SseFace, request: Any, reply: Any) -> None:
-        await (handle(face, request, reply) if not face.replaced else new.handle(request, reply))
+        await (handle(face, request, reply) if not replaced.is_set() else new.handle(request, reply))
 
     monkeypatch.setattr(SseFace, "handle", either)
-    monkeypatch.setattr(SseFace, "replaced", False, raising=False)
     async with open_stage(docs()) as (face, mux):
         assert await read_text(mux) == "hello"
-        face.replaced = True
+        replaced.set()
         connection = mux.upstreams["x"].connection
         face.break_off()
         await connection.closed.wait()

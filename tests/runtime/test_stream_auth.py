@@ -31,7 +31,7 @@ from mcpmux.errors import ConfigError
 from tests.auth.made import Clock, Issuing, claims, sign
 from tests.auth.made import make_gate as make_test_gate
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json
-from tests.runtime.test_http_endpoint import docs
+from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world, upstream
 from tests.transports.certificates import Certificates
 
@@ -117,7 +117,7 @@ async def shake_hands(url: str, target: str = "/mcp", **headers: str) -> tuple[i
 async def open_socket(url: str, token: str, context: ssl.SSLContext | None = None) -> AsyncIterator[Any]:
     """A WebSocket; the library leaves the stream below it open when the server closes."""
     url = url.replace("127.0.0.1", "localhost")
-    headers = [("Authorization", f"Bearer {token}")] if token else []
+    headers = [(b"Authorization", f"Bearer {token}".encode())] if token else []
     async with trio.open_nursery() as nursery:
         connection = await connect_websocket_url(nursery, url, context, extra_headers=headers)
         try:
@@ -289,7 +289,8 @@ async def test_with_tokens_a_certificate_alone_will_not_do_unless_it_is_said(mad
 @pytest.mark.parametrize("kind", [HttpListener, WebSocketListener, TcpListener])
 async def test_an_open_door_to_the_network_is_refused(host: str, kind: Any):
     name = {HttpListener: "http", WebSocketListener: "websocket", TcpListener: "tcp"}[kind]
-    listeners = Listeners(**{name: (kind(host=host, port=1),)})
+    settings: dict[str, Any] = {name: (kind(host=host, port=1),)}
+    listeners = Listeners(**settings)
     config = Config(upstreams=(upstream("docs"),), listeners=listeners)
     with pytest.raises(ConfigError) as refused:
         await make_gate(config)

@@ -20,8 +20,9 @@ from mcpmux.transports.body_budget import BodyBudget, Holding
 from mcpmux.transports.message_stream import LineStream, open_line_stream
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
 from tests.runtime.test_client_shares import BOB, TOKENS
+from tests.runtime.test_flows import docs
 from tests.runtime.test_http_bodies import ANN, PATIENCE, Site, declared, head, padded, read_answer
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, docs, request
+from tests.runtime.test_http_endpoint import IMPLEMENTATION, request
 from tests.runtime.world import open_world, upstream
 
 SETTING = "limits.max_body_bytes_in_flight"
@@ -34,7 +35,8 @@ META = {VERSION: MODERN, CAPABILITIES: {}, CLIENT_INFO: IMPLEMENTATION}
 async def open_site(listener: Any, auth: Auth | None = None) -> AsyncIterator[Site]:
     limits = Limits(max_body_bytes_in_flight=BUDGET)
     kind = {HttpListener: "http", TcpListener: "tcp", WebSocketListener: "websocket"}[type(listener)]
-    listeners, auth = Listeners(**{kind: (listener,)}), auth or Auth()
+    settings: dict[str, Any] = {kind: (listener,)}
+    listeners, auth = Listeners(**settings), auth or Auth()
     config = Config(upstreams=(upstream("docs"),), listeners=listeners, limits=limits, auth=auth)
     server = docs()
     server.handlers["tools/call"] = hang

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -23,7 +24,7 @@ PAIRS = [(down, up) for down in ERAS for up in ERAS]
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
 
 
-async def call(client: ScriptedClient, name: str, **arguments: Json) -> Json:
+async def call(client: ScriptedClient, name: str, **arguments: Any) -> Json:
     return await client.request("tools/call", {"name": f"x__{name}", "arguments": arguments})
 
 
@@ -169,7 +170,9 @@ async def test_an_upstream_that_restarts_is_found_again_in_whatever_era(
         await expect_update(client, "x+memo:1", listen)  # the one that catches up
         await new.listening.wait()
         assert new.subscribed == {"memo:1"}
-        assert world.mux.upstreams["x"].facts.revision == after
+        facts = world.mux.upstreams["x"].facts
+        assert facts is not None
+        assert facts.revision == after
         assert (await call(client, "who", me="back"))["content"][0]["text"] == "back"
 
 

@@ -41,7 +41,7 @@ async def open_client() -> AsyncIterator[Serving]:
         async def serve() -> None:
             clients = StreamClients(world.mux.service, Limits(max_message_bytes=1000), serving.stopping, DOOR)
             with serving.killed:
-                await clients.serve(theirs, False)
+                await clients.serve(theirs, "")
             serving.done.set()
 
         nursery.start_soon(serve)

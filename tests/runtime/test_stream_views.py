@@ -15,9 +15,8 @@ from mcpmux.mux.view import selections_of
 from mcpmux.runtime.access_control import Shown
 from tests.runtime.scripted import ScriptedClient
 from tests.runtime.stream_world import Lines, Messages
-from tests.runtime.test_access import knows_nothing, stores
+from tests.runtime.test_access import VIEWS, knows_nothing, stores
 from tests.runtime.test_stream_auth import open_socket, shake_hands
-from tests.runtime.test_views import VIEWS
 from tests.runtime.world import World, open_world
 
 

@@ -28,7 +28,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
+from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.world import World, open_world
 
@@ -357,7 +357,9 @@ actions = st.one_of(
 
 
 async def act_out(script: list[tuple[Any, ...]], slowness: float) -> None:
-    servers = {name: Picky(revision, Grant(seconds=slowness)) for name, revision in UPSTREAMS.items()}
+    servers: dict[str, ScriptedServer | None] = {
+        name: Picky(revision, Grant(seconds=slowness)) for name, revision in UPSTREAMS.items()
+    }
     async with open_world(servers) as world, trio.open_nursery() as nursery:
         for upstream in world.mux.upstreams.values():
             await upstream.settled()

@@ -26,12 +26,14 @@ from tests.runtime.world import World, upstream
 class Witness:
     """Remembers everything. `refusal` is raised at the next admission."""
 
-    passes = False
-
     def __init__(self) -> None:
         self.seen: list[Observation] = []
         self.ended_with: list[tuple[Exchange, Any]] = []
         self.refusal: Exception | None = None
+
+    @property
+    def passes(self) -> bool:
+        return False
 
     def take(self, seen: Observation) -> None:
         self.seen.append(seen)

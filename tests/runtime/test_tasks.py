@@ -51,7 +51,7 @@ async def test_a_legacy_client_hears_of_tasks_that_work_for_it(up, down, told, a
     server = TaskServer(up) if up else ScriptedServer(LEGACY, tools=[])
     async with open_world({"x": server, "y": ScriptedServer(tools=[])}) as world:
         client = await client_of(world, down)
-        assert client.told["capabilities"].get("tasks") == told  # type: ignore[attr-defined]
+        assert client.told["capabilities"].get("tasks") == told
 
 
 @pytest.mark.parametrize(("up", "told"), [(LEGACY, True), (MODERN, True), (None, False)])
@@ -242,7 +242,7 @@ async def test_status_that_comes_before_the_task_is_known_is_not_lost(autojump_c
         return result
 
     server.handlers["tools/call"] = hasty
-    server._call = None  # type: ignore[assignment]
+    server._call = None
     handle = server.handle
 
     async def handle_call(method, params, message):
@@ -250,7 +250,7 @@ async def test_status_that_comes_before_the_task_is_known_is_not_lost(autojump_c
             hasty(None, params, message) if method == "tools/call" else handle(method, params, message)
         )
 
-    server.handle = handle_call  # type: ignore[method-assign]
+    server.handle = handle_call
     async with open_world(beside(server)) as world:
         client = await client_of(world, LEGACY)
         await client.start("tools/call", {"name": "x__must", "task": {}})

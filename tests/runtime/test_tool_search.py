@@ -15,10 +15,9 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.tool_search import INDEXES_KEPT
 from tests.runtime.scripted import MODERN, Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.task_server import RELATED, TaskServer
-from tests.runtime.test_access import ERAS, LEGACY, REVISIONS, Store, client_of, refusal
+from tests.runtime.test_access import CODING, ERAS, LEGACY, REVISIONS, Store, client_of, refusal
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
 from tests.runtime.test_tap import open_watched
-from tests.runtime.test_views import CODING
 from tests.runtime.world import World, open_world
 
 SEARCHED = attrs.evolve(CODING, tools="search")

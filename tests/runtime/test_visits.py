@@ -48,7 +48,7 @@ class Asking(ScriptedServer):
     def __init__(self, revision: str, method: str, params: Json) -> None:
         super().__init__(revision, tools=[TOOL])
         self._wish: Json = {"method": method, "params": params}
-        self._told: trio.abc.SendChannel[Json] | None = None
+        self._told: trio.MemorySendChannel[Json] | None = None
 
     async def handle(self, method: str, params: Json, message: Json) -> Json:
         if method != "tools/call":

@@ -8,12 +8,12 @@ import pytest
 
 from mcpmux.config import Http
 from mcpmux.mux.rewrite import Marks, owner_of
-from tests.runtime.scripted import RpcFailure
+from tests.runtime.scripted import Json, RpcFailure
 from tests.runtime.task_server import EXTENSION, TaskServer
 from tests.runtime.test_asking import ASKED, LEGACY, MODERN, Curious, client_of
 from tests.runtime.world import open_world
 
-ABLE = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
+ABLE: Json = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
 ANSWER = {"action": "accept", "content": {"x": "y"}}
 METHOD = "elicitation/create"
 

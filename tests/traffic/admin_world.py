@@ -161,7 +161,7 @@ async def listening(
             settings=of_each,
             views=views,
             access=access,
-            **({"tap": traffic.recorder} if tap else {}),
+            tap=traffic.recorder if tap else None,
         ) as world,
         trio.open_nursery() as nursery,
     ):

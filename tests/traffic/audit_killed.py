@@ -51,7 +51,7 @@ async def write(directory: Path, run: str, out: int) -> None:
 def write_in_pieces() -> None:
     """From now on the system is as lazy as it may be."""
     write_all = os.write
-    os.write = lambda file, data: write_all(file, bytes(data[:PIECE_BYTES]))  # type: ignore[assignment]
+    os.write = lambda file, data: write_all(file, bytes(memoryview(data)[:PIECE_BYTES]))
 
 
 def kill_one(directory: Path, run: str, answers: int, delay: float, *, in_pieces: bool) -> list[int]:

@@ -6,7 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -62,7 +62,7 @@ class Varied(Subscribable):
         self.lists["tools/list"] = ("tools", self.tools)
         self.lists["prompts/list"] = ("prompts", [{"name": "greet"}])
         self.calls = 0
-        self._told: dict[str, trio.abc.SendChannel[Json]] = {}
+        self._told: dict[str, trio.MemorySendChannel[Json]] = {}
 
     def _page(self, method: str, params: Json) -> Json:
         cursor = params.get("cursor")
@@ -162,7 +162,7 @@ class Tape:
 
 @asynccontextmanager
 async def open_taped(
-    servers: dict[str, ScriptedServer], views: Mapping[str, View] = MappingProxyType({})
+    servers: Mapping[str, ScriptedServer], views: Mapping[str, View] = MappingProxyType({})
 ) -> AsyncIterator[tuple[World, Tape]]:
     """mcpmux with a tape between scripted servers and clients; its pages are small."""
     world, tape = World(dict(servers)), Tape()
@@ -244,7 +244,7 @@ async def call(client: ScriptedClient, tool: str, **meta: Any) -> tuple[Json, li
         params = {"name": tool, "inputResponses": responses, "requestState": result["requestState"]}
 
 
-Open = Callable[[Any], Any]
+Open = Callable[[Any, str], AbstractAsyncContextManager[Any]]
 
 
 def to_server(server: ScriptedServer) -> Open:

@@ -38,6 +38,7 @@ async def post(here: Listening, path: str, body: bytes = b"{}", **headers: str) 
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     answer = b""
     with trio.fail_after(60):
+        assert here.port is not None
         async with await trio.open_tcp_stream("127.0.0.1", here.port) as stream:
             await stream.send_all(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
             async for part in stream:

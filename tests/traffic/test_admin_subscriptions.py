@@ -8,10 +8,9 @@ import msgspec
 import pytest
 import trio
 
-from mcpmux.app.workers.supervisor import merge_subscriptions
 from mcpmux.runtime import notification_hub
 from mcpmux.traffic.admin import listening as admin_listening
-from mcpmux.traffic.admin.listening import ListeningClient, Subscription
+from mcpmux.traffic.admin.listening import ListeningClient, Subscription, merge_subscriptions
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.traffic.admin_world import Listening, listening

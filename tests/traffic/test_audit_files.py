@@ -30,7 +30,7 @@ def opening(number: int | None, torn: bytes, *, keyed: bool | None = None) -> by
 def files_of(
     directory: Path, key: bytes | None = None, rotate_size: int = 2**20, *, sync: bool = False
 ) -> AuditFiles:
-    return AuditFiles(directory, key, rotate_size, partial(opening, keyed=key and True), sync)
+    return AuditFiles(directory, key, rotate_size, partial(opening, keyed=True if key else None), sync)
 
 
 def write(directory: Path, *groups: int, key: bytes | None = None, rotate_size: int = 2**20) -> None:

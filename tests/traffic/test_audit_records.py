@@ -67,7 +67,8 @@ def expected_of(exchange: Exchange, result: Any, seconds: float) -> dict[str, An
     """The members of the record in their order, each by itself as the format has it."""
     leg, call = exchange.leg, exchange.call
     said = {name: value_of(value) for name, value in call.params.items()}
-    ref = said.get("ref") if isinstance(said.get("ref"), dict) else {}
+    named = said.get("ref")
+    ref = named if isinstance(named, dict) else {}
     about = [said.get("uri"), said.get("name"), *(ref.get(name) for name in ("uri", "name"))]
     target = next((each for each in about if isinstance(each, str)), None)
     meta = {name: value_of(value) for name, value in call.meta.items()}

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from mcpmux.config import Capture, CaptureRule, Redaction
 from mcpmux.protocol.call import Call
-from mcpmux.runtime.tap import Leg
+from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files
 from mcpmux.traffic.capture.line import encode_lines, to_record
 from mcpmux.traffic.correlation import observe
-from mcpmux.traffic.observer import Observation, UnreadMessage
+from mcpmux.traffic.observer import BATCH, Observation, UnreadMessage
 from mcpmux.traffic.record import Record, Run, decode_record, encode_record
-from mcpmux.traffic.recorder import BATCH, Recorder
+from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from tests.examples import examples
 
@@ -217,13 +217,14 @@ async def test_messages_of_both_legs_are_in_the_files_in_their_order(tmp_path: P
     async def use(sink: CaptureSink) -> None:
         recorder = Recorder((), observers_of(sink), lambda: 101.25, [sink])
         client, docs = recorder.client("http"), Leg("upstream", "docs", "stdio", "docs")
-        for leg, direction, message in [
+        passed: list[tuple[Leg, Direction, dict[str, Any]]] = [
             (client, "in", {"id": "a", "method": "tools/list"}),
             (docs, "out", {"id": 1, "method": "tools/list"}),
             (docs, "in", {"id": 1, "result": {"tools": []}}),
             (client, "out", {"id": "a", "result": {"tools": []}}),
-        ]:
-            recorder.message_passed(leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode())  # type: ignore[arg-type]
+        ]
+        for leg, direction, message in passed:
+            recorder.message_passed(leg, direction, json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     start, *records = await capture(FULL, tmp_path / "new", use)
     assert start.kind == "start"

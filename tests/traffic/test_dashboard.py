@@ -20,6 +20,7 @@ from mcpmux.app.observers import open_observers
 from mcpmux.config import Admin, Audit, Capture, Config, Limits
 from mcpmux.config.model import RateLimit
 from mcpmux.errors import Refused
+from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.telemetry import metrics
 from mcpmux.traffic.telemetry.prometheus import render
 from tests.cluster.replicas import open_replicas
@@ -37,10 +38,8 @@ OF_PROMETHEUS = {
     "ALERTS": TARGET_LABELS | {"alertname", "alertstate", "severity", "upstream"},
 }
 # Words of `outcome_of`: for errors by their codes, for a result, a refusal, and a failure of mcpmux.
-OUTCOMES = {
-    *metrics._CLASSES.values(),
-    *(metrics.outcome_of("ping", outcome) for outcome in ({}, Refused(-32602, "x", "rule"), OSError())),
-}
+ENDS: tuple[Fields | BaseException, ...] = ({}, Refused(-32602, "x", "rule"), OSError())
+OUTCOMES = {*metrics._CLASSES.values(), *(metrics.outcome_of("ping", end) for end in ENDS)}
 VALUES: Mapping[str, Set[str]] = {"outcome": OUTCOMES, "method": metrics.METHODS}
 NOT_SHOWN = {"mcpmux_upstream_connects_total", "mcpmux_cache_entries"}  # reconnects and bytes say more
 METRICS = ("mcpmux_", "ALERTS", "up")

@@ -417,9 +417,7 @@ def planted(draw: st.DrawFn) -> tuple[str, Any]:
     value: Any = draw(st.sampled_from(WRAPPINGS))(draw(NAMES), secret)
     for _ in range(draw(st.integers(0, 4))):
         others = draw(st.dictionaries(st.text(max_size=8), PLAIN, max_size=2))
-        value = draw(st.sampled_from([lambda v: [v, 1], lambda v, o=others: {**o, "inner": v, "z": 1}]))(
-            value
-        )
+        value = draw(st.sampled_from([[value, 1], {**others, "inner": value, "z": 1}]))
     return secret, value
 
 

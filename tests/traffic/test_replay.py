@@ -262,7 +262,7 @@ async def test_a_server_that_is_slower_now_is_waited_for(autojump_clock):
     assert then.most == pytest.approx(5, rel=0.01)
 
 
-async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock):
+async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock) -> None:
     tape = await slow_tape()
     deaf = Slow()
     deaf.faster = math.inf
@@ -281,7 +281,9 @@ async def test_no_answer_and_no_connection_fail_in_bounded_time(autojump_clock):
     assert not report.clean
 
 
-async def test_a_server_that_is_not_there_is_not_waited_for_as_long_as_the_session_took(autojump_clock):
+async def test_a_server_that_is_not_there_is_not_waited_for_as_long_as_the_session_took(
+    autojump_clock,
+) -> None:
     async with open_taped({"x": Slow()}) as (world, tape):
         for _ in range(2):
             client = await client_of(world, MODERN)
@@ -304,7 +306,7 @@ async def test_a_server_that_is_not_there_is_not_waited_for_as_long_as_the_sessi
     assert report.counts()["failed"] == 4
 
 
-async def test_a_server_that_cannot_be_asked_ends_a_long_session_at_once(autojump_clock):
+async def test_a_server_that_cannot_be_asked_ends_a_long_session_at_once(autojump_clock) -> None:
     """Over HTTP a connection is made for the first request, when the session is open already."""
     tape = await slow_tape()
 

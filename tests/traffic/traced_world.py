@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import trio
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -71,8 +71,10 @@ class Memory:
     def points(self, name: str) -> list[tuple[dict[str, Any], int]]:
         """The points of a histogram: (attributes, count)."""
         data = self._reader.get_metrics_data()
+        assert data is not None
         metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
-        return [(dict(p.attributes), p.count) for m in metrics if m.name == name for p in m.data.data_points]
+        points = [point for m in metrics if m.name == name for point in m.data.data_points]
+        return [(dict(p.attributes or {}), p.count) for p in points if isinstance(p, HistogramDataPoint)]
 
 
 class Traced(NamedTuple):
@@ -146,7 +148,7 @@ async def open_over_http(
     async with open_http_face(server, HeardFace) as face, trio.open_nursery() as nursery:
         assert isinstance(face, HeardFace)
         config = Config(upstreams=(Upstream(name="docs", target=Http(url=face.url), era="newest"),))
-        watching = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
+        watching: dict[str, Any] = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
         async with app.open_mux(config, **watching) as mux:
             limits = Limits(max_sessions=10)
             endpoint = HttpEndpoint(mux.service, HttpListener(port=0), limits)

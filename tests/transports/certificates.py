@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import trustme
 from cryptography.hazmat.primitives.serialization import (
@@ -45,7 +46,7 @@ class Certificates:
         )
         self.missing = str(folder / "missing.pem")
 
-    def _issue(self, name: str, ca: trustme.CA, *identities: str, **when: datetime) -> tuple[str, str]:
+    def _issue(self, name: str, ca: trustme.CA, *identities: str, **when: Any) -> tuple[str, str]:
         issued = ca.issue_cert(*identities, **when)
         chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
         key = issued.private_key_pem.bytes()

@@ -6,7 +6,7 @@ import struct
 from contextlib import suppress
 
 import trio
-from trio.abc import Stream
+from trio.abc import HalfCloseableStream
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 MASK = b"\x01\x02\x03\x04"
@@ -46,7 +46,7 @@ def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
 class RawClient:
     """One end of a stream whose other end is a WebSocket server."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: HalfCloseableStream) -> None:
         self.stream = stream
         self._rest = b""
 

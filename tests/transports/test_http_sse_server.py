@@ -9,18 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
-from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server_connection import HttpReply, ServerState
-from mcpmux.transports.http.sse_streams import (
-    FLUSH_SECONDS,
-    SseServerStream,
-    open_sse_server_stream,
-)
-from mcpmux.transports.send_queue import QUEUE_BYTES
+from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.sse_streams import SseServerStream, open_sse_server_stream
+from mcpmux.transports.send_queue import FLUSH_SECONDS, QUEUE_BYTES
 from mcpmux.transports.sse import KEEP_ALIVE_SECONDS, SseDecoder, SseEvent
+from tests import bare_reply
 
 pytestmark = pytest.mark.interpreted  # a connection of its own
 
@@ -52,7 +47,7 @@ class ByteStream:
 
 def reply_on(byte_stream: ByteStream) -> HttpReply:
     request = HttpRequest("GET", "/sse", "", {}, b"", "", http_1_0=True, keep_alive=False)
-    return HttpReply(request, byte_stream, ServerState(None, None, Limits(), 0.0, b"", BodyBudget(0)))
+    return bare_reply.reply_on(byte_stream, request)
 
 
 @asynccontextmanager

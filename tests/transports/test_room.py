@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,13 @@ class Guest:
         return self.since
 
 
-def fill(chance: random.Random, number: int, peers: str) -> tuple[Room, list[Guest]]:
-    room = Room()
+def make_room() -> Any:
+    """Return a room; of a connection it uses no more than a guest has."""
+    return Room()
+
+
+def fill(chance: random.Random, number: int, peers: str) -> tuple[Any, list[Guest]]:
+    room = make_room()
     guests = []
     for since in range(number):
         guest = Guest(chance.choice(peers), since if chance.random() < 0.7 else None)

@@ -22,7 +22,8 @@ def tls_in(folder: Path, certificates: Certificates, *, ask: bool = False) -> Se
         copies["client_ca"] = certificates.ca
     for name, path in copies.items():
         shutil.copy(path, folder / name)
-    return ServerTls(**{name: str(folder / name) for name in copies})
+    own = {name: str(folder / name) for name in copies}
+    return ServerTls(certificate=own["certificate"], key=own["key"], client_ca=own.get("client_ca"))
 
 
 def shake_hands(current: CurrentContext, certificates: Certificates, name: str, client: str = "") -> None:

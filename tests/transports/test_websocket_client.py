@@ -119,6 +119,7 @@ async def test_a_server_that_does_not_open_a_websocket_is_explained(data: bytes,
             async with open_pipe(url, patience=0.5):
                 pass
         (error,) = caught.value.exceptions if isinstance(caught.value, ExceptionGroup) else (caught.value,)
+        assert isinstance(error, ConnectFailed)
         assert str(error).startswith("no WebSocket at 127.0.0.1:")
         assert f"/mcp: {reason}" in error.in_full
         assert "secret" not in error.in_full

@@ -1,0 +1,24 @@
+"""A reply of the HTTP server whose connection is a stand-in."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from mcpmux.config import Limits
+from mcpmux.transports.body_budget import BodyBudget
+from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply, ServerState
+
+
+class Sending(Protocol):
+    """All that a reply asks of its connection."""
+
+    async def send(self, data: bytes) -> None: ...
+
+
+def reply_on(connection: Sending, request: HttpRequest) -> HttpReply:
+    """Return a reply to `request` that writes to `connection`."""
+    unused: Any = None  # what handles requests and refuses them
+    state = ServerState(unused, unused, Limits(), 0.0, b"", BodyBudget(0))
+    stand_in: Any = connection
+    return HttpReply(request, stand_in, state)
