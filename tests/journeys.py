@@ -167,10 +167,14 @@ class Place:
         name = server[1] or server[2]
         self._servers[name] = commands
         self.start(name)
-        until(lambda: pattern.search(squeeze(self.said(name))) or self._has_ended(name))
 
-    def _has_ended(self, name: str) -> None:
-        assert self._running[name].poll() is None, self.said(name)
+        def has_said() -> bool:
+            if pattern.search(squeeze(self.said(name))):
+                return True
+            assert self._running[name].poll() is None, self.said(name)
+            return False
+
+        until(has_said)
 
     def _log(self, name: str) -> Path:
         return self.home / f"{name}.log"

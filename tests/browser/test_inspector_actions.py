@@ -274,7 +274,9 @@ async def test_a_mock_is_started_used_and_stopped_from_the_page(browser: Browser
     for word in ("one", "two"):
         answer = {"result": {"resultType": "complete", "content": [{"type": "text", "text": word}]}}
         traffic.exchange(params={"name": "docs__find", "arguments": {"word": word}}, answer=answer)
-    traffic.ring.mark(traffic.ring.row(2), True, "")
+    second = traffic.ring.row(2)
+    assert second is not None
+    traffic.ring.mark(second, True, "")
     running = "[...document.querySelectorAll('#saving .mocks li')].map(each => each.textContent)"
     choice = "[...document.querySelectorAll('#saving button')].find(each => each.textContent === '%s')"
     async with opened(browser, traffic) as (page, _):

@@ -81,7 +81,7 @@ class Desk(Subscribable):
             "prompts/get": Desk.explain,
             "completion/complete": Desk.complete,
         }
-        self.handlers |= answers  # type: ignore[arg-type]
+        self.handlers |= answers
 
     async def call(self, params: Json, _message: Json) -> Json:
         if params["name"] == "show":

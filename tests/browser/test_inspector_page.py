@@ -37,11 +37,11 @@ async def opened(
         assert page.problems == []
 
 
-def many(number: int, **kinds: int) -> Traffic:
+def many(number: int) -> Traffic:
     """Traffic of so many exchanges."""
     traffic = Traffic(size=2**30)
     for _ in range(number):
-        traffic.exchange(**kinds)
+        traffic.exchange()
     return traffic
 
 

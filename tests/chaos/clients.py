@@ -45,6 +45,14 @@ class LoadClient(ABC):
     async def subscribe(self, uris: list[str]) -> None:
         """Hear of changes from now on."""
 
+    @abstractmethod
+    async def open(self) -> None:
+        """Begin to speak with mcpmux."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave nothing behind."""
+
     def _take(self, message: Json) -> None:
         if message["method"] == "notifications/resources/updated":
             self.heard[message["params"]["uri"]] += 1

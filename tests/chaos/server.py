@@ -45,7 +45,7 @@ class Peer:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-peers = {}
+peers: dict[int, Peer] = {}
 numbers = itertools.count()
 changing = threading.Lock()
 
@@ -145,7 +145,7 @@ def serve_stdio():
 
 # HTTP
 
-sessions = {}
+sessions: dict[str, "Session"] = {}
 
 
 class Session(Peer):

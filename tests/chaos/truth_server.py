@@ -47,9 +47,9 @@ tools = [
 resources = [{"uri": f"count:shared/{number}", "name": str(number)} for number in range(3)]
 
 changing = threading.Lock()
-calls = Counter()
-versions = Counter()
-peers = set()
+calls: Counter[str] = Counter()
+versions: Counter[str] = Counter()
+peers: set["Peer"] = set()
 
 
 class Failure(Exception):
@@ -68,7 +68,7 @@ class Peer:
         self.heard.put({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-sessions = {}
+sessions: dict[str, Peer] = {}
 
 
 def change(uri):

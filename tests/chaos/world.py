@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import trio
 
@@ -23,6 +24,8 @@ from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.transports.message_stream import open_line_stream
 from tests.chaos.clients import LEGACY, MODERN, HttpClient, LineClient, LoadClient
 from tests.chaos.waiting import count_descriptors, until
+
+T = TypeVar("T")
 
 MESSAGE_BYTES = 2**20
 REVISIONS = (MODERN, LEGACY, MODERN, LEGACY)  # of the clients over HTTP
@@ -76,12 +79,13 @@ class World:
             self._nursery.start_soon(self._serve_stream, theirs, name="stream client")
             on_stream = LineClient(ours)
             nursery.start_soon(on_stream.run)
-            for client in (*over_http, on_stream):
+            clients: list[LoadClient] = [*over_http, on_stream]
+            for client in clients:
                 await client.open()
-            yield [*over_http, on_stream]
+            yield clients
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
-                for client in (*over_http, on_stream):
+                for client in clients:
                     await client.close()
                 await ours.aclose()
 
@@ -141,7 +145,7 @@ def _trio(side: socket.socket) -> trio.socket.SocketType:
     return trio.socket.from_stdlib_socket(side)
 
 
-def _found(kind: type) -> list[object]:
+def _found(kind: type[T]) -> list[T]:
     return [each for each in gc.get_objects() if type(each) is kind]
 
 
@@ -156,7 +160,8 @@ async def open_world(upstreams: list[Upstream]) -> AsyncIterator[World]:
     config = Config(upstreams=tuple(upstreams))
     urls: list[str] = []
     stopping = trio.Event()
-    others = {kind: _alive(kind) for kind in (ClientOutbox, PendingRequest)}
+    kinds: tuple[type, ...] = (ClientOutbox, PendingRequest)
+    others = {kind: _alive(kind) for kind in kinds}
     async with app.open_mux(config) as mux, trio.open_nursery() as nursery:
         serving = Serving(config.limits, mux.service, stopping, urls.append)
         await nursery.start(serve_listener, HttpListener(host="127.0.0.1", port=0), serving)

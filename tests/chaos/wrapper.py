@@ -51,6 +51,7 @@ def pass_on(child):
 
 with subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
     threading.Thread(target=pass_on, args=(child,), daemon=True).start()
+    assert child.stdout is not None
     for line in child.stdout:
         mode = mode_file.read_text()
         try:

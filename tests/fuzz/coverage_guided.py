@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import atheris
 
@@ -28,7 +29,7 @@ with atheris.instrument_imports(include=["mcpmux"]):
     from mcpmux.transports.http.message import RequestParser
 
 # Not what is looked for here; the class of a configuration's limits needs libraries that are not installed.
-LIMITS = SimpleNamespace(max_head_bytes=1 << 20, max_header_fields=1 << 20, max_message_bytes=1 << 20)
+LIMITS: Any = SimpleNamespace(max_head_bytes=1 << 20, max_header_fields=1 << 20, max_message_bytes=1 << 20)
 
 
 def requests_in(pieces: list[bytes]) -> object:

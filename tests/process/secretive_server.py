@@ -21,7 +21,7 @@ def send(**message: Any) -> None:
 def result_of(method: str) -> Any:
     if method == "initialize":
         server = {"name": "secretive", "version": "1"}
-        capabilities = {"tools": {}, "resources": {}, "logging": {}}
+        capabilities: dict[str, Any] = {"tools": {}, "resources": {}, "logging": {}}
         return {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": server}
     if method == "tools/list":
         return {"tools": [{"name": "tell", "inputSchema": {"type": "object"}}]}

@@ -28,7 +28,7 @@ given up
 
 @pytest.mark.parametrize("name", ["on_trio.py", "on_asyncio.py"])
 def test_an_example_runs_as_it_is(name: str):
-    command = [sys.executable, "-X", "dev", "-W", "error", FOLDER / name]
+    command = [sys.executable, "-X", "dev", "-W", "error", str(FOLDER / name)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
     )

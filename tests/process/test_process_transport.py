@@ -3,10 +3,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import trio
@@ -58,12 +59,12 @@ def is_gone(pid: int) -> bool:
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[ChildProcess]]:
     """Run a Python script as a child, within five seconds."""
 
     @asynccontextmanager
     async def run(
-        script: str, *args: str, stop: StopLadder = PATIENT, **options
+        script: str, *args: str, stop: StopLadder = PATIENT, **options: Any
     ) -> AsyncIterator[ChildProcess]:
         path = tmp_path / "child.py"
         path.write_text(dedent(script))
@@ -286,8 +287,9 @@ async def test_the_child_has_our_environment_with_overrides_and_its_own_session(
 
 async def test_a_hundred_children_start_and_stop_at_once():
     async def converse(number: int) -> None:
-        options = {"env": {}, "cwd": None, "on_stderr_line": print, "max_message_bytes": LIMIT}
-        async with open_process("cat", [], stop=PATIENT, **options) as child:
+        async with open_process(
+            "cat", [], {}, None, stop=PATIENT, on_stderr_line=print, max_message_bytes=LIMIT
+        ) as child:
             await child.send(b"%d" % number)
             assert await child.receive() == b"%d" % number
         assert child.returncode == 0

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tests.real.mux import START_SECONDS, HttpMux, Json, write_config
@@ -242,7 +242,7 @@ class Cluster:
 
 @contextmanager
 def run_cluster(
-    directory: Path, upstreams: dict[str, Json], *, replicas: int = 2, page_size: int = 1000, **settings: Json
+    directory: Path, upstreams: dict[str, Json], *, replicas: int = 2, page_size: int = 1000, **settings: Any
 ) -> Iterator[Cluster]:
     """A cluster with a Redis of its own, serving these upstreams."""
     with run_redis(directory) as redis:

@@ -34,7 +34,9 @@ class Verifier:
         )
 
 
-settings = AuthSettings(issuer_url=issuer, resource_server_url=url, required_scopes=sys.argv[2:])
+settings = AuthSettings.model_validate(
+    {"issuer_url": issuer, "resource_server_url": url, "required_scopes": sys.argv[2:]}
+)
 server = MCPServer("guarded", token_verifier=Verifier(), auth=settings)
 
 
@@ -42,6 +44,7 @@ server = MCPServer("guarded", token_verifier=Verifier(), auth=settings)
 def whoami() -> str:
     """Who the token is of."""
     token = get_access_token()
+    assert token is not None
     return f"{token.subject}: {' '.join(sorted(token.scopes))}"
 
 

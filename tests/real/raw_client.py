@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from http.client import HTTPConnection, HTTPResponse
 from urllib.parse import urlsplit
@@ -58,7 +58,7 @@ class RawClient(ABC):
                 return messages
         raise AssertionError(f"no answer to {method}, only {messages}")
 
-    def start(self, method: str, params: Json | None = None) -> Iterator[Json]:
+    def start(self, method: str, params: Json | None = None) -> Generator[Json, None, None]:
         """Send a request: messages as they come, of which one should be its answer."""
         request: Json = {"jsonrpc": "2.0", "id": next(self._ids), "method": method}
         params = dict(params or {})
@@ -125,14 +125,14 @@ class HttpClient(RawClient):
             else:
                 yield json.loads(response.read())
 
-    def heard(self, after: str | None = None) -> Iterator[Json]:
+    def heard(self, after: str | None = None) -> Generator[Json, None, None]:
         """Messages on the stream of the session, or on any of its streams behind an event of it."""
         connection = self._connect()
         response = self._send(connection, "GET", None, {} if after is None else {"Last-Event-ID": after})
         assert response.status == 200, response.read()
         return self._hear(connection, response)
 
-    def _hear(self, connection: HTTPConnection, response: HTTPResponse) -> Iterator[Json]:
+    def _hear(self, connection: HTTPConnection, response: HTTPResponse) -> Generator[Json, None, None]:
         with closing(connection):
             yield from self._events(response)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ PAGE, HEADING = "configs/cluster/README.md", "Run three replicas"
 PORT_OF = {"redis-server": "6390", "a": "8501", "b": "8502", "c": "8503", "haproxy": "8484"}
 PROGRAMS = ("haproxy", "redis-server", "openssl", "curl")
 WELCOME = {"uri": "notes+note:///welcome"}
-HANDSHAKE = {
+HANDSHAKE: dict[str, Any] = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
     "clientInfo": {"name": "test", "version": "1"},
@@ -54,8 +55,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             place.put(name, (place.folder / name).read_text())
         place.follow(rest)
         for name in "abc":
-            until(lambda name=name: f"Server mcpmux/{name} is UP" in place.said("haproxy"))
+            until(partial(is_up, place, name))
         yield place
+
+
+def is_up(place: Place, name: str) -> bool:
+    return f"Server mcpmux/{name} is UP" in place.said("haproxy")
 
 
 class Client:

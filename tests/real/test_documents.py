@@ -85,8 +85,8 @@ def commands(
 @pytest.fixture(scope="module")
 def targets(commands: dict[str, list[str]], modern_url: str, everything_url: str) -> dict[str, Json]:
     """All servers as a client is pointed at them."""
-    urls = {"modern-web": {"url": modern_url}, "everything-web": {"url": everything_url}}
-    started = {name: {"command": command} for name, command in commands.items()}
+    urls: dict[str, Json] = {"modern-web": {"url": modern_url}, "everything-web": {"url": everything_url}}
+    started: dict[str, Json] = {name: {"command": command} for name, command in commands.items()}
     return {name: {**started, **urls}[name] for name in SERVERS}
 
 
@@ -198,7 +198,7 @@ CAPABILITIES = {
     "resources": {"listChanged": True, "subscribe": True},
     "tools": {"listChanged": True},
 }
-TASKS = {
+TASKS: dict[str, Json] = {
     "2025-11-25": {"tasks": {"cancel": {}, "list": {}, "requests": {"tools": {"call": {}}}}},
     "2026-07-28": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
 }

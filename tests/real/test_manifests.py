@@ -16,7 +16,7 @@ VERSIONS = ("1.31", "1.37")  # of Kubernetes
 def validate(version: str, path: Path) -> tuple[int, str]:
     """The exit code, and what is said."""
     validator = pip_env("kubernetes").parent / "kubernetes-validate"
-    command = [validator, "--strict", "--kubernetes-version", version, path]
+    command = [str(validator), "--strict", "--kubernetes-version", version, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout + done.stderr
 

@@ -123,7 +123,7 @@ class Protected(Mux):
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
-        return ask(self.url, body, **headers)
+        return ask(self.url, body, None, **headers)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -156,7 +156,7 @@ def test_what_the_authority_really_issues_comes_in_and_nothing_else(
         assert (status, document["authorization_servers"]) == (200, [authority.issuer])
         good = authority.token(mux.url)
         assert mux.list_tools(good)[0] == 200
-        bad = {
+        bad: dict[str, Json] = {
             "expired": {"exp": 1_700_000_000},
             "issuer": {"iss": "http://127.0.0.1:1"},
             "audience": {"aud": "http://127.0.0.1:1/mcp"},

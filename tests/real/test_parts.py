@@ -27,8 +27,15 @@ INITIALIZE = {
 
 
 def open_child(command: list[str], stop: StopLadder = STOP):
-    options = {"stop": stop, "on_stderr_line": lambda line: print(line, file=sys.stderr)}
-    return open_process(command[0], command[1:], {}, None, max_message_bytes=4_000_000, **options)
+    return open_process(
+        command[0],
+        command[1:],
+        {},
+        None,
+        stop=stop,
+        on_stderr_line=lambda line: print(line, file=sys.stderr),
+        max_message_bytes=4_000_000,
+    )
 
 
 @pytest.fixture(params=["everything", "filesystem", "memory", "time", "git", "sdk2"])

@@ -70,7 +70,8 @@ def ask_through_a_kill(
     client = HttpClient(url, MODERN)
     assert is_well(client.ask(method, params)[-1])
     busy.wait(START_SECONDS)
-    troubles, in_a_row = [], 0
+    troubles: list[Json] = []
+    in_a_row = 0
     deadline = time.monotonic() + START_SECONDS
     while in_a_row < ENOUGH:
         assert time.monotonic() < deadline, f"still not well: {troubles[-1:]}"

@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 LENGTH = re.compile(rb"content-length: *(\d+)\r\n", re.IGNORECASE)
 URI = "memo:1"
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol):
         self.data = rest[int(length[1]) :]
         self.answer(json.loads(rest[: int(length[1])]))
 
-    def answer(self, message: dict) -> None:  # type: ignore[type-arg]
+    def answer(self, message: dict[str, Any]) -> None:
         if message["method"] != "resources/read":
             self.send(message["id"], LISTED if message["method"] == "resources/list" else FACTS)
             return

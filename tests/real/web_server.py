@@ -9,8 +9,14 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import IO
 
 from tests.real.mux import START_SECONDS
+
+
+def _pass_on(output: IO[str], lines: queue.SimpleQueue[str]) -> None:
+    for line in output:
+        lines.put(line)
 
 
 @contextmanager
@@ -26,9 +32,7 @@ def run_web_server(command: Sequence[str], saying: str, env: Mapping[str, str]) 
     )
     assert process.stdout is not None
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    reader = threading.Thread(
-        target=lambda output: [lines.put(line) for line in output], args=[process.stdout]
-    )
+    reader = threading.Thread(target=_pass_on, args=[process.stdout, lines])
     reader.start()  # for as long as it runs, so that it is never stuck with a full pipe
     try:
         while saying not in (line := lines.get(timeout=START_SECONDS)):

@@ -72,7 +72,7 @@ class Task:
         return {"taskId": self.id, **times, "ttlMs": TTL_MS, "pollIntervalMs": POLL_MS, **state}
 
 
-TASKS = {}
+TASKS: dict[str, Task] = {}
 
 
 def completed(result):
