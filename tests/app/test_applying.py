@@ -228,8 +228,9 @@ async def test_one_transparent_server_gets_company_and_is_alone_again(autojump_c
 
 
 async def test_a_cursor_goes_on_without_what_was_removed(autojump_clock):
-    servers = {name: docs() for name in ("a", "b")}
-    for server in servers.values():
+    servers: dict[str, ScriptedServer | None] = {}
+    for name in ("a", "b"):
+        servers[name] = server = docs()
         server.page_size = 1
     async with open_world(servers, page_size=1) as world:
         client = world.client()
@@ -257,7 +258,8 @@ async def test_cursors_are_good_after_a_change_that_is_not_about_them(key, autoj
 @pytest.mark.parametrize("down", [LEGACY, MODERN])
 @pytest.mark.parametrize("up", [LEGACY, MODERN])
 async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, down, autojump_clock):
-    async with open_world({"docs": docs(), "x": Subscribable(up)}) as world:
+    server = Subscribable(up)
+    async with open_world({"docs": docs(), "x": server}) as world:
         client = world.client()
         if down == LEGACY:
             await client.initialize(LEGACY)
@@ -267,7 +269,7 @@ async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, 
                 "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["x+memo:1"]}}
             )
             await client.receive_method("notifications/subscriptions/acknowledged")
-        assert world.servers["x"].subscribed == {"memo:1"}
+        assert server.subscribed == {"memo:1"}
         become(world, upstream("docs"))
         await wait_all_tasks_blocked()
         back = world.servers["x"] = Subscribable(up)
@@ -278,12 +280,13 @@ async def test_a_subscription_comes_back_with_its_upstream_and_is_caught_up(up, 
 
 
 async def test_under_another_prefix_nobody_is_subscribed(autojump_clock):
-    async with open_world({"docs": docs(), "x": Subscribable(LEGACY)}) as world:
+    server = Subscribable(LEGACY)
+    async with open_world({"docs": docs(), "x": server}) as world:
         client = await legacy_client(world)
         await client.request("resources/subscribe", {"uri": "x+memo:1"})
         become(world, upstream("docs"), upstream("x", prefix="y"))
         await trio.sleep(1)  # of the virtual clock, in which the old session comes to its end
-        assert world.servers["x"].subscribed == set()
+        assert server.subscribed == set()
         assert "'x'" not in repr(world.mux.hub.subscriptions)
 
 

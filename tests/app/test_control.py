@@ -91,7 +91,7 @@ async def test_what_takes_effect_at_the_next_start_is_told_until_it_is_taken_bac
         assert control.pending == ("limits.max_head_bytes",)
         written.change(limits=Limits())
         await control.reload()
-        assert control.pending == ()
+        assert not control.pending
 
 
 @pytest.mark.parametrize(

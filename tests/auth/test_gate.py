@@ -208,6 +208,7 @@ async def test_critical_headers_that_nobody_knows_are_refused():
         ({"crit": ["b64"], "b64": False}, False),
     ):
         signed = unsigned({"alg": "RS256", "kid": "rsa-1"} | more, claims()).removesuffix(".")
+        assert RSA.private_key is not None
         signature = RSA.private_key.sign(signed.encode(), PKCS1v15(), SHA256())
         token = f"{signed}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
         assert await is_let_in(token) is accepted

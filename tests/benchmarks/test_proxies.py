@@ -32,7 +32,8 @@ def exchanges(url: str, era: str, method: str = m.RESOURCES_READ, subject: str =
 @pytest.mark.parametrize(("method", "subject"), [(m.RESOURCES_READ, item_uri(0)), (m.TOOLS_CALL, TOOL)])
 def test_the_lean_server_answers(era, method, subject, options):
     with Child(["benchmarks.lean", "--port=0", f"--era={era}", *options], CORE) as server:
-        assert exchanges(*server.lines(1), era, method, subject)
+        (url,) = server.lines(1)
+        assert exchanges(url, era, method, subject)
 
 
 @pytest.mark.process

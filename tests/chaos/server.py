@@ -17,6 +17,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
@@ -152,7 +153,7 @@ class Session(Peer):
     """A legacy session; what it is to hear waits in `heard` for its stream."""
 
     def __init__(self):
-        self.heard = queue.Queue()
+        self.heard: queue.Queue[Any] = queue.Queue()
         super().__init__(self.heard.put)
         self.key = join(self)
 
@@ -167,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if is_modern(message) and message["method"] == "subscriptions/listen":
-            heard = queue.Queue()
+            heard: queue.Queue[Any] = queue.Queue()
             self.stream(heard, open_listen(message, heard.put))
         elif is_modern(message):
             self.reply(200, answer(message, None))

@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
@@ -60,7 +61,8 @@ class Peer:
     """Whoever hears of changes: a session (no `listen`), or one listen. It reads `heard`."""
 
     def __init__(self, listen=None, uris=()):
-        self.heard, self.listen, self.uris = queue.Queue(), listen, set(uris)
+        self.heard: queue.Queue[Any] = queue.Queue()
+        self.listen, self.uris = listen, set(uris)
 
     def tell(self, method, params):
         if self.listen is not None:

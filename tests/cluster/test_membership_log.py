@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import trio
 from structlog.testing import capture_logs
 
@@ -21,7 +23,7 @@ def member(store: Store, key: str = "key of this cluster") -> Membership:
 async def test_a_store_that_is_away_at_the_start_is_told_of_once():
     line = Line(MemoryStore(trio.current_time))
     line.is_cut = True
-    replica = member(line)
+    replica = member(cast("Store", line))
     with capture_logs() as logs:
         for _ in range(3):
             await replica.renew()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import cast
 
 import pytest
 import trio
@@ -19,10 +20,11 @@ from mcpmux.cluster.replica import Replica, open_replica
 from mcpmux.config import ClientTls, Config, Limits, Merging, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import RemoteProtocolError, TransportError
-from mcpmux.protocol.call import Call
+from mcpmux.protocol.call import Call, Event
 from mcpmux.runtime.calls import unheard
 from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
+from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.tls import TlsContexts
 from tests.runtime.world import upstream
 
@@ -70,7 +72,7 @@ async def test_a_request_that_is_refused_counts_as_not_handed_over(to, key, reas
         )
         neighbour = Neighbour(to or replica.members.replica, Card("a", replica.members._url))
         with capture_logs() as logs:
-            outcome = await client.hand_over(neighbour, handed, Untouched())
+            outcome = await client.hand_over(neighbour, handed, cast("HttpReply", Untouched()))
         client.close()
     assert outcome is Outcome.UNSENT
     (told,) = (each["reason"] for each in logs if each["event"] == "a request was not handed over")
@@ -96,7 +98,7 @@ async def test_a_listen_at_a_replica_that_is_silent_or_talks_nonsense_ends(said,
     async with open_answering(said) as (client, there):
         wanted = ListenWanted("docs", ["memo:1"], "1")
         with pytest.raises((TransportError, RemoteProtocolError), match=reason):
-            await client.listen(there, wanted, SILENCE, [].append)
+            await client.listen(there, wanted, SILENCE, list[Event]().append)
 
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

@@ -329,7 +329,7 @@ async def test_a_session_that_another_replica_has_taken_is_not_served_by_the_one
 async def test_without_its_data_a_store_ends_sessions_in_words_that_make_clients_start_anew(way):
     async with open_replicas(a=subscribable(), b=subscribable()) as replicas:
         session = await replicas["a"].client.initialize()
-        replicas.store.__init__(trio.current_time)
+        replicas.store.__init__(trio.current_time)  # type: ignore[misc]  # it has lost all
         if way == "gone":
             await replicas["a"].kill()
         while (answer := await listed(replicas["b"].client, session)).status != 404:
@@ -403,7 +403,7 @@ async def test_a_listen_that_moves_hears_of_it_however_late_a_loss_is_noticed(mo
 async def test_a_listen_hears_what_it_may_have_missed_when_nobody_knows_that_there_were_others():
     async with open_replicas(a=subscribable(MODERN)) as replicas:
         await replicas["a"].kill()
-        replicas.store.__init__(trio.current_time)
+        replicas.store.__init__(trio.current_time)  # type: ignore[misc]  # it has lost all
         fresh = await replicas.start("b", subscribable(MODERN))
         async with fresh.client.stream("POST", *listen(1)) as stream:
             said = [(await stream.next())[1]["method"] for _ in range(3)]

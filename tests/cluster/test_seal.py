@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpmux.cluster.encryption import ClusterSeal
-from mcpmux.cluster.seal import ForeignSeal, OpenSeal
+from mcpmux.cluster.seal import ForeignSeal, OpenSeal, Seal
 
-SEALS = [ClusterSeal(b"one key of a cluster"), OpenSeal()]
+SEALS: list[Seal] = [ClusterSeal(b"one key of a cluster"), OpenSeal()]
 texts = st.text(max_size=20)
 bounds = st.tuples(texts, texts, texts)
 

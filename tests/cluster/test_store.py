@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sized
 from functools import partial
 from itertools import count
 from typing import Any
@@ -545,6 +545,14 @@ def test_memory_forgets_what_nobody_keeps():
         answer_of(store.take([Bucket(f"b{number}", 1.0, 9.0)]))
         answer_of(store.take_place(place("p", f"g{number}"), 9, 10))
         answer_of(store.take_place(place(f"p{number}"), 50, 10))
-    tables = (store._sessions, store._events, store._full_at, store._places, store._places.get("g", 0.0))
+    group = store._places.get("g", 0.0)
+    assert group is not None
+    tables: tuple[Sized, ...] = (
+        store._sessions,
+        store._events,
+        store._full_at,
+        store._places,
+        group,
+    )
     assert max(map(len, tables)) < 100
     assert "sessions" in repr(store)

@@ -155,6 +155,7 @@ def test_haproxy_checks_what_the_admin_listener_shows():
 def test_haproxy_waits_for_whatever_mcpmux_waits_for():
     minutes = dict(re.findall(r"^ +timeout (client|server) (\d+)m$", text_of("haproxy.cfg"), re.MULTILINE))
     longest = Upstream.__attrs_attrs__.max_request_timeout.default
+    assert longest is not None
     assert {name: int(value) * 60 > longest for name, value in minutes.items()} == {
         "client": True,
         "server": True,

@@ -22,7 +22,13 @@ def target_of(raw: dict[str, Any]) -> Any:
 
 
 def test_everything_is_read():
-    said = {**PAIR, "grant": "client_credentials", "issuer": ISSUER, "scopes": ["a"], "redirect_port": 8123}
+    said: dict[str, Any] = {
+        **PAIR,
+        "grant": "client_credentials",
+        "issuer": ISSUER,
+        "scopes": ["a"],
+        "redirect_port": 8123,
+    }
     assert target_of(document(**said)).oauth == OAuth(
         grant="client_credentials",
         issuer=ISSUER,
@@ -41,7 +47,11 @@ def test_a_private_key_stands_in_place_of_a_secret():
 
 
 def test_an_identity_provider_is_named_with_its_own_client():
-    said = {"grant": "identity_assertion", "client_id": "me", "identity_provider": {**PROVIDER, **PAIR}}
+    said: dict[str, Any] = {
+        "grant": "identity_assertion",
+        "client_id": "me",
+        "identity_provider": {**PROVIDER, **PAIR},
+    }
     provider = target_of(document(**said)).oauth.identity_provider
     assert (provider.issuer, provider.client_id) == (PROVIDER["issuer"], "me")
     assert provider.client_secret == Secret("planted-secret")

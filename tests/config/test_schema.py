@@ -33,7 +33,7 @@ def validator():
     return Draft202012Validator(json.loads(json.dumps(schema)))
 
 
-def no_stdin() -> str:
+def no_stdin() -> bytes:
     raise AssertionError("standard input is not asked for")
 
 

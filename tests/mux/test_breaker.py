@@ -82,6 +82,7 @@ def test_pauses_grow_to_the_cap_and_begin_anew_after_an_answer():
     pauses = [breaker.retry_at]
     for _ in range(6):
         breaker.probe_failed(100.0, 0.0)
+        assert breaker.retry_at is not None
         pauses.append(breaker.retry_at - 100)
     assert pauses == [5, 10, 20, 40, 60, 60, 60]
     breaker.answered()
@@ -95,6 +96,7 @@ def test_a_wish_of_the_server_is_honoured_up_to_the_cap(chance, wish):
     breaker = Breaker()
     breaker.suspect()
     breaker.probe_failed(7.0, chance, wish)
+    assert breaker.retry_at is not None
     pause = min(max(wish, FIRST_PAUSE_SECONDS), LAST_PAUSE_SECONDS)
     assert pause * (1 - PROBE_JITTER) - 1e-9 <= breaker.retry_at - 7.0 <= pause + 1e-9
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ CLIENTS = "abcd"
 
 def filled(slots, room, waiting):
     """A queue whose slots are taken, with (client, number) waiting in that order."""
-    queue = FairQueue(slots, room)
+    queue = FairQueue[Any](slots, room)
     for _ in range(slots):
         assert queue.enter()
     for item in waiting:
@@ -29,7 +30,7 @@ def turns(queue):
 
 
 def test_free_slot_is_taken_without_waiting():
-    queue = FairQueue(2, 10)
+    queue = FairQueue[Any](2, 10)
     assert (queue.enter(), queue.enter(), queue.enter()) == (True, True, False)
     assert queue.leave() is None
     assert queue.enter()
@@ -99,7 +100,7 @@ def test_part_that_shrinks_cuts_off_nothing_that_runs_or_waits():
 
 @given(slots=st.integers(1, 100), room=st.integers(0, 100), parts=st.integers(1, 40))
 def test_parts_are_the_whole_and_less_than_one_more_each(slots, room, parts):
-    queue = FairQueue(slots, room)
+    queue = FairQueue[Any](slots, room)
     queue.divide(7)
     assert queue.divide(parts) == []
     assert queue.slots >= 1
@@ -127,7 +128,7 @@ def test_no_client_is_ever_a_turn_ahead_of_one_that_waits(loads, slots):
     waiting = [(client, (index, n)) for index, (client, count) in enumerate(loads) for n in range(count)]
     queue = filled(slots, len(waiting), waiting)
     left = Counter(client for client, _ in waiting)
-    served = Counter()
+    served: Counter[str] = Counter()
     for client, _ in turns(queue):
         served[client] += 1
         left[client] -= 1
@@ -139,11 +140,11 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(slots=st.integers(1, 3), room=st.integers(0, 8))
     def open(self, slots, room):
-        self.queue = FairQueue(slots, room)
+        self.queue = FairQueue[Any](slots, room)
         self.waiting = []
         self.running = 0
         self.most_running, self.most_waiting = slots, room  # more was let in by a larger part of before
-        self.passed_over = Counter()
+        self.passed_over: Counter[str] = Counter()
         self.number = 0
 
     def of(self, client):

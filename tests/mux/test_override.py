@@ -32,8 +32,8 @@ def test_rename_and_resolve_are_inverse(made):
         if own in there:
             assert chosen.own_name("docs", "tools", name) == own
     for name in (*NAMES, "x", "other"):
-        own = chosen.own_name("docs", "tools", name)
-        assert own is None or chosen.shown_name("docs", "tools", own) == name
+        found = chosen.own_name("docs", "tools", name)
+        assert found is None or chosen.shown_name("docs", "tools", found) == name
 
 
 @given(overrides)
@@ -52,7 +52,12 @@ def dressed(chosen: Overrides, item: dict[str, object], own: str = "a") -> dict[
     return found
 
 
-ITEM = {"name": "docs__a", "title": "A", "annotations": {"readOnlyHint": True, "x": 1}, "_meta": {"kept": 1}}
+ITEM: dict[str, object] = {
+    "name": "docs__a",
+    "title": "A",
+    "annotations": {"readOnlyHint": True, "x": 1},
+    "_meta": {"kept": 1},
+}
 
 
 def test_what_is_said_replaces_what_the_server_says_and_nothing_else():

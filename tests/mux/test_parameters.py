@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,16 +111,17 @@ def test_arguments_that_do_not_fit_are_told_where(sent, sentence):
 @pytest.mark.parametrize("name", ["Tenant", "TENANT", "tenanT"])
 @pytest.mark.parametrize("said", [Parameter(hidden=True), Parameter(value="acme")])
 def test_a_hidden_name_is_refused_in_any_case(name, said):
-    for schema in (
+    schemas: list[dict[str, Any]] = [
         {},
         {"properties": {"tenant": {}}},
         {"properties": {name: {}}},
         {"$ref": "https://example.com/schema.json"},
-    ):
+    ]
+    for schema in schemas:
         with pytest.raises(BadArguments, match=f"there is no argument {name}, in any case"):
             check_arguments({name: raw("other")}, schema, {"tenant": said})
     check_arguments({name: raw("other")}, {}, {"tenant": Parameter(default="acme")})
-    both = {"properties": {"tenant": {}, name: {}}}
+    both: dict[str, Any] = {"properties": {"tenant": {}, name: {}}}
     check_arguments({name: raw("other")}, both, {"tenant": said})
 
 

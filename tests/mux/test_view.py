@@ -218,6 +218,7 @@ def test_a_view_permits_nothing(view, effect, target):
     everybody = AccessRule(effect="allow")
     rules = (everybody,) if effect == "deny" else ()
     policy = policy_of((*rules, AccessRule(effect=effect, targets=(target,))))
+    assert policy is not None
     chosen = Selection("views.coding", view)
     both = Both(policy, chosen)
     for upstream in UPSTREAMS:
@@ -232,6 +233,7 @@ def test_a_view_permits_nothing(view, effect, target):
 
 def test_the_rule_that_refuses_is_named():
     policy = policy_of([AccessRule(effect="allow", name="all"), AccessRule(effect="deny", targets=("read",))])
+    assert policy is not None
     both = Both(policy, selection(Selector(name="search*")))
     found = {name: both.decide(ANYONE, "docs", m.TOOLS_CALL, name) for name in ("search", "read", "x")}
     assert found == {"search": (True, "all"), "read": (False, "access[1]"), "x": (False, "views.coding")}

@@ -19,9 +19,11 @@ def test_members_are_read_one_by_one_and_a_bad_one_spoils_only_itself():
     more = '1, {"jsonrpc":"2.0","method":"n"}, {"id":7}, {"jsonrpc":"2.0","id":"x","result":{}}'
     first, number, note, incomplete, reply = read_batch(f"[{REQUEST}, {more}]".encode())
     assert first == Request(1, "a")
-    assert (type(number), number.code, number.id) == (BadMessage, -32600, None)
+    assert isinstance(number, BadMessage)
+    assert (number.code, number.id) == (-32600, None)
     assert isinstance(note, Notification)
-    assert (type(incomplete), incomplete.id) == (BadMessage, 7)
+    assert isinstance(incomplete, BadMessage)
+    assert incomplete.id == 7
     assert isinstance(reply, Reply)
 
 

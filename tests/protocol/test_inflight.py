@@ -309,9 +309,13 @@ def test_the_deadline_of_a_ticket_may_move():
     class Moving:
         at = 5.0
 
+        def renew(self) -> None:
+            raise AssertionError
+
+    moving = Moving()
     pending = PendingRequests().open(PendingRequest(CALL))
     assert pending.until == float("inf")
-    pending.deadline = moving = Moving()
+    pending.deadline = moving
     assert pending.until == 5
     moving.at = 8
     assert pending.until == 8

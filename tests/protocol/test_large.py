@@ -47,8 +47,10 @@ def plain(fields):
 def test_an_answer_is_read_as_it_is_read_otherwise(text, kind):
     data = text.encode()
     expected = decode_message(data)
+    assert isinstance(expected, Reply)
     reply = read_large_reply(kind(data))
     assert isinstance(reply, Reply)
+    assert reply.members is not None
     assert (reply.id, plain(reply.members)) == (expected.id, plain(decode_fields(expected.result)))
     assert decode_fields(reply.result).keys() == reply.members.keys()
 
@@ -95,6 +97,8 @@ def test_small_members_do_not_keep_the_message():
     tracemalloc.start()
     try:
         reply = read_large_reply(bytearray(bytes(data)))
+        assert reply is not None
+        assert reply.members is not None
         kept = {"ttlMs": reply.members["ttlMs"]}
         del reply
         assert tracemalloc.get_traced_memory()[0] < LARGE_BYTES

@@ -174,7 +174,10 @@ def test_the_error_of_a_failed_task_is_always_one(task: Any, code: int, message:
 
 
 def test_tools_of_a_modern_server_promise_no_legacy_tasks():
-    tools = [{"name": "a", "execution": {"taskSupport": "required"}}, {"name": "b"}]
+    tools: list[dict[str, Any]] = [
+        {"name": "a", "execution": {"taskSupport": "required"}},
+        {"name": "b"},
+    ]
     tools.append({"name": "c", "execution": {"taskSupport": "optional", "x": 1}})
     shown = decode_any(tasks.without_task_support(fields({"tools": tools}))["tools"])
     assert shown == [{"name": "a"}, {"name": "b"}, {"name": "c", "execution": {"x": 1}}]

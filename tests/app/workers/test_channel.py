@@ -8,7 +8,7 @@ import socket
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from mcpmux.app.workers.channel import ControlChannel, map_counters, open_counters
+from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters, open_counters
 from tests.runtime.test_caching import Library, read, ready
 from tests.runtime.world import open_world
 
@@ -23,8 +23,8 @@ async def test_what_is_posted_is_sent_in_order_and_each_changed_list_once():
             one.post("act", "drain", name)
             one.post("changed", name, once=True)
         nursery.start_soon(one.run, {})
-        act, changed = (lambda action, name: received.append(name)), received.append
-        nursery.start_soon(other.run, {"act": act, "changed": changed})
+        handlers: Handlers = {"act": lambda _action, name: received.append(name), "changed": received.append}
+        nursery.start_soon(other.run, handlers)
         await wait_all_tasks_blocked()
         one.post("changed", "docs", once=True)
         await wait_all_tasks_blocked()
