@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 import trio
@@ -40,7 +42,7 @@ class Answer:
 
     def __init__(self, reply):
         self.reply = reply
-        self.wake = None
+        self.wake: Callable[[], None] | None = None
         self.text = None
         self.failure = None
         self.begun = trio.Event()
@@ -76,10 +78,12 @@ class Answer:
     def come(self, text):
         """The answer is there; None: there is something that needs a task."""
         self.text = text
+        assert self.wake is not None
         self.wake()
 
     def fail(self, failure):
         self.failure = failure
+        assert self.wake is not None
         self.wake()
 
 
@@ -540,7 +544,7 @@ async def test_what_comes_behind_and_is_no_request_wins_no_time(text):
 async def test_each_request_has_its_own_context_variables_and_those_of_its_connection():
     """Whether a task runs it or not, and whoever wakes it."""
     mine = ContextVar("mine", default="nobody's")
-    told = []
+    told: list[Any] = []
 
     class Marked(Answer):
         async def give(self):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -118,7 +119,7 @@ class Conversation:
 
 
 async def converse(deeds, knows):
-    started = {}
+    started: dict[Any, Any] = {}
 
     async def handle(request, reply):
         await started["conversation"].handle(request, reply)

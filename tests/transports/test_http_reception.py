@@ -6,6 +6,7 @@ import errno
 import os
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -46,7 +47,7 @@ class Clerk:
 
     def __init__(self, monkeypatch):
         self.answers = []
-        self.connections = set()
+        self.connections: set[Any] = set()
         self.awoken = 0
         self.waiting = False
         receive = ServerConnection._receive
@@ -279,7 +280,9 @@ class Ear:
         response = self.sent.take_nowait()
         if not isinstance(response, HttpResponse):
             return True
-        self.body += response.receive_nowait(2**20)
+        part = response.receive_nowait(2**20)
+        assert part is not None
+        self.body += part
         return self._enough(self.body)
 
     async def wait(self):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -31,7 +33,11 @@ class Spring:
     """A source."""
 
     def __init__(self):
-        self.wake = None
+        self.wake: Callable[[], None] | None = None
+
+    def gush(self):
+        assert self.wake is not None
+        self.wake()
 
 
 class Boom(Exception):
@@ -44,7 +50,7 @@ class Life:
     def __init__(self, work):
         """`work(spring, say)` makes the coroutine."""
         self.spring = Spring()
-        self.told = []
+        self.told: list[Any] = []
         self.changes = 0
         self.inline = Inline(work(self.spring, self.told.append), copy_context(), self._change)
 
@@ -63,7 +69,7 @@ def test_it_shows_its_state():
     life = Life(work)
     life.inline.start()
     assert repr(life.inline) == "<Inline asleep>"
-    life.spring.wake()
+    life.spring.gush()
     assert repr(life.inline) == "<Inline waiting for a task>"
     life.inline.close()
     assert repr(life.inline) == "<Inline over>"
@@ -82,7 +88,7 @@ def test_what_waits_for_trio_without_a_task_has_failed(sleeps):
     life = Life(work)
     life.inline.start()
     if sleeps:
-        life.spring.wake()
+        life.spring.gush()
     assert life.inline.is_over
     assert isinstance(life.inline.error, LocalProtocolError)
     assert (life.told, life.changes) == (["left"], sleeps)
@@ -96,7 +102,7 @@ def test_one_may_wake_another():
     async def first():
         await woken(sources[0])
         told.append("first")
-        sources[1].wake()
+        sources[1].gush()
         await in_task()
         told.append("never")
 
@@ -104,9 +110,9 @@ def test_one_may_wake_another():
         await woken(sources[1])
         told.append("second")
 
-    runs = [Inline(first(), copy_context(), list), Inline(second(), copy_context(), list)]
+    runs = [Inline(work, copy_context(), lambda: None) for work in (first(), second())]
     assert [run.start() for run in runs] == [True, True]
-    sources[0].wake()
+    sources[0].gush()
     assert told == ["first", "second"]
     assert [run.is_over for run in runs] == [False, True]  # the first needs a task after the second has run
     runs[0].close()
@@ -207,7 +213,7 @@ async def test_woken_and_cancelled_in_the_same_moment_it_goes_on_until_it_waits_
     async with trio.open_nursery() as nursery:
         nursery.start_soon(attend, life, scope)
         await trio.testing.wait_all_tasks_blocked()
-        life.spring.wake()
+        life.spring.gush()
         scope.cancel()
     assert scope.cancelled_caught
     assert life.told == ["woken"]
@@ -233,7 +239,7 @@ async def test_its_context_variables_stay_its_own_in_a_task():
     async with trio.open_nursery() as nursery:
         nursery.start_soon(attend, life)
         await trio.testing.wait_all_tasks_blocked()
-        life.spring.wake()
+        life.spring.gush()
     assert MINE.get() == 7
     assert life.told == [1, 2, 2]
 
@@ -265,7 +271,7 @@ async def test_what_it_had_goes_with_it_and_not_when_the_collector_comes(how, sl
     try:
         life = Life(work)
         if life.inline.start() and how != "cancelled":
-            life.spring.wake()
+            life.spring.gush()
         if how == "closed":
             life.inline.close()
         elif how == "cancelled":
@@ -335,7 +341,7 @@ class Script:
         if self.spring.wake is None:
             return
         before = len(self.done)
-        self.spring.wake()
+        self.spring.gush()
         # It runs on where it is woken, or in the task that attends to it, not in both.
         assert (len(self.done) > before) is not self.attended
         if not self.attended and not self.inline.is_asleep:

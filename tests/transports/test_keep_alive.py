@@ -16,6 +16,7 @@ async def test_the_kernel_watches_every_connection_to_a_server():
     async with listeners[0]:
         byte_stream = await connect("127.0.0.1", port)
         stream = await open_tcp("127.0.0.1", port, None)
+        assert isinstance(stream, trio.SocketStream)
         async with stream:
             assert options_of(byte_stream.socket) == KEEP_ALIVE
             assert options_of(stream.socket) == KEEP_ALIVE

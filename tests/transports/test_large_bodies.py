@@ -123,7 +123,12 @@ async def test_a_large_body_is_whole_inside_tls():
 async def test_parts_are_sent_in_order_and_all_of_them():
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
-    parts = [b"head", memoryview(LARGE), b"", *[b"%d," % number for number in range(200)]]
+    parts: list[bytes | memoryview] = [
+        b"head",
+        memoryview(LARGE),
+        b"",
+        *[b"%d," % number for number in range(200)],
+    ]
     async with listeners[0]:
         client = PlainStream(await trio.open_tcp_stream("127.0.0.1", port))
         server = await listeners[0].accept()

@@ -92,10 +92,13 @@ async def test_who_was_forgotten_is_not_told_even_when_both_were_ready():
 
 
 async def test_a_mistake_of_one_does_not_touch_the_others():
+    def fail() -> None:
+        raise ZeroDivisionError
+
     async with open_readiness_poller() as poller:
         with bells(poller, 2) as (good, bad), capture_logs() as logs:
             poller.forget(bad.descriptor)
-            poller.watch(bad.descriptor, lambda: 1 // 0)
+            poller.watch(bad.descriptor, fail)
             bad.ring()
             good.ring()
             await heard(good)
@@ -182,7 +185,7 @@ async def test_who_was_woken_is_not_kept_waiting_by_lingering(monkeypatch):
 
 async def test_something_that_comes_while_it_lingers_is_told_at_once(monkeypatch):
     monkeypatch.setattr(module, "LINGER_SECONDS", PATIENCE)
-    order = []
+    order: list[str] = []
     async with open_readiness_poller() as poller:
         with bells(poller, 2) as (first, second):
 
@@ -198,7 +201,7 @@ async def test_something_that_comes_while_it_lingers_is_told_at_once(monkeypatch
 
             poller.forget(second.descriptor)
             poller.watch(second.descriptor, hear_second)
-            monkeypatch.setattr(module.os, "sched_yield", ring_second)
+            monkeypatch.setattr(os, "sched_yield", ring_second)
             first.ring()
             await heard(first)
             order.append("others")

@@ -94,7 +94,7 @@ def test_the_one_that_leaves_has_rested_longest_of_its_peer_whatever_happens_mea
 
 
 def test_a_peer_that_has_more_than_anybody_takes_no_place_from_others():
-    room = Room()
+    room = make_room()
     for guest in (*(Guest("busy", None) for _ in range(9)), Guest("quiet", 1.0)):
         room.come(guest.peer, guest)
     assert room.make("busy", LOOK_SECONDS) is None
@@ -120,7 +120,7 @@ def test_everybody_is_not_looked_at_for_each_who_comes():
         assert room.make("newcomer", 5.0) is not None
     assert sum(guest.looked_at for guest in guests) < 1500
     busy = [Guest("a", None) for _ in range(100)]
-    room = Room()
+    room = make_room()
     for guest in busy:
         room.come("a", guest)
     for _ in range(200):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -117,7 +118,7 @@ STEPS = ("sleep", "sleep", "gate", "raise")
 
 async def live(scripts, deeds, inline):
     all_of = [One(*steps) for steps in scripts]
-    raised = []
+    raised: list[Any] = []
 
     async def run(scope):
         with scope:

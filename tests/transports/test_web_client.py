@@ -8,6 +8,7 @@ import ssl
 from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -65,7 +66,7 @@ async def refusing(host, _port):
 
 
 async def test_a_request_says_what_it_is_told_and_little_more():
-    seen = []
+    seen: list[Any] = []
 
     async def handler(request, reply):
         seen.append(request)
@@ -106,7 +107,7 @@ async def test_a_connection_serves_one_request_and_is_closed():
 
 
 async def test_no_redirect_is_followed():
-    seen = []
+    seen: list[Any] = []
     moved = b"HTTP/1.1 307 Elsewhere\r\nLocation: /there\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
     async with scripted(answering(moved, seen)) as port:
         for _ in range(2):
@@ -128,7 +129,7 @@ async def test_the_environment_counts_for_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
-    seen = []
+    seen: list[Any] = []
     async with scripted(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", seen)) as port:
         assert (await WebClient().ask("GET", f"http://127.0.0.1:{port}/", ())).status == 200
     assert b"uthorization" not in seen[0]
@@ -272,7 +273,8 @@ async def test_a_failure_of_the_reader_stays_what_it_is():
 
 
 async def test_what_was_found_is_connected_to_and_the_name_is_not_resolved():
-    asked, seen = [], []
+    asked: list[Any] = []
+    seen: list[Any] = []
     async with scripted(answering(LENGTH % 0, seen)) as port:
         client = WebClient(find=finding("127.0.0.1", asked=asked))
         assert (await client.ask("GET", f"http://{NOWHERE}:{port}/", ())).status == 200
@@ -281,7 +283,7 @@ async def test_what_was_found_is_connected_to_and_the_name_is_not_resolved():
 
 
 async def test_what_is_not_to_be_asked_is_not_connected_to():
-    seen = []
+    seen: list[Any] = []
     async with scripted(answering(LENGTH % 0, seen)) as port:
         with pytest.raises(RemoteProtocolError, match=r"127\.0\.0\.1 is not to be asked"):
             await WebClient(find=refusing).ask("GET", f"http://127.0.0.1:{port}/", ())
@@ -289,7 +291,7 @@ async def test_what_is_not_to_be_asked_is_not_connected_to():
 
 
 async def test_the_port_that_is_asked_about_is_that_of_the_scheme():
-    asked = []
+    asked: list[Any] = []
     for scheme in ("http", "https"):
         with pytest.raises(ConnectFailed):
             await WebClient(find=finding(asked=asked)).ask("GET", f"{scheme}://{NOWHERE}/", ())
@@ -396,7 +398,7 @@ def proxy_at(proxy, user="", scheme="http"):
 
 
 async def test_plain_requests_go_through_a_proxy_whole(certificates):
-    seen = []
+    seen: list[Any] = []
 
     async def handler(request, reply):
         seen.append(request.headers)

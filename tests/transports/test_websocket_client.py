@@ -63,7 +63,7 @@ async def test_the_handshake_says_where_to_and_carries_the_headers():
         seen.append((request.path, list(request.proposed_subprotocols), dict(request.headers)))
         await echo(request)
 
-    headers = [("X-Key", "schlüssel")]
+    headers = (("X-Key", "schlüssel"),)
     async with serving(look) as url, open_pipe(url + "/a/b?c=d", headers=headers) as pipe:
         await pipe.send("grüße".encode())
         assert await pipe.receive() == "grüße".encode()
