@@ -53,20 +53,20 @@ class Peer:
     def __init__(self, stream, seen) -> None:
         self._stream = stream
         self._seen = seen
-        self._data = b""
+        self._data = bytearray()
 
     async def next(self):
         """The next message, {} for a request without a body; None at the end."""
         while b"\r\n\r\n" not in self._data:
             if not await self._receive():
                 return None
-        head, _, rest = self._data.partition(b"\r\n\r\n")
-        size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
-        while len(rest) < size:
+        start = self._data.index(b"\r\n\r\n") + 4
+        head = bytes(self._data[:start]).lower()
+        end = start + int(head.partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+        while len(self._data) < end:
             assert await self._receive()
-            rest = self._data[len(head) + 4 :]
-        self._data = rest[size:]
-        message = json.loads(rest[:size] or b"{}")
+        message = json.loads(self._data[start:end] or b"{}")
+        del self._data[:end]
         if message.get("method") == WARM.method:
             await self.answer(message)
             return await self.next()
