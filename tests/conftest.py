@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -64,6 +65,12 @@ def _logs_as_before() -> Iterator[None]:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Files of authorities, certificates and keys."""
     return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of the garbage collector, which tests run as they may."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:
