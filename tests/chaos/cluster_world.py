@@ -44,7 +44,7 @@ KEPT_SECONDS = 2 * SESSION_IDLE  # in the store, if nobody renews it
 SEEN_SECONDS = 0.5  # until haproxy has seen that a replica is there again
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0")
 LAG_SECONDS = 1.0  # that the one which follows may be behind
-SERVER = Path(__file__).parent / "truth_server.py"
+SERVER = Path(__file__).with_name("server.py")
 COUNTED = re.compile(
     r"^mcpmux_(client_sessions|listening_clients|exchanges_in_flight)(?:\{.*\})? (.+)$", re.M
 )
@@ -60,7 +60,7 @@ class Truth:
     def __init__(self, name: str) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SERVER), name, name], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-I", "-S", str(SERVER), name, name, "--http"], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())

@@ -1,13 +1,26 @@
-"""A server to be harmed: every answer says whose it is and what was asked.
+"""A server to be harmed: every answer says whose it is and what was asked, and it remembers what was done.
 
     server.py NAME ERA [PIDS] [--http]
 
-ERA is legacy, modern or both; the folder PIDS gets its process id. It reads any `note:…`, echoes (after `ms`
-milliseconds) and tells its subscribers when `touch` was called. Over HTTP it prints its port first; its
-sessions are lost with it, as real servers' are. Standard library only, to start fast.
+ERA is legacy, modern or both; the folder PIDS gets its process id. Over HTTP it prints its port first; its
+sessions are lost with it, as real servers' are. To MCP it has these resources, of which it lists five notes:
+
+    note:…    whose it is, and its URI
+    count:…   how often the resource was changed; a modern server lets all clients remember that for a minute
+    own:…     the name that the client which reads it gives itself, for this client only
+
+and these tools:
+
+    echo      answers its `text` after `ms` milliseconds
+    touch     changes any resource, and tells its subscribers
+    write     does the same, and answers how often it was changed
+    work      takes `ms` milliseconds, reports progress in `steps` of them, and answers its arguments
+
+`write` and `work` count calls by their `id`. Besides MCP, `POST /change` with a URI changes it now, and
+answers when that was, by the machine's monotonic clock, which all its processes share. `GET /truth` tells how
+often each id was called, and how often each resource was changed. Standard library only, to start fast.
 """
 
-import itertools
 import json
 import os
 import queue
@@ -15,19 +28,38 @@ import secrets
 import sys
 import threading
 import time
+from collections import Counter
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 OFFERED = {"resources": {"subscribe": True}, "tools": {}}
-FRESH = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-ALIVE_SECONDS = 1.0  # how often a stream is written to, to find out that nobody reads it
+OWN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+PUBLIC = {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "public"}
+ALIVE_SECONDS = 1.0  # how often a stream is written to, to find out that its client has gone
 
 name, era = sys.argv[1:3]
-tools = [{"name": tool, "inputSchema": {"type": "object"}} for tool in ("echo", "touch")]
-notes = [{"uri": f"note:{name}/{number}", "name": str(number)} for number in range(5)]
+text, number = {"type": "string"}, {"type": "number"}
+PARAMETERS = {
+    "echo": {"text": text, "ms": number},
+    "touch": {"uri": text},
+    "write": {"id": text, "uri": text},
+    "work": {"id": text, "as": text, "ms": number, "steps": number},
+}
+tools = [
+    {"name": tool, "inputSchema": {"type": "object", "properties": properties}}
+    for tool, properties in PARAMETERS.items()
+]
+notes = [{"uri": f"note:{name}/{each}", "name": str(each)} for each in range(5)]
+
+changing = threading.Lock()
+calls: Counter[str] = Counter()
+versions: Counter[str] = Counter()
+peers: set["Peer"] = set()
 
 
 class Failure(Exception):
@@ -35,7 +67,7 @@ class Failure(Exception):
 
 
 class Peer:
-    """Whoever hears of changes through `send`: a session (no `listen`), or one listen."""
+    """A client that is told of changes by `send`: a session (no `listen`), or one listen."""
 
     def __init__(self, send, listen=None, uris=()):
         self.send, self.listen, self.uris = send, listen, set(uris)
@@ -46,30 +78,33 @@ class Peer:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-peers: dict[int, Peer] = {}
-numbers = itertools.count()
-changing = threading.Lock()
-
-
 def join(peer):
     with changing:
-        key = next(numbers)
-        peers[key] = peer
-    return key
+        peers.add(peer)
+    return peer
 
 
-def touch(uri):
+def leave(peer):
     with changing:
-        concerned = [peer for peer in peers.values() if uri in peer.uris]
+        peers.discard(peer)
+
+
+def change(uri):
+    """Change a resource: when, and how often that was done so far."""
+    with changing:
+        versions[uri] += 1
+        changed = {"at": time.monotonic(), "version": versions[uri]}
+        concerned = [peer for peer in peers if uri in peer.uris]
     for peer in concerned:
         peer.tell("notifications/resources/updated", {"uri": uri})
+    return changed
 
 
 def is_modern(message):
     return VERSION in message.get("params", {}).get("_meta", {}) and era != "legacy"
 
 
-def result_of(message, session):
+def result_of(message, session, say):
     """The result of one request; `session` is who has sent it, in a legacy session."""
     method, params = message["method"], message.get("params", {})
     if method == "server/discover" and era != "legacy":
@@ -80,32 +115,65 @@ def result_of(message, session):
     if method == "resources/list":
         return {"resources": notes}
     if method == "resources/read":
-        return {"contents": [{"uri": params["uri"], "text": f"{name} reads {params['uri']}"}]}
+        return {"contents": [{"uri": params["uri"], "text": read(params["uri"], params.get("_meta", {}))}]}
     if method == "tools/list":
         return {"tools": tools}
     if method == "tools/call":
-        return {"content": [{"type": "text", "text": call_tool(params["name"], params["arguments"])}]}
+        answered = call_tool(params["name"], params["arguments"], params.get("_meta", {}), say)
+        return {"content": [{"type": "text", "text": answered}]}
     if method in ("resources/subscribe", "resources/unsubscribe") and session is not None:
-        (session.uris.add if method == "resources/subscribe" else session.uris.discard)(params["uri"])
+        with changing:
+            (session.uris.add if method == "resources/subscribe" else session.uris.discard)(params["uri"])
         return {}
     if method == "ping" and session is not None:
         return {}
     raise Failure(-32601, f"Method not found: {method}")
 
 
-def call_tool(tool, arguments):
+def hints_of(message):
+    """How a client may keep the answer to a modern request."""
+    if message["method"] == "resources/read" and message["params"]["uri"].startswith("count:"):
+        return PUBLIC
+    return OWN
+
+
+def read(uri, meta):
+    if uri.startswith("note:"):
+        return f"{name} reads {uri}"
+    with changing:
+        said = versions[uri]
+    if uri.startswith("own:"):
+        said = meta.get(CLIENT_INFO, {}).get("name")
+    return json.dumps({"uri": uri, "said": said})
+
+
+def call_tool(tool, arguments, meta, say):
+    if tool == "echo":
+        time.sleep(arguments["ms"] / 1000)
+        return f"{name} echoes {arguments['text']}"
     if tool == "touch":
-        touch(arguments["uri"])
+        change(arguments["uri"])
         return f"{name} touches {arguments['uri']}"
-    time.sleep(arguments["ms"] / 1000)
-    return f"{name} echoes {arguments['text']}"
+    with changing:
+        calls[arguments["id"]] += 1
+    if tool == "write":
+        return json.dumps({**arguments, **change(arguments["uri"])})
+    steps = arguments.get("steps", 0)
+    for step in range(steps):
+        time.sleep(arguments["ms"] / 1000 / steps)
+        if "progressToken" in meta:
+            told = {"progressToken": meta["progressToken"], "progress": step + 1}
+            say({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
+    if not steps:
+        time.sleep(arguments["ms"] / 1000)
+    return json.dumps({**arguments, "client": meta.get(CLIENT_INFO, {}).get("name")})
 
 
-def answer(message, session):
+def answer_to(message, session, say):
     reply = {"jsonrpc": "2.0", "id": message["id"]}
     try:
-        result = result_of(message, session)
-        return {**reply, "result": {**result, **FRESH} if is_modern(message) else result}
+        result = result_of(message, session, say)
+        return {**reply, "result": {**result, **hints_of(message)} if is_modern(message) else result}
     except Failure as failure:
         return {**reply, "error": {"code": failure.args[0], "message": failure.args[1]}}
 
@@ -129,33 +197,26 @@ def serve_stdio():
             sys.stdout.write(json.dumps(message) + "\n")
             sys.stdout.flush()
 
-    session = Peer(send)
-    join(session)
+    def answer(message):
+        send(answer_to(message, session, send))
+
+    session = join(Peer(send))
     for line in sys.stdin:
         message = json.loads(line)
         method = message["method"]
         if method == "subscriptions/listen" and is_modern(message):
             listens[message["id"]] = open_listen(message, send)
         elif method == "notifications/cancelled":
-            peers.pop(listens.pop(message["params"]["requestId"], None), None)
+            leave(listens.pop(message["params"]["requestId"], None))
         elif method == "tools/call":
-            threading.Thread(target=lambda m=message: send(answer(m, session)), daemon=True).start()
+            threading.Thread(target=answer, args=(message,), daemon=True).start()
         elif "id" in message:
-            send(answer(message, session))
+            answer(message)
 
 
 # HTTP
 
-sessions: dict[str, "Session"] = {}
-
-
-class Session(Peer):
-    """A legacy session; what it is to hear waits in `heard` for its stream."""
-
-    def __init__(self):
-        self.heard: queue.Queue[Any] = queue.Queue()
-        super().__init__(self.heard.put)
-        self.key = join(self)
+sessions: dict[str, tuple[Peer, queue.Queue[Any]]] = {}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -166,38 +227,58 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self):
-        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/change":
+            self.reply(200, change(body.decode()))
+            return
+        message = json.loads(body)
+        session_id = self.headers["Mcp-Session-Id"]
         if is_modern(message) and message["method"] == "subscriptions/listen":
             heard: queue.Queue[Any] = queue.Queue()
-            self.stream(heard, open_listen(message, heard.put))
+            peer = open_listen(message, heard.put)
+            try:
+                self.stream(heard)
+            finally:
+                leave(peer)
         elif is_modern(message):
-            self.reply(200, answer(message, None))
+            self.answer(message, None)
         elif message["method"] == "initialize" and era != "modern":
-            session_id = secrets.token_hex(8)
-            sessions[session_id] = Session()
-            self.reply(200, answer(message, None), session_id)
-        elif "Mcp-Session-Id" not in self.headers:
+            heard, session_id = queue.Queue(), secrets.token_hex(8)
+            sessions[session_id] = join(Peer(heard.put)), heard
+            self.answer(message, None, session_id)
+        elif session_id is None:
             self.reply(
                 400, {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "No session"}}
             )
-        elif self.headers["Mcp-Session-Id"] not in sessions:
+        elif session_id not in sessions:
             self.reply(404, None)
         elif "id" in message:
-            self.reply(200, answer(message, sessions[self.headers["Mcp-Session-Id"]]))
+            self.answer(message, sessions[session_id][0])
         else:
             self.reply(202, None)
 
-    def do_GET(self):
-        session = sessions.get(self.headers["Mcp-Session-Id"])
-        if session is None:
-            self.reply(404 if "Mcp-Session-Id" in self.headers else 405, None)
+    def answer(self, message, session, session_id=None):
+        if "progressToken" in message.get("params", {}).get("_meta", {}):
+            self.open_stream()
+            self.say(answer_to(message, session, self.say))
+            self.close_connection = True
         else:
-            self.stream(session.heard)
+            self.reply(200, answer_to(message, session, None), session_id)
+
+    def do_GET(self):
+        session_id = self.headers["Mcp-Session-Id"]
+        if self.path == "/truth":
+            with changing:
+                truth = {"calls": dict(calls), "versions": dict(versions)}
+            self.reply(200, truth)
+        elif session_id in sessions:
+            self.stream(sessions[session_id][1])
+        else:
+            self.reply(405 if session_id is None else 404, None)
 
     def do_DELETE(self):
-        session = sessions.pop(self.headers["Mcp-Session-Id"], None)
-        if session is not None:
-            peers.pop(session.key, None)
+        session, _ = sessions.pop(self.headers["Mcp-Session-Id"], (None, None))
+        leave(session)
         self.reply(200 if session is not None else 404, None)
 
     def reply(self, status, message, session_id=None):
@@ -210,21 +291,25 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def stream(self, heard, key=None):
-        """What is heard, as events, until nobody reads them any more."""
+    def open_stream(self):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        try:
-            while True:
-                try:
-                    event = f"data: {json.dumps(heard.get(timeout=ALIVE_SECONDS))}\n\n"
-                except queue.Empty:
-                    event = ":\n\n"
-                self.wfile.write(event.encode())
-        finally:
-            peers.pop(key, None)
+
+    def say(self, message):
+        with suppress(OSError):  # its client has gone; what was begun is done all the same
+            self.wfile.write(f"data: {json.dumps(message)}\n\n".encode())
+
+    def stream(self, heard):
+        """Send what is heard, as events, until the client has gone."""
+        self.open_stream()
+        while True:
+            try:
+                event = f"data: {json.dumps(heard.get(timeout=ALIVE_SECONDS))}\n\n"
+            except queue.Empty:
+                event = ":\n\n"
+            self.wfile.write(event.encode())
 
 
 class Server(ThreadingHTTPServer):
@@ -232,7 +317,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, *_):
-        """A client has gone."""
+        """Say nothing: a client has gone."""
 
 
 def main():
