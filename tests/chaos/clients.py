@@ -13,16 +13,8 @@ from typing import Any
 import h11
 import trio
 
-Json = dict[str, Any]
+from tests.peers.revision import LEGACY, MODERN, Json, make_fields, make_greeting, make_meta
 
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
-CLIENT = {"name": "chaos", "version": "1"}
-META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientInfo": CLIENT,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 RECEIVE_BYTES = 65536
 
 
@@ -96,8 +88,8 @@ class HttpClient(LoadClient):
         """Open a session, where the era has one."""
         if self._revision == MODERN:
             return
-        params = {"protocolVersion": self._revision, "capabilities": {}, "clientInfo": CLIENT}
-        async with self._sent("POST", self._request("initialize", params)) as connection:
+        greeting = self._request("initialize", make_greeting(self._revision))
+        async with self._sent("POST", greeting) as connection:
             async for message in connection.messages():
                 assert "result" in message, message
             self._session = connection.headers["mcp-session-id"]
@@ -120,7 +112,7 @@ class HttpClient(LoadClient):
 
     def _request(self, method: str, params: Json) -> Json:
         if self._revision == MODERN:
-            params = {**params, "_meta": META}
+            params = {**params, "_meta": make_meta()}
         return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
 
     async def _hear(self, verb: str, message: Json | None, task_status: trio.TaskStatus[None]) -> None:
@@ -152,20 +144,8 @@ class HttpClient(LoadClient):
                     await connection.stream.aclose()
 
     def _headers(self, message: Json | None) -> dict[str, str]:
-        headers = {"Host": f"127.0.0.1:{self._port}", "Accept": "application/json, text/event-stream"}
-        if message is None:
-            headers["Accept"] = "text/event-stream"
-        else:
-            headers["Content-Type"] = "application/json"
-        if self._session is not None:
-            headers["Mcp-Session-Id"] = self._session
-        if message is None or message["method"] != "initialize":
-            headers["MCP-Protocol-Version"] = self._revision
-        if self._revision == MODERN and message is not None:
-            headers["Mcp-Method"] = message["method"]
-            if (named_by := NAMED_BY.get(message["method"])) is not None:
-                headers["Mcp-Name"] = message["params"][named_by]
-        return headers
+        fields = make_fields(self._revision, message, self._session)
+        return {"Host": f"127.0.0.1:{self._port}", **fields}
 
 
 async def connect(port: int) -> Connection:
@@ -269,8 +249,7 @@ class LineClient(LoadClient):
 
     async def open(self) -> None:
         """Open the stream's session."""
-        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
-        answer = await self.ask("initialize", params)
+        answer = await self.ask("initialize", make_greeting(LEGACY))
         assert "result" in answer, answer
         await self._send({"method": "notifications/initialized"})
 

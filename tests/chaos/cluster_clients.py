@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import h11
 import trio
 
-from tests.chaos.clients import LEGACY, META, MODERN, NAMED_BY, ClientError, Connection, Json, connect
+from tests.chaos.clients import ClientError, Connection, connect
 from tests.chaos.cluster_laws import DONE, NOT_DONE, UNCLEAR, Laws
 from tests.chaos.cluster_world import ERAS, token_of
+from tests.peers.revision import LEGACY, MODERN, Json, make_fields, make_greeting, make_meta
 
 HANG_SECONDS = 20.0  # in which any request has an answer, or its connection ends
 AGAIN_SECONDS = 0.2  # about, until a client asks again
@@ -283,12 +284,7 @@ class LegacyClient(ChaosClient):
         return {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": params}
 
     def headers(self, message: Json | None) -> dict[str, str]:
-        headers = {"Accept": "application/json, text/event-stream" if message else "text/event-stream"}
-        if message is not None:
-            headers["Content-Type"] = "application/json"
-        if self.session is not None and (message is None or message["method"] != "initialize"):
-            headers |= {"Mcp-Session-Id": self.session, "MCP-Protocol-Version": LEGACY}
-        return headers
+        return make_fields(LEGACY, message, self.session)
 
     async def open(self) -> None:
         """Open a session and subscribe."""
@@ -298,7 +294,7 @@ class LegacyClient(ChaosClient):
             began = time.monotonic()
             while self.session is None:
                 attempted = time.monotonic()
-                hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": self.info}
+                hello = make_greeting(LEGACY, self.info)
                 try:
                     async with self.sent("POST", self.request("initialize", hello)) as connection:
                         answers = [each async for each in connection.messages()]
@@ -452,17 +448,11 @@ class ModernClient(ChaosClient):
         self._uris = uris
 
     def request(self, method: str, params: Json) -> Json:
-        meta = {**META, "io.modelcontextprotocol/clientInfo": self.info, **params.get("_meta", {})}
-        params = {**params, "_meta": meta}
+        params = {**params, "_meta": {**make_meta(self.info), **params.get("_meta", {})}}
         return {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": params}
 
     def headers(self, message: Json | None) -> dict[str, str]:
-        assert message is not None
-        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        headers |= {"MCP-Protocol-Version": MODERN, "Mcp-Method": message["method"]}
-        if (named_by := NAMED_BY.get(message["method"])) is not None:
-            headers["Mcp-Name"] = message["params"][named_by]
-        return headers
+        return make_fields(MODERN, message)
 
     async def open(self) -> None:
         await self.insist("server/discover", {})

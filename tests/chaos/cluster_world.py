@@ -25,10 +25,10 @@ from pathlib import Path
 
 import trio
 
-from tests.chaos.clients import Json
 from tests.chaos.fault_proxy import FaultProxy
 from tests.chaos.waiting import count_descriptors
 from tests.cluster.redis_server import RedisServer, RedisServers, redis_servers
+from tests.peers.revision import Json
 from tests.process.running import COMMAND
 from tests.real.cluster import CURSOR_KEY, Balancer
 from tests.real.mux import START_SECONDS

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from tests.chaos.clients import Json, LoadClient
+from tests.chaos.clients import LoadClient
+from tests.peers.revision import Json
 
 LEFT_OUT = "dev.mcpmux/upstreams"
 SHARED = "note:shared"  # what everybody subscribes to

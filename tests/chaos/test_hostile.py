@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from mcpmux.app.serving import KEPT_BYTES
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.process.running import COMMAND, WAIT_SECONDS, Running
 from tests.real.mux import Json
-from tests.real.raw_client import MODERN, HttpClient
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 import pytest
 import trio
 
-from tests.chaos.clients import LEGACY, MODERN, HttpClient, Json
+from tests.chaos.clients import HttpClient
 from tests.chaos.load import SHARED, Load
 from tests.chaos.victims import Victim, Web
 from tests.chaos.waiting import POLL_SECONDS, count_descriptors, until
+from tests.peers.revision import LEGACY, MODERN, Json
 from tests.real.mux import HttpMux, descendants
 
 SEED = os.environ.get("MCPMUX_CHAOS_SEED", "7")

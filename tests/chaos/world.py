@@ -22,8 +22,9 @@ from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.transports.message_stream import open_line_stream
-from tests.chaos.clients import LEGACY, MODERN, HttpClient, LineClient, LoadClient
+from tests.chaos.clients import HttpClient, LineClient, LoadClient
 from tests.chaos.waiting import count_descriptors, until
+from tests.peers.revision import LEGACY, MODERN
 
 T = TypeVar("T")
 

@@ -16,9 +16,10 @@ import pytest
 
 from mcpmux.traffic.audit.chain import verify
 from mcpmux.traffic.capture.files import read_files
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.process.audited import kill_under_load
 from tests.process.running import COMMAND, WAIT_SECONDS, Running
-from tests.real.raw_client import MODERN, HttpClient
 from tests.traffic.audit_world import read_log
 
 URI = "note:///welcome"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.real.mux import HttpMux, stdio, write_config
 from tests.real.parts import npm_env
-from tests.real.raw_client import MODERN, HttpClient
 
 URI = "everything+test://static/resource/1"
 SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}

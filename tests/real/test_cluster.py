@@ -17,11 +17,12 @@ from http.client import HTTPException
 import pytest
 
 from tests.browser.sights import Asking
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import LEGACY_REVISIONS, MODERN
 from tests.real.cluster import Cluster, run_cluster
 from tests.real.listener import LIST_CHANGED, UPDATED, Listener
 from tests.real.merged import exposed_params, own_answer, part_of
 from tests.real.mux import START_SECONDS, Json
-from tests.real.raw_client import LEGACY, MODERN, HttpClient
 from tests.real.sdk import CLIENTS
 from tests.real.test_clients import asking_of, assert_same
 from tests.real.walker import WALKERS, see
@@ -145,7 +146,7 @@ def test_an_update_arrives_whichever_replica_has_caused_it(
 # Streams that break
 
 
-def open_session(url: str, revision: str = LEGACY[-1]) -> HttpClient:
+def open_session(url: str, revision: str = LEGACY_REVISIONS[-1]) -> HttpClient:
     """A client that can be asked to sample and to elicit."""
     client = HttpClient(url, revision)
     hello = {
@@ -279,7 +280,7 @@ class Worker:
 @contextmanager
 def working(cluster: Cluster) -> Iterator[list[Worker]]:
     """Clients that are busy meanwhile, and for a while after."""
-    workers = [Worker(cluster.url, LEGACY[number % 2 - 2]) for number in range(WORKING)]
+    workers = [Worker(cluster.url, LEGACY_REVISIONS[number % 2 - 2]) for number in range(WORKING)]
     stopped = threading.Event()
     with ThreadPoolExecutor(WORKING) as pool:
         futures = [pool.submit(worker.work, stopped) for worker in workers]

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.real.mux import HttpMux, Json, stdio, write_config
-from tests.real.raw_client import MODERN, HttpClient
 from tests.real.sdk import CLIENTS, see
 
 ONE_SECOND = {"connect_timeout": 1, "list_timeout": 1}

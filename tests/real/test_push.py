@@ -17,10 +17,11 @@ from typing import NamedTuple, Self
 
 import pytest
 
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.real.listener import LIST_CHANGED, UPDATED, Listener
 from tests.real.mux import START_SECONDS, HttpMux, Json, descendants, stdio, write_config
 from tests.real.parts import npm_env
-from tests.real.raw_client import MODERN, HttpClient
 from tests.real.sdk import CLIENTS
 
 POLL_SECONDS = 0.05

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.real.mux import HttpMux, stdio, write_config
-from tests.real.raw_client import MODERN, HttpClient
 
 NOTES = """
 from mcp.server.fastmcp import FastMCP

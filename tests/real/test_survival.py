@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.blocking_client import HttpClient, StdioClient
+from tests.peers.revision import MODERN
 from tests.real.mux import (
     START_SECONDS,
     HttpMux,
@@ -22,7 +24,6 @@ from tests.real.mux import (
     stdio,
     write_config,
 )
-from tests.real.raw_client import MODERN, HttpClient, StdioClient
 
 ASKING = 4  # clients at the same time
 ENOUGH = 20  # whole answers in a row that show that a server is back

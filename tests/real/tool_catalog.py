@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.real.mux import HttpMux, Json, stdio, write_config
 from tests.real.parts import npm_env, pip_env
-from tests.real.raw_client import MODERN, HttpClient
 
 OWN_SERVERS = Path(__file__).with_suffix(".txt")
 

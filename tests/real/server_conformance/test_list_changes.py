@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN, make_meta
 from tests.real.mux import HttpMux, Json, write_config
 from tests.real.parts import npm_env
-from tests.real.raw_client import MODERN, MODERN_META, HttpClient
 from tests.real.server_conformance.test_scenarios import everything_command
 from tests.real.web_server import run_web_server
 
@@ -29,7 +30,7 @@ class Listening(threading.Thread):
 
     def __init__(self, url: str, request_id: int | str, wish: Json) -> None:
         super().__init__(daemon=True)
-        params = {"notifications": wish, "_meta": MODERN_META}
+        params = {"notifications": wish, "_meta": make_meta()}
         request = {"jsonrpc": "2.0", "id": request_id, "method": "subscriptions/listen", "params": params}
         self._messages = HttpClient(url, MODERN).exchange(request)
         next(self._messages)  # the acknowledgement

@@ -1,4 +1,4 @@
-"""Clients that hide nothing: they send what they are told and keep every message that comes.
+"""Clients without an event loop that hide nothing: they send what they are told, and keep every message.
 
 Standard library only, so that no mistake of mcpmux's own parsers can hide in them.
 """
@@ -13,19 +13,10 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPResponse
 from urllib.parse import urlsplit
 
-from tests.real.mux import START_SECONDS, Json, Mux
+from tests.peers.revision import MODERN, Json, make_fields, make_greeting, make_meta
+from tests.real.mux import START_SECONDS, Mux
 
-MODERN = "2026-07-28"
-LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-NAMES_ITSELF = "2025-06-18"  # since then HTTP requests say their revision in a header
-NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 NO_FIELDS: Mapping[str, str] = {}
-CLIENT = {"name": "raw", "version": "1"}
-MODERN_META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientInfo": CLIENT,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 
 
 class RawClient(ABC):
@@ -44,8 +35,7 @@ class RawClient(ABC):
         """Say hello as the revision has it: the messages that came back, the answer last."""
         if self.modern:
             return self.ask("server/discover")
-        params = {"protocolVersion": self.revision, "capabilities": {}, "clientInfo": CLIENT}
-        messages = self.ask("initialize", params)
+        messages = self.ask("initialize", make_greeting(self.revision))
         self.tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return messages
 
@@ -63,7 +53,7 @@ class RawClient(ABC):
         request: Json = {"jsonrpc": "2.0", "id": next(self._ids), "method": method}
         params = dict(params or {})
         if self.modern:
-            params["_meta"] = {**MODERN_META, **params.get("_meta", {})}
+            params["_meta"] = {**make_meta(), **params.get("_meta", {})}
         if params:
             request["params"] = params
         for message in self.exchange(request):
@@ -143,23 +133,9 @@ class HttpClient(RawClient):
         self, connection: HTTPConnection, verb: str, message: Json | None, more: Mapping[str, str] = NO_FIELDS
     ) -> HTTPResponse:
         body = None if message is None else json.dumps(message)
-        connection.request(verb, self._path, body, {**self._headers(message), **more})
+        fields = make_fields(self.revision, message, self.session)
+        connection.request(verb, self._path, body, {**fields, **more})
         return connection.getresponse()
-
-    def _headers(self, message: Json | None) -> dict[str, str]:
-        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        if message is None:
-            headers["Accept"] = "text/event-stream"
-        if self.session is not None:
-            headers["Mcp-Session-Id"] = self.session
-        if self.revision >= NAMES_ITSELF and not (message and message.get("method") == "initialize"):
-            headers["MCP-Protocol-Version"] = self.revision
-        if self.modern and message is not None:
-            headers["Mcp-Method"] = message["method"]
-            named_by = NAMED_BY.get(message["method"])
-            if named_by in message["params"]:
-                headers["Mcp-Name"] = message["params"][named_by]
-        return headers
 
     def _events(self, response: HTTPResponse) -> Iterator[Json]:
         """The messages in an event stream. Events without data only carry an id."""
