@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -26,8 +25,7 @@ from mcpmux.auth.discovery import OAuthHttp
 from mcpmux.auth.token_store import Login, LoginFile
 from mcpmux.auth.upstream_auth import make_credential
 from mcpmux.config import Config, Http, OAuth, Secret, Upstream, WebSocket
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.transports.http.server import serve_http
+from tests.peers.http_server import open_http
 from tests.runtime.scripted_web import JSON, Web, initialize
 
 NOW = 1_800_000_000.0
@@ -220,15 +218,10 @@ def query_of(url: str) -> Json:
 
 @asynccontextmanager
 async def open_world(folder: Path) -> AsyncIterator[World]:
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-    world = World(url, folder / "mcpmux" / "logins")
-    async with trio.open_nursery() as nursery:
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
-        await nursery.start(serve, listeners, world.handle)
+    async with open_http(lambda request, reply: world.handle(request, reply)) as port:
+        world = World(f"http://127.0.0.1:{port}", folder / "mcpmux" / "logins")
         with trio.fail_after(20):
             yield world
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from mcpmux.config import Config
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.cluster.nodes import PATIENCE, Line, Member, Members
+from tests.peers.http_client import HttpClient
 from tests.runtime.scripted import ScriptedServer
-from tests.runtime.test_http_endpoint import HttpClient
 from tests.runtime.world import World
 
 

@@ -12,8 +12,8 @@ from mcpmux.config import Http, Stdio
 from mcpmux.config.auth import Auth, StaticToken
 from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, open_replicas
+from tests.peers.http_client import Answer, request
 from tests.runtime.scripted import MODERN, Json, ScriptedServer
-from tests.runtime.test_http_endpoint import Answer, request
 
 DOCS = Http(url="http://docs.example/mcp")
 LEGACY = "2025-11-25"

@@ -15,6 +15,7 @@ from mcpmux.errors import McpmuxError
 from tests.cluster.nodes import LEASE, sessions_at
 from tests.cluster.replicas import open_replicas
 from tests.cluster.workers import open_workers
+from tests.peers.http_client import HttpClient, request
 from tests.runtime.scripted import (
     CAPABILITIES,
     CLIENT_INFO,
@@ -27,7 +28,6 @@ from tests.runtime.scripted import (
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.task_server import EXTENSION, TaskServer
 from tests.runtime.test_asking import ASKED, Curious
-from tests.runtime.test_http_endpoint import HttpClient, request
 
 LEGACY = "2025-11-25"
 INFO = {"name": "test", "version": "1"}

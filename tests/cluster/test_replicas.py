@@ -36,10 +36,10 @@ from tests.cluster.test_nodes import (
     number,
     subscribable,
 )
+from tests.peers.http_client import request
 from tests.runtime.scripted import MODERN, Json, RpcFailure
 from tests.runtime.task_server import TaskServer
 from tests.runtime.test_asking import ASKED, client_of
-from tests.runtime.test_http_endpoint import request
 
 
 async def test_a_stream_goes_on_when_the_store_has_lost_who_had_its_session_last():

@@ -15,9 +15,9 @@ from mcpmux.cluster.state import ReplicaState
 from mcpmux.errors import RemoteProtocolError
 from tests.cluster.nodes import LEASE
 from tests.cluster.replicas import Replicas, open_replicas
+from tests.peers.http_client import request
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.subscribable import Subscribable
-from tests.runtime.test_http_endpoint import request
 
 
 def servers(names: str) -> dict[str, ScriptedServer]:

@@ -15,9 +15,9 @@ from tests.cluster.nodes import LEASE
 from tests.cluster.test_nodes import ABLE, LEGACY, ask, subscribable
 from tests.cluster.workers import open_workers
 from tests.memory_pipe import open_memory_pipes
+from tests.peers.http_client import HttpClient, request
 from tests.runtime.scripted import RpcFailure, ScriptedClient
 from tests.runtime.test_asking import ASKED, Curious
-from tests.runtime.test_http_endpoint import HttpClient, request
 
 
 async def test_a_client_keeps_its_connection_whoever_answers_and_however_much_it_says():

@@ -26,8 +26,8 @@ from mcpmux.transports.handing import ConnectionChannel, Note
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from tests.cluster.nodes import PATIENCE, Line, Member, Members
+from tests.peers.http_client import HttpClient
 from tests.runtime.scripted import ScriptedServer
-from tests.runtime.test_http_endpoint import HttpClient
 from tests.runtime.world import World
 
 MOST = 4

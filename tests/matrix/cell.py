@@ -11,19 +11,17 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.config import Config, Http, HttpListener, Limits, Merging, Upstream
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
+from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server import serve_http
 from tests.matrix.client import StrictClient
-from tests.matrix.http_pipe import StreamFace, open_http_pipe
+from tests.matrix.http_pipe import open_http_pipe
 from tests.matrix.server import StrictServer
 from tests.memory_pipe import open_memory_pipes
+from tests.peers.http_server import open_http_face
+from tests.runtime.http_front import start_endpoint
 from tests.runtime.scripted import Json
-from tests.runtime.scripted_http import open_http_face
 from tests.runtime.world import open_world
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -66,18 +64,13 @@ async def open_cell(down: str, up: str) -> AsyncIterator[Cell]:
 async def open_http_cell(down: str, up: str) -> AsyncIterator[Cell]:
     """A cell with real sockets on both sides. Leaving judges what was said."""
     server = StrictServer(up)
-    async with open_http_face(server, StreamFace) as face, trio.open_nursery() as nursery:
+    async with open_http_face(server) as face, trio.open_nursery() as nursery:
         config = Config(
             upstreams=(Upstream(name="up", target=Http(face.url), era="newest"),),
             merging=Merging(page_size=PAGE_SIZE, change_window=0.01),
         )
         async with app.open_mux(config) as mux:
-            endpoint = HttpEndpoint(mux.service, HttpListener(port=0), Limits(max_sessions=10))
-            await nursery.start(endpoint.run)
-            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
-            await nursery.start(serve, listeners, endpoint.handle)
-            port = listeners[0].socket.getsockname()[1]
+            _, port = await start_endpoint(nursery, mux.service)
             with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
                 async with open_http_pipe(pool) as pipe:
                     cell = Cell(StrictClient(pipe, down), server, partial(trio.sleep, 0.1))

@@ -1,4 +1,4 @@
-"""Streamable HTTP on both sides, looking like pipes to the strict client and the strict server."""
+"""Streamable HTTP that looks like a pipe to a client."""
 
 from __future__ import annotations
 
@@ -11,37 +11,19 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.sse import SseDecoder
-from tests.http_request import requested
-from tests.runtime.scripted import MODERN, Json
-from tests.runtime.scripted_http import HttpFace
-
-NAMED = {"resources/read": "uri", "tools/call": "name", "prompts/get": "name"}
-
-
-class StreamFace(HttpFace):
-    """A server's endpoint that puts what belongs to a request onto that request's stream."""
-
-    async def send_about(self, data: bytes, about: Any) -> None:
-        if about in self._replies and about is not None:
-            await self._stream(self._replies[about], data)
-        else:
-            await self.send(data)
-
-    async def _post(self, message: Json, reply: HttpReply) -> None:
-        if "method" not in message:
-            self._server.take_answer(message)
-        await super()._post(message, reply)
+from tests.peers.http_client import HttpClient
+from tests.peers.revision import MODERN, Json, make_fields
 
 
 class HttpPipe:
     """What is sent is posted; what comes back, on whatever stream, is received."""
 
     def __init__(self, pool: HttpPool, nursery: trio.Nursery) -> None:
-        self._pool = pool
+        self._client = HttpClient(pool)
         self._nursery = nursery
-        self._headers: dict[str, str] = {}
+        self._revision = MODERN
+        self._session: str | None = None
         self._scopes: dict[Any, trio.CancelScope] = {}
         self._came, self._received = trio.open_memory_channel[bytes](1000)
 
@@ -53,40 +35,28 @@ class HttpPipe:
 
     async def send(self, data: bytes) -> None:
         message = json.loads(data)
-        params = message.get("params", {})
-        if message.get("method") == "notifications/cancelled" and not self._headers:
-            self._scopes[params["requestId"]].cancel()  # how 2026-07-28 says it over HTTP
+        if message.get("method") == "notifications/cancelled" and self._revision == MODERN:
+            self._scopes[message["params"]["requestId"]].cancel()  # how 2026-07-28 does it over HTTP
         elif "method" in message and "id" in message:
-            self._nursery.start_soon(self._exchange, message, data)
+            self._nursery.start_soon(self._exchange, message)
         else:
-            async with self._request("POST", self._headers, data) as response:
-                assert response.status == 202
-                await response.read()
+            assert (await self._client.send(message, self._fields(message))).status == 202
             if message.get("method") == "notifications/initialized":
                 await self._nursery.start(self._hear_own_stream)
 
-    def _request(self, method: str, headers: dict[str, str], data: bytes) -> Any:
-        fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        return requested(
-            self._pool, method, "/mcp", tuple((fields | headers).items()), data, idempotent=False
-        )
+    def _fields(self, message: Json | None) -> dict[str, str]:
+        return make_fields(self._revision, message, self._session)
 
-    async def _exchange(self, message: Json, data: bytes) -> None:
-        headers = self._headers
-        method, params = message["method"], message.get("params", {})
-        if not headers and method != "initialize":
-            headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
-            headers |= {"Mcp-Name": params[NAMED[method]]} if method in NAMED else {}
+    async def _exchange(self, message: Json) -> None:
+        if message["method"] == "initialize":
+            self._revision = message["params"]["protocolVersion"]
         with trio.CancelScope() as self._scopes[message["id"]]:
-            async with self._request("POST", headers, data) as response:
-                if method == "initialize":
-                    revision = params["protocolVersion"]
-                    self._headers = {"Mcp-Session-Id": response.headers["mcp-session-id"]}
-                    self._headers |= {"MCP-Protocol-Version": revision} if revision >= "2025-06-18" else {}
+            async with self._client.open(message, self._fields(message)) as response:
+                self._session = response.headers.get("mcp-session-id", self._session)
                 await self._hear(response)
 
     async def _hear_own_stream(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with self._request("GET", self._headers, b"") as response:
+        async with self._client.open(None, self._fields(None), "GET") as response:
             task_status.started()
             await self._hear(response)
 

@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from tests.oracle import SchemaOracle
+from tests.peers.http_server import HttpFace
 from tests.runtime.scripted import CACHE, CAPABILITIES, MODERN, Json, RpcFailure
 from tests.runtime.subscribable import Subscribable
 
@@ -163,8 +164,8 @@ class StrictServer(Subscribable):
         if method is None or (method not in OPENINGS and not method.startswith("vendor/")):
             self.oracle.check_from_server({"jsonrpc": "2.0", **message}, method)
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        if hasattr(self._pipe, "send_about"):
-            await self._pipe.send_about(data, about)
+        if isinstance(self._pipe, HttpFace):
+            await self._pipe.send(data, about)
         else:
             await self._pipe.send(data)
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import resource
 import sys
-from functools import partial
 
 import trio
 
-from mcpmux.config import HttpListener, Limits
+from mcpmux.config import Limits
 from mcpmux.logs import configure_logs
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.transports.http.server import serve_http
+from tests.runtime.http_front import start_endpoint
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
@@ -41,14 +38,9 @@ async def serve() -> None:
 
 async def listen(world: World) -> int:
     """Serve `world` on a free port of the loopback."""
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=CLIENTS)
     sessions = Limits(max_sessions=CLIENTS, max_streams_per_client=CLIENTS)
-    endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions)
-    await world.nursery.start(endpoint.run)
-    limits = Limits(max_connections=CLIENTS)
-    serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), limits=limits)
-    await world.nursery.start(serve, listeners, endpoint.handle)
-    port: int = listeners[0].socket.getsockname()[1]
+    serving = {"limits": Limits(max_connections=CLIENTS)}
+    _, port = await start_endpoint(world.nursery, world.mux.service, sessions=sessions, serving=serving)
     return port
 
 

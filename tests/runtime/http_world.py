@@ -14,7 +14,7 @@ from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.waiting import available
-from tests.runtime.scripted_http import open_http_face
+from tests.peers.http_server import open_http_face
 from tests.runtime.world import World
 
 STOP = StopLadder(close_seconds=1, terminate_seconds=1)

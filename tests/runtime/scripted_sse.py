@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from itertools import count
 from urllib.parse import parse_qs
 
 import trio
 
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
+from tests.peers.http_server import open_http
 from tests.runtime.scripted import ScriptedServer
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
@@ -113,10 +111,6 @@ class SseFace:
 async def open_sse_face(server: ScriptedServer, port: int = 0) -> AsyncIterator[SseFace]:
     """`server` on a free port; its `url` is where."""
     face = SseFace(server)
-    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
-    face.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/sse"
-    async with trio.open_nursery() as nursery:
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
-        await nursery.start(serve, listeners, face.handle)
+    async with open_http(face.handle, port=port) as bound:
+        face.url = f"http://127.0.0.1:{bound}/sse"
         yield face
-        nursery.cancel_scope.cancel()

@@ -6,7 +6,6 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import trio
@@ -16,9 +15,8 @@ from mcpmux.config import Config, Http, Upstream
 from mcpmux.config.model import Limits
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.transports.http.server import serve_http
 from tests.inline import run_inline
+from tests.peers.http_server import open_http
 from tests.runtime.scripted import Json
 
 JSON = (("Content-Type", "application/json"),)
@@ -68,18 +66,13 @@ async def open_web(
 ) -> AsyncIterator[tuple[Web, app.Mux]]:
     """The server (https with `tls`), and mcpmux with it as its only, unprefixed upstream."""
     web = Web(script)
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    url = f"{'https' if tls else 'http'}://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
-    async with trio.open_nursery() as nursery:
-        current = None if tls is None else lambda: tls
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), tls=current)
-        await nursery.start(serve, listeners, web.handle)
+    async with open_http(web.handle, tls=None if tls is None else lambda: tls) as port:
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/mcp"
         upstream = Upstream(name="web", target=make_target(url), prefix="", **settings)
         config = Config(upstreams=(upstream,), limits=limits or Limits())
         with trio.fail_after(60):
             async with app.open_mux(config) as mux:
                 yield web, mux
-        nursery.cancel_scope.cancel()
 
 
 async def initialize(web: Web, request: Any, message: Json, reply: Any, session: str | None = "s1") -> bool:

@@ -13,8 +13,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.transports.http.server import serve_http
+from tests.peers.http_server import start_http
 from tests.runtime.bad_answers import DENIED, NO_ANSWER, patience
 from tests.runtime.scripted_web import JSON, exchange
 
@@ -53,10 +52,7 @@ async def greet(data: bytes, stream: trio.SocketStream) -> None:
 async def open_servers() -> AsyncIterator[dict[str, tuple[str, str]]]:
     """(URL, pattern of the words about it) of each server by its name; the good one's words are not used."""
     async with trio.open_nursery() as nursery:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        web = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/"
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
-        await nursery.start(serve, listeners, answer)
+        web = f"http://127.0.0.1:{await start_http(nursery, answer)}/"
         servers = {"good": (f"{web}good", "")}
         servers |= {f"bad-{n}": (f"{web}{n}", words) for n, (_, words) in enumerate(BAD.values())}
         for n, (data, words) in enumerate(NO_HTTP.values()):

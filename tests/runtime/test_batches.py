@@ -16,10 +16,10 @@ from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.server_connection import HttpReply
 from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
+from tests.peers.http_server import EVENT_STREAM, JSON, HttpFace, open_http_face
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.scripted import Handler, Json, ScriptedClient, ScriptedServer
-from tests.runtime.scripted_http import EVENT_STREAM, JSON, HttpFace, open_http_face
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import open_endpoint
 from tests.runtime.world import open_world
 
 WITH_BATCHES = "2025-03-26"
@@ -262,9 +262,9 @@ class Face(HttpFace):
             return
         await super()._handle(request, reply)
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes, about: Any = None) -> None:
         if not data.startswith(b"["):
-            await super().send(data)
+            await super().send(data, about)
             return
         answer = next(each for each in json.loads(data) if isinstance(each, dict) and "result" in each)
         reply = self._replies[answer["id"]]

@@ -14,9 +14,10 @@ from mcpmux.auth.bearer import hash_token
 from mcpmux.config import Auth, Limits, StaticToken
 from mcpmux.protocol.headers import METHOD_HEADER, SESSION_HEADER, VERSION_HEADER
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS
+from tests.peers.http_client import request
+from tests.peers.revision import CLIENT, LEGACY
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
 from tests.runtime.test_http_bodies import ANN, TOKEN, Site, open_site
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, request
 
 BOB = "Authorization: Bearer mcpmux_bob_0123456789abcdefghijklmnopqrst\r\n"
 TOKENS = Auth(
@@ -26,7 +27,7 @@ TOKENS = Auth(
     }
 )
 PLACES = 16
-META = {VERSION: MODERN, CAPABILITIES: {}, CLIENT_INFO: IMPLEMENTATION}
+META = {VERSION: MODERN, CAPABILITIES: {}, CLIENT_INFO: CLIENT}
 
 
 def post(method: str, more: str = "") -> bytes:
@@ -58,7 +59,7 @@ async def status_of(site: Site, data: bytes) -> int:
 
 
 async def begin_session(site: Site, more: str = "") -> str:
-    params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+    params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
     body = json.dumps(request("initialize", params)).encode()
     head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{more}Content-Type: application/json\r\n"
     async with asked(site, head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) as answer:

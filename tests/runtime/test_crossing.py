@@ -19,16 +19,16 @@ import trio
 import trio.testing
 
 from mcpmux import app
-from mcpmux.config import Config, Http, HttpListener, Limits, Upstream
+from mcpmux.config import Config, Http, Limits, Upstream
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.sse import SseDecoder
-from tests.http_request import requested
 from tests.oracle import SchemaOracle
+from tests.peers.http_client import HttpClient, request
+from tests.peers.http_server import open_http_face
+from tests.runtime.http_front import open_endpoint, start_endpoint
 from tests.runtime.scripted import (
     CAPABILITIES,
     CLIENT_INFO,
@@ -39,9 +39,7 @@ from tests.runtime.scripted import (
     ScriptedClient,
     ScriptedServer,
 )
-from tests.runtime.scripted_http import open_http_face
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import open_endpoint, request
 from tests.runtime.world import open_world
 
 LEGACY = "2025-11-25"
@@ -198,18 +196,14 @@ class HttpCaller(Caller):
 
     def __init__(self, revision: str, pool: HttpPool) -> None:
         super().__init__(revision)
-        self._pool = pool
+        self._client = HttpClient(pool)
         self._session: Json = {"MCP-Protocol-Version": revision}
         self._scopes: dict[str, trio.CancelScope] = {}
 
     async def greet(self) -> None:
         """Open a session, in the era that has them."""
         if self.revision != MODERN:
-            params = {"protocolVersion": self.revision, "capabilities": {}, "clientInfo": CLIENT}
-            message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-            async with self._post(message, {}) as response:
-                await response.read()
-                self._session["Mcp-Session-Id"] = response.headers["mcp-session-id"]
+            self._session = await self._client.initialize(self.revision)
 
     async def call(self, upstream: str, key: str, token: Any, late: bool, nursery: trio.Nursery) -> None:
         nursery.start_soon(self._exchange, key, self.request(upstream, key, token, late))
@@ -217,7 +211,7 @@ class HttpCaller(Caller):
     async def _exchange(self, key: str, message: Json) -> None:
         headers = self._session | {"Mcp-Method": "tools/call", "Mcp-Name": message["params"]["name"]}
         with trio.CancelScope() as self._scopes[key]:
-            async with self._post(message, headers) as response:
+            async with self._client.open(message, headers) as response:
                 decoder = SseDecoder(1 << 20)
                 if response.status == 202:  # the client has taken it back, so there is no answer
                     return
@@ -229,22 +223,13 @@ class HttpCaller(Caller):
                         if event.data:
                             self.hear(json.loads(event.data), key)
 
-    def _post(self, message: Json, headers: Json) -> Any:
-        fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        data = json.dumps(message).encode()
-        return requested(
-            self._pool, "POST", "/mcp", tuple((fields | headers).items()), data, idempotent=False
-        )
-
     async def cancel(self, key: str) -> None:
         """As the era has it: by closing the stream, or by saying so."""
         if self.revision == MODERN:
             self._scopes[key].cancel()
             return
         cancelled = {"method": "notifications/cancelled", "params": {"requestId": self.id_of(key)}}
-        async with self._post({"jsonrpc": "2.0", **cancelled}, self._session) as response:
-            assert response.status == 202
-            await response.read()
+        assert (await self._client.send({"jsonrpc": "2.0", **cancelled}, self._session)).status == 202
 
 
 Calls = dict[str, tuple[Any, Worker, Fate]]
@@ -350,12 +335,8 @@ async def open_http_world(workers: dict[str, Worker]) -> AsyncIterator[tuple[app
         mux = await stack.enter_async_context(app.open_mux(Config(upstreams=upstreams)))
         nursery = await stack.enter_async_context(trio.open_nursery())
         sessions = Limits(max_sessions=len(CLIENTS))
-        endpoint = HttpEndpoint(mux.service, HttpListener(port=0), sessions)
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        await nursery.start(endpoint.run)
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event(), poller=mux.poller)
-        await nursery.start(serve, listeners, endpoint.handle)
-        yield mux, endpoint, listeners[0].socket.getsockname()[1]
+        serving = {"poller": mux.poller}
+        yield mux, *await start_endpoint(nursery, mux.service, sessions=sessions, serving=serving)
         nursery.cancel_scope.cancel()
 
 

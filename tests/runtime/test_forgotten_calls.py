@@ -7,17 +7,18 @@ from typing import Any
 
 import trio
 
-from tests.runtime import http_world, scripted_http
+from tests.peers import http_server
+from tests.runtime import http_world
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import ScriptedServer
 from tests.runtime.test_exchanges import TOOL
-from tests.runtime.test_http_endpoint import open_endpoint
 from tests.runtime.test_http_exchanges import HTTP, LEGACY, LINUX, Placed
 
 COUNT = 4
 
 
-class Forgetful(scripted_http.HttpFace):
+class Forgetful(http_server.HttpFace):
     """Tells the tool calls of the session `forgotten` that there is none, each some time after the other."""
 
     forgotten: str | None = None
@@ -50,7 +51,7 @@ async def test_calls_on_their_way_are_all_repeated_in_the_next_session(monkeypat
             if of is server:
                 faces.append(self)
 
-    opened = scripted_http.open_http_face
+    opened = http_server.open_http_face
     monkeypatch.setattr(http_world, "open_http_face", lambda of: opened(of, Face))
     answers: list[Any] = []
     async with open_endpoint({"x": server, "y": ScriptedServer()}, world_class=HttpWorld) as client:

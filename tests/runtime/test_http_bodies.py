@@ -16,9 +16,9 @@ from mcpmux.auth.bearer import hash_token
 from mcpmux.config import Auth, Config, HttpListener, Limits, Listeners, StaticToken
 from mcpmux.protocol.headers import METHOD_HEADER, VERSION_HEADER
 from mcpmux.transports.body_budget import BodyBudget
+from tests.peers.http_client import request
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import request
 from tests.runtime.world import open_world, upstream
 
 TOKEN = "mcpmux_ann_0123456789abcdefghijklmnopqrst"

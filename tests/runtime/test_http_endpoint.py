@@ -2,161 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
-from mcpmux.config import HttpListener, Limits
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.transports.http.client import HttpPool
-from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.sse import SseDecoder
-from tests.http_request import requested
-from tests.oracle import SchemaOracle
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedServer
+from tests.peers.http_client import request
+from tests.peers.revision import CLIENT, LEGACY
+from tests.runtime.http_front import open_endpoint
+from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json, ScriptedServer
 from tests.runtime.test_flows import docs
-from tests.runtime.world import World, open_world
-
-LEGACY = "2025-11-25"
-
-
-class Answer:
-    """An HTTP answer: `messages` holds the JSON-RPC messages in it, of a stream or of a body."""
-
-    def __init__(self, status: int, headers: dict[str, str], messages: list[Json]) -> None:
-        self.status = status
-        self.headers = headers
-        self.messages = messages
-
-    @property
-    def last(self) -> Json:
-        return self.messages[-1]
-
-
-class Stream:
-    """An event stream that is being read: `next` gives (event id, message or None)."""
-
-    def __init__(self, response: Any) -> None:
-        self.response = response
-        self._decoder = SseDecoder(1 << 20)
-        self._events: list[Any] = []
-
-    @property
-    def retry_milliseconds(self) -> int | None:
-        return self._decoder.retry_milliseconds
-
-    async def next(self) -> tuple[str | None, Json | None]:
-        with trio.fail_after(60):
-            while not self._events:
-                chunk = await self.response.receive_some()
-                assert chunk, "the stream has ended"
-                self._events += self._decoder.feed(chunk)
-        event = self._events.pop(0)
-        return event.id, json.loads(event.data) if event.data else None
-
-
-class HttpClient:
-    def __init__(self, pool: HttpPool, world: World | None = None) -> None:
-        self._pool = pool
-        self.world = world
-        self.origin = pool.origin
-        self.port = pool.origin.port
-
-    async def send(
-        self, body: Json | bytes, headers: Json | None = None, method: str = "POST", path: str = "/mcp"
-    ) -> Answer:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        fields = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        fields |= headers or {}
-        wanted = tuple((name, value) for name, value in fields.items() if value is not None)
-        with trio.fail_after(60):
-            async with requested(self._pool, method, path, wanted, data, idempotent=False) as response:
-                content = await response.read()
-        if response.headers.get("content-type") == "text/event-stream":
-            events = SseDecoder(1 << 20).feed(content)
-            messages = [json.loads(event.data) for event in events if event.data]
-        else:
-            messages = [json.loads(content)] if content else []
-        return Answer(response.status, response.headers, messages)
-
-    @asynccontextmanager
-    async def stream(
-        self, method: str, body: Json | None, headers: Json, path: str = "/mcp"
-    ) -> AsyncIterator[Stream]:
-        fields = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-        } | headers
-        data = json.dumps(body).encode() if body else b""
-        request = requested(self._pool, method, path, tuple(fields.items()), data, idempotent=False)
-        with trio.fail_after(60):
-            async with request as response:
-                yield Stream(response)
-
-    async def modern(self, method: str, params: Json | None = None, **headers: Any) -> Answer:
-        params = {**(params or {}), "_meta": {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}}
-        named: Json = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
-        if method in ("resources/read", "tools/call", "prompts/get"):
-            named["Mcp-Name"] = params.get("uri") or params.get("name")
-        answer = await self.send(request(method, params), named | headers)
-        for message in answer.messages:
-            SchemaOracle(MODERN).check_from_server(message, method)
-        return answer
-
-    async def initialize(
-        self,
-        revision: str = LEGACY,
-        path: str = "/mcp",
-        headers: Json | None = None,
-        capabilities: Json | None = None,
-    ) -> Json:
-        offered = capabilities or {}
-        params = {"protocolVersion": revision, "capabilities": offered, "clientInfo": IMPLEMENTATION}
-        answer = await self.send(request("initialize", params), headers, path=path)
-        SchemaOracle(revision).check_from_server(answer.last, "initialize")
-        return {"Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": revision}
-
-
-IMPLEMENTATION = {"name": "test", "version": "1"}
-
-
-def request(method: str, params: Json | None = None, request_id: Any = 1) -> Json:
-    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}}
-
-
-@asynccontextmanager
-async def open_endpoint(
-    servers: dict[str, Any] | None = None,
-    *,
-    body_bytes: int = 1 << 20,
-    max_sessions: int = 10,
-    **watching: Any,
-) -> AsyncIterator[HttpClient]:
-    async with open_world(servers or {"docs": docs(), "more": docs()}, **watching) as world:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        port = listeners[0].socket.getsockname()[1]
-        sessions = Limits(max_sessions=max_sessions)
-        endpoint = HttpEndpoint(world.mux.service, HttpListener(port=0), sessions)
-        await world.nursery.start(endpoint.run)
-        limits = Limits(max_message_bytes=body_bytes)
-        serve = partial(
-            serve_http,
-            inline=True,
-            refuse=refuse,
-            stopping=trio.Event(),
-            limits=limits,
-            poller=world.mux.poller,
-        )
-        await world.nursery.start(serve, listeners, endpoint.handle)
-        with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
-            yield HttpClient(pool, world)
 
 
 async def test_a_modern_client_lists_and_reads_without_a_session():
@@ -315,7 +170,7 @@ async def test_only_our_own_names_are_served(host, status):
 async def test_sessions_are_limited():
     async with open_endpoint(max_sessions=1) as client:
         await client.initialize()
-        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         answer = await client.send(request("initialize", params))
         assert answer.status == 503
         assert "try again" in answer.last["error"]["message"]

@@ -31,6 +31,8 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.waiting import available
+from tests.peers.http_client import Answer, HttpClient, request
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_exchanges import (
@@ -44,7 +46,6 @@ from tests.runtime.test_exchanges import (
     held,
     on_the_way,
 )
-from tests.runtime.test_http_endpoint import Answer, HttpClient, open_endpoint, request
 from tests.runtime.world import World
 from tests.traffic.traced_world import Memory, make_spans
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,19 +14,17 @@ from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
 from mcpmux.config import Auth, HttpListener, Limits, StaticToken
 from mcpmux.config.views import Selector, View
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.server_card import ServerCard
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server import serve_http
 from tests.auth.made import Clock, Issuing, bearer, claims, make_gate, sign
 from tests.http_request import requested
-from tests.oracle import SchemaOracle
+from tests.peers.http_client import HttpClient, request
+from tests.peers.revision import CLIENT, LEGACY
+from tests.runtime.http_front import FEW_SESSIONS, start_endpoint
 from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json, RpcFailure, ScriptedServer
 from tests.runtime.task_server import EXTENSION, TaskServer
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, HttpClient, request
 from tests.runtime.world import open_world
 
 TOKENS = {name: f"mcpmux_{name}_0123456789abcdefghijklmnopqrst" for name in ("ann", "ben")}
@@ -58,16 +55,12 @@ class Guarded:
         return await self.http.modern(method, params, **who)
 
     async def initialize(self, who: Json, revision: str = LEGACY) -> Json:
-        params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": IMPLEMENTATION}
-        answer = await self.send(request("initialize", params), who)
-        SchemaOracle(revision).check_from_server(answer.last, "initialize")
-        return {"Mcp-Session-Id": answer.headers["mcp-session-id"], "MCP-Protocol-Version": revision}
+        return await self.http.initialize(revision, headers=who)
 
     async def get(self, path: str, who: Json, method: str = "GET") -> tuple[int, Json, bytes]:
         with trio.fail_after(30):
-            async with requested(
-                self.pool, method, path, tuple(who.items()), b"", idempotent=True
-            ) as response:
+            request = requested(self.pool, method, path, tuple(who.items()), b"", idempotent=True)
+            async with request as response:
                 return response.status, dict(response.headers), await response.read()
 
 
@@ -86,17 +79,12 @@ async def open_guarded(
     async with open_world(
         servers or {"docs": docs(), "more": docs()}, page_size=page_size, views=VIEWS
     ) as world:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        sessions, listener = Limits(max_sessions=10), HttpListener(port=0, allowed_origins=(APP,))
+        listener = HttpListener(port=0, allowed_origins=(APP,))
         guard = None if is_open else gate
-        endpoint = HttpEndpoint(world.mux.service, listener, sessions, guard, card=card)
-        await world.nursery.start(endpoint.run)
-        limits = Limits(max_message_bytes=body_bytes)
-        serve = partial(
-            serve_http, refuse=refuse, stopping=trio.Event(), limits=limits, grants=endpoint.grants
+        serving = {"limits": Limits(max_message_bytes=body_bytes)}
+        _, port = await start_endpoint(
+            world.nursery, world.mux.service, listener, FEW_SESSIONS, guard, card=card, serving=serving
         )
-        await world.nursery.start(serve, listeners, endpoint.handle)
-        port = listeners[0].socket.getsockname()[1]
         with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
             yield Guarded(pool, world)
 
@@ -532,7 +520,7 @@ async def test_a_stream_ends_when_its_token_is_taken_back(era: str):
 async def test_one_principal_cannot_have_all_the_sessions():
     async with open_guarded() as mux:
         sessions = [await mux.initialize(ANN) for _ in range(10)]
-        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         assert (await mux.send(request("initialize", params), ANN)).status == 503
         bens = await mux.initialize(BEN)
         ping = [(await mux.send(request("ping"), ANN | session)).status for session in sessions]

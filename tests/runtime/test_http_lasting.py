@@ -12,9 +12,11 @@ import trio
 from mcpmux.runtime.downstreams import http_session
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.http_session import ResumableCall
+from tests.peers.http_client import request
+from tests.peers.revision import CLIENT, LEGACY
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_asking import ASKING, CAPABILITIES, Curious
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
 
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 OLDER = "2025-06-18"  # its clients get no event id before there is an event, so a call waits without a stream
@@ -204,7 +206,7 @@ async def test_endpoint_that_ends_before_its_connections_leaves_no_slot_taken(he
 
 
 async def test_answer_that_cannot_be_read_ends_the_question():
-    params = {"protocolVersion": LEGACY, "capabilities": CAPABILITIES, "clientInfo": IMPLEMENTATION}
+    params = {"protocolVersion": LEGACY, "capabilities": CAPABILITIES, "clientInfo": CLIENT}
     async with open_endpoint({"x": Curious(LEGACY, ASKING), "y": ScriptedServer()}) as client:
         opened = await client.send(request("initialize", params))
         session = {"Mcp-Session-Id": opened.headers["mcp-session-id"], "MCP-Protocol-Version": LEGACY}

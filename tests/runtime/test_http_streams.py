@@ -11,11 +11,13 @@ import trio.testing
 from mcpmux.runtime.downstreams import http_session
 from mcpmux.transports.http import server_connection
 from mcpmux.transports.sse import KEEP_ALIVE
+from tests.peers.http_client import request
+from tests.peers.revision import CLIENT, LEGACY
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedServer
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import Impatient
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
 
 UPDATED = "notifications/resources/updated"
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}
@@ -184,7 +186,7 @@ async def test_an_answer_that_is_long_in_coming_becomes_a_stream(revision, metho
         params: Json = {"name": "x__t"}
         headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, "Mcp-Name": "x__t"}
         if revision == MODERN:
-            params["_meta"] = {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}
+            params["_meta"] = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
         else:
             headers = await client.initialize(revision)
         async with client.stream("POST", request(method, params), headers) as stream:

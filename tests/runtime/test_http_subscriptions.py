@@ -15,7 +15,7 @@ from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.upstreams import http_peer, listening
-from tests.runtime.scripted_http import HttpFace, open_http_face
+from tests.peers.http_server import HttpFace, open_http_face
 from tests.runtime.subscribable import Subscribable
 
 LEGACY = "2025-11-25"

@@ -9,8 +9,9 @@ import trio
 from mcpmux.config import Limits
 from mcpmux.config.model import RateLimit
 from mcpmux.protocol.principal import ANYONE, Principal
+from tests.peers.http_client import request
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.test_access import REVISIONS, client_of, refusal, stores
-from tests.runtime.test_http_endpoint import open_endpoint, request
 from tests.runtime.world import World, open_world
 
 CALL = {"name": "docs__open-tool"}

@@ -16,16 +16,18 @@ from mcpmux.config import Limits
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.session_counter import SessionCounter
+from tests.peers.http_client import request
+from tests.peers.revision import CLIENT, LEGACY
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.scripted import RpcFailure, ScriptedClient
 from tests.runtime.stream_world import KINDS, Client, Server, open_stream_world
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
 from tests.runtime.test_sse_endpoint import open_site
 from tests.runtime.world import open_world
 
 SETTING = "limits.max_sessions_per_principal"
 ONE = Limits(max_sessions_per_principal=1)
-INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
 
 
 def begins(counter: SessionCounter, session_id: str, name: str) -> bool:

@@ -21,8 +21,8 @@ from mcpmux.runtime.upstreams import channels, listening
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.http import sse_streams
+from tests.peers.http_server import HttpFace
 from tests.runtime.scripted import Json, ScriptedServer
-from tests.runtime.scripted_http import HttpFace
 from tests.runtime.scripted_sse import SseFace, open_sse_face
 from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, Curious

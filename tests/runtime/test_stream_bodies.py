@@ -18,17 +18,18 @@ from mcpmux.config import Auth, Config, HttpListener, Limits, Listeners, TcpList
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.body_budget import BodyBudget, Holding
 from mcpmux.transports.message_stream import LineStream, open_line_stream
+from tests.peers.http_client import request
+from tests.peers.revision import CLIENT
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
 from tests.runtime.test_client_shares import BOB, TOKENS
 from tests.runtime.test_flows import docs
 from tests.runtime.test_http_bodies import ANN, PATIENCE, Site, declared, head, padded, read_answer
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, request
 from tests.runtime.world import open_world, upstream
 
 SETTING = "limits.max_body_bytes_in_flight"
 BUDGET = 2**20
 PART = b'{"pad":"' + b"x" * (BUDGET * 3 // 4)
-META = {VERSION: MODERN, CAPABILITIES: {}, CLIENT_INFO: IMPLEMENTATION}
+META = {VERSION: MODERN, CAPABILITIES: {}, CLIENT_INFO: CLIENT}
 
 
 @asynccontextmanager
@@ -135,9 +136,7 @@ CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"
 
 
 def hello(revision: str) -> Json:
-    return request(
-        "initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": IMPLEMENTATION}, 1
-    )
+    return request("initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT}, 1)
 
 
 async def test_a_batch_counts_until_its_last_request_is_answered():

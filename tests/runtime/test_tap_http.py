@@ -17,12 +17,14 @@ from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import available
+from tests.peers.http_client import HttpClient, request
+from tests.peers.http_server import HttpFace, open_http_face
+from tests.peers.revision import LEGACY
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.scripted import MODERN, Json, ScriptedServer
-from tests.runtime.scripted_http import HttpFace, open_http_face
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer, client_of
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_endpoint import LEGACY, HttpClient, open_endpoint, request
 from tests.runtime.test_tap import Witness
 from tests.runtime.world import World, upstream
 
@@ -88,14 +90,9 @@ class Witnessed(HttpFace):
         super().__init__(server)
         self.said: list[Any] = []
 
-    async def _post(self, message: Any, reply: Any) -> None:
-        if "method" not in message:
-            self._server.take_answer(message)
-        await super()._post(message, reply)
-
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes, about: Any = None) -> None:
         self.said.append(json.loads(data))
-        await super().send(data)
+        await super().send(data, about)
 
 
 def upstream_side(witness: Witness, direction: str) -> list[Any]:

@@ -17,16 +17,11 @@ from mcpmux.mux.rewrite import Space
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import WAITING_LIMIT, NotificationHub
 from mcpmux.traffic.recorder import Recorder
+from tests.peers.http_client import HttpClient, Stream, request
+from tests.peers.revision import CLIENT, LEGACY
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
 from tests.runtime.subscribable import Subscribable
-from tests.runtime.test_http_endpoint import (
-    IMPLEMENTATION,
-    LEGACY,
-    HttpClient,
-    Stream,
-    open_endpoint,
-    request,
-)
 from tests.runtime.test_http_streams import next_update
 from tests.runtime.test_outlet import Client
 from tests.runtime.test_tap import Witness
@@ -141,7 +136,7 @@ async def test_a_pass_lets_others_have_their_turn(autojump_clock):
 async def open_stream(client: HttpClient, revision: str) -> AsyncIterator[Stream]:
     """A stream of a client that listens to `memo:1`."""
     if revision == MODERN:
-        meta = {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}
+        meta = {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}
         wish = {"notifications": {"resourceSubscriptions": ["x+memo:1"]}, "_meta": meta}
         headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "subscriptions/listen"}
         body = request("subscriptions/listen", wish, LISTEN_ID)

@@ -28,6 +28,9 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import NARROWINGS_KEPT
 from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from tests.http_request import requested
+from tests.peers.http_client import request
+from tests.peers.revision import CLIENT, LEGACY
+from tests.runtime.http_front import open_endpoint
 from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, RpcFailure
 from tests.runtime.task_server import TaskServer
 from tests.runtime.test_access import (
@@ -44,7 +47,6 @@ from tests.runtime.test_access import (
     stores,
     subscribe,
 )
-from tests.runtime.test_http_endpoint import IMPLEMENTATION, LEGACY, open_endpoint, request
 from tests.runtime.world import open_world
 
 NOTHING = (Selector(name="nothing-is-called-this"),)
@@ -571,7 +573,7 @@ async def test_mistakes_in_a_query_are_told(query, sentence):
 
 async def test_a_session_belongs_to_its_narrowing():
     async with open_endpoint(stores(), views=VIEWS) as mux:
-        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": IMPLEMENTATION}
+        params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
         session: Json = {}
         await post(mux, "/mcp?tools=open*&upstreams=docs", request("initialize", params), {}, session)
         session["MCP-Protocol-Version"] = LEGACY
@@ -661,7 +663,7 @@ async def test_a_session_belongs_to_its_view(revision):
         params = {
             "protocolVersion": revision,
             "capabilities": {},
-            "clientInfo": IMPLEMENTATION,
+            "clientInfo": CLIENT,
         }
         session: Json = {}
         status, text = await post(mux, "/mcp/coding", request("initialize", params), {}, session)
@@ -684,7 +686,7 @@ async def test_http_sse_has_views_too():
         initialize = {
             "protocolVersion": "2024-11-05",
             "capabilities": {},
-            "clientInfo": IMPLEMENTATION,
+            "clientInfo": CLIENT,
         }
         assert (await post(mux, address, request("initialize", initialize), {}))[0] == 202
         assert (await post(mux, address.replace("/coding", ""), request("tools/list"), {}))[0] == 404
@@ -697,7 +699,7 @@ async def test_http_sse_has_views_too():
 
 
 def modern_request(method: str) -> Json:
-    return request(method, {"_meta": {VERSION: MODERN, CLIENT_INFO: IMPLEMENTATION, CAPABILITIES: {}}})
+    return request(method, {"_meta": {VERSION: MODERN, CLIENT_INFO: CLIENT, CAPABILITIES: {}}})
 
 
 async def post(

@@ -10,9 +10,9 @@ from mcpmux.traffic.telemetry import prometheus
 from mcpmux.traffic.telemetry.prometheus import cluster_gauges, render
 from tests.cluster.nodes import LEASE
 from tests.cluster.replicas import open_replicas
+from tests.peers.http_client import request
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.subscribable import Subscribable
-from tests.runtime.test_http_endpoint import request
 from tests.traffic.admin_world import Listening, listening
 from tests.traffic.test_admin import ask, get
 from tests.traffic.test_prometheus import parse

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,13 +18,12 @@ from structlog.testing import capture_logs
 from mcpmux import __version__
 from mcpmux.config import Http, Secret, Stdio, Tcp, Tracing, Unix, Upstream, WebSocket
 from mcpmux.errors import ConfigError
-from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry import tracing
 from mcpmux.traffic.telemetry.tracing import open_tracing, servers_of
 from mcpmux.transports.http.message import HttpRequest
-from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
+from tests.peers.http_server import open_http
 from tests.runtime.test_flows import docs
 from tests.traffic.test_spans import MODERN, URI, modern
 from tests.traffic.traced_world import CALLER, TRACE, TRACEPARENT, open_over_http
@@ -65,14 +63,9 @@ class Collector:
 @asynccontextmanager
 async def open_collector() -> AsyncIterator[Collector]:
     collector = Collector()
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    collector.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            partial(serve_http, refuse=refuse, stopping=trio.Event()), listeners, collector.handle
-        )
+    async with open_http(collector.handle) as port:
+        collector.url = f"http://127.0.0.1:{port}"
         yield collector
-        nursery.cancel_scope.cancel()
 
 
 def attributes_of(span: Span) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import trio
@@ -16,20 +15,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
 from mcpmux import app
-from mcpmux.config import Config, Http, HttpListener, Limits, Redaction, Upstream
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
+from mcpmux.config import Config, Http, Redaction, Upstream
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.spans import Spans
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
+from tests.peers.http_client import HttpClient
+from tests.peers.http_server import HttpFace, open_http_face
+from tests.runtime.http_front import start_endpoint
 from tests.runtime.scripted import ScriptedServer
-from tests.runtime.scripted_http import HttpFace, open_http_face
-from tests.runtime.test_http_endpoint import HttpClient
 from tests.runtime.world import World, open_world
 
 OVER_HTTP = Http(url="http://unused.invalid/")  # as far as attributes say; the channels are in memory
@@ -150,13 +147,7 @@ async def open_over_http(
         config = Config(upstreams=(Upstream(name="docs", target=Http(url=face.url), era="newest"),))
         watching: dict[str, Any] = {} if spans is None else {"tap": recorder_of(spans), "trace": spans.trace}
         async with app.open_mux(config, **watching) as mux:
-            limits = Limits(max_sessions=10)
-            endpoint = HttpEndpoint(mux.service, HttpListener(port=0), limits)
-            await nursery.start(endpoint.run)
-            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            port = listeners[0].socket.getsockname()[1]
-            serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
-            await nursery.start(serve, listeners, endpoint.handle)
+            _, port = await start_endpoint(nursery, mux.service)
             with HttpPool(HttpOrigin(False, "127.0.0.1", port)) as pool:
                 yield HttpClient(pool), face
             nursery.cancel_scope.cancel()

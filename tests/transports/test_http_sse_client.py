@@ -15,8 +15,8 @@ from mcpmux.errors import MessageTooLarge, RemoteProtocolError, TransportClosed,
 from mcpmux.transports.http import sse_streams
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
-from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_streams import NoEventStream, SseClientStream, open_sse_client_stream
+from tests.peers.http_server import open_http
 
 STREAM = (("Content-Type", "text/event-stream"),)
 ENDPOINT = b"event: endpoint\ndata: /in?s=1\n\n"
@@ -56,13 +56,9 @@ class Server:
 
 @asynccontextmanager
 async def open_url(handle: Script) -> AsyncIterator[str]:
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with trio.open_nursery() as nursery:
-        serve = partial(serve_http, refuse=lambda *_: ((), b""), stopping=trio.Event())
-        await nursery.start(serve, listeners, handle)
+    async with open_http(handle) as port:
         with trio.fail_after(60):
-            yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/base/sse"
-        nursery.cancel_scope.cancel()
+            yield f"http://127.0.0.1:{port}/base/sse"
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from mcpmux.transports.http.route import HttpOrigin, Route
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS, serve_http
 from mcpmux.transports.tls import client_context, server_context
 from tests.http_request import requested
+from tests.peers.http_server import open_http
 
 LARGE = bytes(range(256)) * 8192  # 2 MiB
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -34,24 +35,15 @@ async def echo(request, reply):
 @asynccontextmanager
 async def serving(context, handler=echo, host="127.0.0.1", **limits):
     """A server of ours; the value is its port."""
-
-    async def serve(task_status):
-        await serve_http(
-            listeners,
+    with trio.fail_after(60):
+        async with open_http(
             handler,
+            host=host,
             refuse=lambda status, sentence, _: ((), f"{status} {sentence}".encode()),
-            stopping=trio.Event(),
             limits=Limits(**limits),
             tls=context and (lambda: context),
-            task_status=task_status,
-        )
-
-    listeners = await trio.open_tcp_listeners(0, host=host)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve)
-            yield listeners[0].socket.getsockname()[1]
-            nursery.cancel_scope.cancel()
+        ) as port:
+            yield port
 
 
 @asynccontextmanager

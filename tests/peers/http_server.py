@@ -1,4 +1,4 @@
-"""Any scripted server over Streamable HTTP, on a real socket."""
+"""Web servers on the loopback: with a handler of their own, or the endpoint of a scripted MCP server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,31 @@ import trio
 from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server import serve_http
-from mcpmux.transports.http.server_connection import HttpReply
+from mcpmux.transports.http.server_connection import Handler, HttpReply
 from tests.runtime.scripted import Json, ScriptedServer
 from tests.runtime.subscribable import SUBSCRIPTION_ID
 
 JSON = (("Content-Type", "application/json"),)
 EVENT_STREAM = (("Content-Type", "text/event-stream"),)
+
+
+async def start_http(
+    nursery: trio.Nursery, handle: Handler, *, host: str = "127.0.0.1", port: int = 0, **serving: Any
+) -> int:
+    """Serve HTTP until the nursery ends, and return the port. `serving`: more arguments of `serve_http`."""
+    listeners = await trio.open_tcp_listeners(port, host=host)
+    serve = partial(serve_http, **{"refuse": refuse, "stopping": trio.Event(), **serving})
+    await nursery.start(serve, listeners, handle)
+    bound: int = listeners[0].socket.getsockname()[1]
+    return bound
+
+
+@asynccontextmanager
+async def open_http(handle: Handler, **serving: Any) -> AsyncIterator[int]:
+    """Serve HTTP in a nursery of its own, which is cancelled at the end; give the port."""
+    async with trio.open_nursery() as nursery:
+        yield await start_http(nursery, handle, **serving)
+        nursery.cancel_scope.cancel()
 
 
 class HttpFace:
@@ -110,11 +129,12 @@ class HttpFace:
 
     # What the server sends, as a pipe would take it
 
-    async def send(self, data: bytes) -> None:
-        """Put a message of the server onto the response that it belongs to."""
+    async def send(self, data: bytes, about: Any = None) -> None:
+        """Put a message of the server onto the response that it belongs to: to the request `about`."""
         message = json.loads(data)
         if "method" in message:
-            reply = self._replies.get(_about(message), self._own_stream)
+            about = _about(message) if about is None else about
+            reply = self._replies.get(about, self._own_stream)
             assert reply is not None, message
             await self._stream(reply, data)
             return
@@ -147,10 +167,6 @@ async def open_http_face(
 ) -> AsyncIterator[HttpFace]:
     """`server` on a free port; its `url` is where."""
     face = face_class(server)
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    face.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
-    async with trio.open_nursery() as nursery:
-        serve = partial(serve_http, refuse=refuse, stopping=trio.Event())
-        await nursery.start(serve, listeners, face.handle)
+    async with open_http(face.handle) as port:
+        face.url = f"http://127.0.0.1:{port}/mcp"
         yield face
-        nursery.cancel_scope.cancel()
