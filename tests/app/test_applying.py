@@ -12,8 +12,10 @@ from trio.testing import wait_all_tasks_blocked
 from mcpmux.config import Config, Http, Identity, Merging, Missing, Secret, Stdio, Upstream
 from mcpmux.protocol.call import SERVER_INFO
 from mcpmux.runtime.upstreams.registry import RETIRE_SECONDS
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.runtime.test_flows import docs
 from tests.runtime.world import World, open_world, upstream
 

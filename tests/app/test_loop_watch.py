@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from mcpmux.app.loop_watch import HELD_SECONDS, PAUSE_SECONDS, SAMPLE_SECONDS, LoopWatch
 from mcpmux.runtime.opening import open_duplex_channel
-from tests.memory_pipe import open_memory_pipes
+from tests.peers.pipe import open_memory_pipes
 from tests.step_watch import run_watched
 
 

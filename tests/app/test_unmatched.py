@@ -17,7 +17,8 @@ from mcpmux.config import AccessRule, Capture, CaptureRule, Config, Limits
 from mcpmux.config.model import RateLimit, ToolSelection
 from mcpmux.config.views import Override, Parameter, Selector, View, ViewOverride
 from mcpmux.runtime.visible_names import FEW_NAMES, search
-from tests.runtime.scripted import Json, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import ScriptedServer
 from tests.runtime.test_tool_search import RawTools
 from tests.runtime.world import World, open_world, upstream
 

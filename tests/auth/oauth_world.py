@@ -26,7 +26,7 @@ from mcpmux.auth.token_store import Login, LoginFile
 from mcpmux.auth.upstream_auth import make_credential
 from mcpmux.config import Config, Http, OAuth, Secret, Upstream, WebSocket
 from tests.peers.http_server import open_http
-from tests.runtime.scripted_web import JSON, Web, initialize
+from tests.peers.web import JSON, Web, initialize
 
 NOW = 1_800_000_000.0
 Json = dict[str, Any]

@@ -25,7 +25,7 @@ from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.sse_streams import NoEventStream
 from tests.auth.oauth_world import World, open_mux, open_world
 from tests.process.running import WAIT_SECONDS, Running
-from tests.runtime.scripted_web import exchange
+from tests.runtime.web_world import exchange
 
 REFUSED = "Bearer"
 

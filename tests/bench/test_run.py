@@ -19,9 +19,10 @@ from mcpmux.config import Upstream
 from mcpmux.errors import ConfigError, TransportError
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.channels import answer_server
-from tests.memory_pipe import open_memory_pipes
-from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
-from tests.runtime.subscribable import SUBSCRIPTION_ID, Subscribable
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.revision import Json
+from tests.peers.server import CACHE, RpcFailure, ScriptedServer
+from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.world import upstream
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"

@@ -16,9 +16,9 @@ import trio
 from mcpmux.cluster.state import ReplicaState
 from tests.browser.browser import Browser, Page
 from tests.browser.test_inspector_page import ROWS, TOOL, VIEWS, opened, row_with, settle
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.real.parts import ROOT, program
-from tests.runtime.scripted import ScriptedServer
-from tests.runtime.subscribable import Subscribable
 from tests.traffic.admin_world import Json, Traffic
 from tests.traffic.test_admin_subscriptions import listen
 

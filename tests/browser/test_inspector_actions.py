@@ -16,9 +16,9 @@ from mcpmux.protocol.principal import ANYONE
 from tests.browser.browser import Browser, Page
 from tests.browser.test_inspector_access import BROKEN, WIDE
 from tests.browser.test_inspector_page import ROWS, luminance, opened, settle
+from tests.peers.server import ScriptedServer
 from tests.process.running import Running
 from tests.real.parts import npm_env
-from tests.runtime.scripted import ScriptedServer
 from tests.traffic.admin_world import Listening, Traffic
 from tests.traffic.test_admin import get
 

@@ -14,8 +14,9 @@ from mcpmux.config.views import Selector, View
 from tests.browser.browser import Browser, Page
 from tests.browser.test_inspector_page import HOSTILE, ROWS, luminance, opened, settle
 from tests.library.servers import Worker
-from tests.runtime.scripted import CACHE, Json, ScriptedServer
-from tests.runtime.subscribable import OFFERS, Subscribable
+from tests.peers.revision import Json
+from tests.peers.server import CACHE, ScriptedServer
+from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.test_asking import LEGACY, MODERN, Curious
 from tests.traffic.admin_world import Listening
 

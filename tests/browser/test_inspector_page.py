@@ -10,7 +10,7 @@ from mcpmux.config.views import Selector, View, ViewOverride
 from mcpmux.runtime.tap import EXCHANGE
 from tests.browser.browser import Browser, Page, open_page
 from tests.cluster.replicas import open_replicas
-from tests.runtime.scripted import CACHE, ScriptedServer
+from tests.peers.server import CACHE, ScriptedServer
 from tests.traffic.admin_world import Listening, Traffic, listening
 
 ROWS = "document.querySelectorAll('.row').length"

@@ -13,7 +13,7 @@ import trio
 
 from tests.browser.browser import Browser, Page
 from tests.browser.test_inspector_page import ROWS, opened, settle
-from tests.runtime.subscribable import Subscribable
+from tests.peers.subscribable import Subscribable
 from tests.traffic.admin_world import Json, Traffic
 from tests.traffic.test_admin_subscriptions import UPDATED, WAIT_SECONDS, listen
 

@@ -20,7 +20,8 @@ from mcpmux.config.cluster import Cluster
 from mcpmux.config.model import RateLimit
 from mcpmux.config.views import Selector, View
 from tests.peers.http_client import HttpClient
-from tests.runtime.scripted import Json, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import World, upstream
 
 LEASE = 1.0  # seconds: short, and long enough for a machine that does other things

@@ -13,7 +13,8 @@ from mcpmux.config.auth import Auth, StaticToken
 from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, open_replicas
 from tests.peers.http_client import Answer, request
-from tests.runtime.scripted import MODERN, Json, ScriptedServer
+from tests.peers.revision import MODERN, Json
+from tests.peers.server import ScriptedServer
 
 DOCS = Http(url="http://docs.example/mcp")
 LEGACY = "2025-11-25"

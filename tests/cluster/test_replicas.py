@@ -37,8 +37,9 @@ from tests.cluster.test_nodes import (
     subscribable,
 )
 from tests.peers.http_client import request
-from tests.runtime.scripted import MODERN, Json, RpcFailure
-from tests.runtime.task_server import TaskServer
+from tests.peers.revision import MODERN, Json
+from tests.peers.server import RpcFailure
+from tests.peers.task_server import TaskServer
 from tests.runtime.test_asking import ASKED, client_of
 
 

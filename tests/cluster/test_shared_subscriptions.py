@@ -23,8 +23,8 @@ from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, open_replicas
 from tests.cluster.test_nodes import listen
 from tests.peers.http_client import request
-from tests.runtime.scripted import MODERN, Json
-from tests.runtime.subscribable import OFFERS, Subscribable
+from tests.peers.revision import MODERN, Json
+from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.test_lanes import Session
 from tests.runtime.test_subscriber import Moody, agree, ignore_memo_2, refuse_memo_2
 

@@ -16,8 +16,8 @@ from mcpmux.errors import RemoteProtocolError
 from tests.cluster.nodes import LEASE
 from tests.cluster.replicas import Replicas, open_replicas
 from tests.peers.http_client import request
-from tests.runtime.scripted import ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import Subscribable
 
 
 def servers(names: str) -> dict[str, ScriptedServer]:

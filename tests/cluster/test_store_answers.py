@@ -42,7 +42,7 @@ from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.session_records import MovedElsewhere
 from tests.examples import examples
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import open_world
 
 LEASE, IDLE = 3.0, 60.0

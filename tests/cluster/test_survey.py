@@ -14,7 +14,7 @@ from mcpmux.cluster.store import Lease, Roll
 from mcpmux.cluster.survey import find_clocks_apart, find_other_versions, read_roll, survey
 from tests.cluster.nodes import KEY, LEASE
 from tests.cluster.replicas import open_replicas
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 
 NOW = 1_000_000.0
 SEAL = ClusterSeal(b"key")

@@ -14,9 +14,10 @@ from mcpmux.transports.http.client import HttpPool
 from tests.cluster.nodes import LEASE
 from tests.cluster.test_nodes import ABLE, LEGACY, ask, subscribable
 from tests.cluster.workers import open_workers
-from tests.memory_pipe import open_memory_pipes
+from tests.peers.client import ScriptedClient
 from tests.peers.http_client import HttpClient, request
-from tests.runtime.scripted import RpcFailure, ScriptedClient
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.server import RpcFailure
 from tests.runtime.test_asking import ASKED, Curious
 
 

@@ -27,7 +27,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from tests.cluster.nodes import PATIENCE, Line, Member, Members
 from tests.peers.http_client import HttpClient
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import World
 
 MOST = 4

@@ -11,7 +11,7 @@ import pytest
 from mcpmux.demo import clock
 from mcpmux.protocol.revisions import V_2025_11_25
 from tests.demo.test_servers import open_client
-from tests.runtime.scripted import RpcFailure
+from tests.peers.server import RpcFailure
 
 Json = dict[str, Any]
 

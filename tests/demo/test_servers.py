@@ -12,8 +12,9 @@ import trio
 from mcpmux.demo import library, notes
 from mcpmux.demo.server import DemoServer
 from mcpmux.protocol.revisions import LEGACY, V_2025_06_18, V_2026_07_28
-from tests.memory_pipe import open_memory_pipes
-from tests.runtime.scripted import RpcFailure, ScriptedClient
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.server import RpcFailure
 
 ALL = (V_2026_07_28, *LEGACY)
 WITH_LINKS = [revision for revision in ALL if revision >= V_2025_06_18]

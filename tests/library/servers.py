@@ -10,7 +10,8 @@ import trio
 
 from mcpmux.config import Config
 from mcpmux.library import Client, LocalMux, open_mux
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import World, upstream
 
 DONE = {"content": [{"type": "text", "text": "done"}], "resultType": "complete"}

@@ -15,8 +15,8 @@ import trio
 from mcpmux.library import LocalProtocolError, Notification, RpcError
 from mcpmux.library.asyncio import Client, LocalMux, open_guest, open_mux
 from tests.library.servers import DONE, Worker, config_of
-from tests.runtime.scripted import MODERN
-from tests.runtime.subscribable import Subscribable
+from tests.peers.revision import MODERN
+from tests.peers.subscribable import Subscribable
 from tests.runtime.world import World
 
 SECONDS = 20.0  # for a whole test

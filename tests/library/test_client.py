@@ -12,8 +12,9 @@ from mcpmux.config import AccessRule
 from mcpmux.config.views import Selector, View
 from mcpmux.library import Client, LocalProtocolError, Notification, RemoteProtocolError, RpcError
 from tests.library.servers import DONE, Worker, open_local
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, Json, ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, Json
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import Subscribable
 
 
 async def call(client: Client, name: str, *more: Any) -> Json:

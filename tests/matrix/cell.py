@@ -15,13 +15,13 @@ from mcpmux.config import Config, Http, Merging, Upstream
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
-from tests.matrix.client import StrictClient
-from tests.matrix.http_pipe import open_http_pipe
-from tests.matrix.server import StrictServer
-from tests.memory_pipe import open_memory_pipes
+from tests.peers.http_pipe import open_http_pipe
 from tests.peers.http_server import open_http_face
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.revision import Json
+from tests.peers.strict_client import StrictClient
+from tests.peers.strict_server import StrictServer
 from tests.runtime.http_front import start_endpoint
-from tests.runtime.scripted import Json
 from tests.runtime.world import open_world
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from tests.matrix.cell import Cell
-from tests.matrix.client import ANSWERS
 from tests.matrix.notes import AUDIO, ELICITATION, LINK, PAGE, STRUCTURED
-from tests.matrix.server import ITEMS, PICTURE, SOUND, WATCHED, text
-from tests.runtime.scripted import Json, RpcFailure
-from tests.runtime.subscribable import SUBSCRIPTION_ID
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure
+from tests.peers.strict_client import ANSWERS
+from tests.peers.strict_server import ITEMS, PICTURE, SOUND, WATCHED, text
+from tests.peers.subscribable import SUBSCRIPTION_ID
 
 Outcome = str | None
 Feature = Callable[[Cell], Awaitable[Outcome]]

@@ -15,8 +15,9 @@ from mcpmux.runtime.downstreams.http_answer import refuse
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import Handler, HttpReply
-from tests.runtime.scripted import Json, ScriptedServer
-from tests.runtime.subscribable import SUBSCRIPTION_ID
+from tests.peers.revision import Json
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import SUBSCRIPTION_ID
 
 JSON = (("Content-Type", "application/json"),)
 EVENT_STREAM = (("Content-Type", "text/event-stream"),)

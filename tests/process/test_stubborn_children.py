@@ -21,7 +21,7 @@ from mcpmux.mux.breaker import DEATHS
 from mcpmux.runtime.upstreams import channels, status
 from mcpmux.transports.process import StopLadder
 from tests.process.test_orphans import ended, is_gone
-from tests.runtime.scripted_web import exchange
+from tests.runtime.web_world import exchange
 
 SERVER = """
     import json, os, signal, sys, time

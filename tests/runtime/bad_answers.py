@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from tests.runtime.scripted import Json
-from tests.runtime.scripted_web import JSON, SSE
+from tests.peers.revision import Json
+from tests.peers.web import JSON, SSE
 
 HTML = (("Content-Type", "text/html"),)
 PAGE = b"<html><body>Welcome to nginx!</body></html>"

@@ -13,8 +13,8 @@ import trio
 
 from mcpmux.config import Limits
 from mcpmux.logs import configure_logs
+from tests.peers.subscribable import Subscribable
 from tests.runtime.http_front import start_endpoint
-from tests.runtime.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
 CLIENTS = 2000

@@ -14,8 +14,6 @@ from typing import Any
 
 import trio
 from trio_websocket import (
-    ConnectionClosed,
-    WebSocketConnection,
     connect_websocket_url,
     serve_websocket,
 )
@@ -25,9 +23,10 @@ from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Config, Limits, Listeners, Upstream
 from mcpmux.config.argument import parse_listen_argument
 from mcpmux.config.layout import make_target
-from mcpmux.errors import TransportClosed
-from tests.runtime.scripted import Json, ScriptedClient
-from tests.runtime.subscribable import Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.socket_pipe import Lines, Messages
+from tests.peers.subscribable import Subscribable
 
 KINDS = ["ws", "tcp", "unix"]
 SECONDS = 60  # of real time that one test may take on a busy machine
@@ -37,66 +36,6 @@ SAMPLING: Json = {
 }
 SAMPLED: Json = {"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("work", "ask", "hang", "who")]
-
-
-class Lines:
-    """A peer's end of a stream of lines, as the scripted ones want it."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = self.resource = stream
-        self._rest = b""
-        self._lock = trio.Lock()
-
-    async def send(self, message: bytes) -> None:
-        async with self._lock:
-            try:
-                with trio.CancelScope(shield=True):  # never half a line
-                    await self._stream.send_all(message + b"\n")
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise TransportClosed(str(error)) from None
-
-    async def receive(self) -> bytes:
-        while b"\n" not in self._rest:
-            try:
-                chunk = await self._stream.receive_some()
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise TransportClosed(str(error)) from None
-            if not chunk:
-                raise TransportClosed("end")
-            self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class Messages:
-    """A peer's end of a WebSocket, as the scripted ones want it."""
-
-    def __init__(self, connection: WebSocketConnection) -> None:
-        self.connection = connection
-        self.resource = connection._stream  # which the library leaves open when the server closes
-
-    async def send(self, message: bytes) -> None:
-        try:
-            with trio.CancelScope(
-                shield=True
-            ):  # the library would send the next frame behind half of this one
-                await self.connection.send_message(message.decode())
-        except ConnectionClosed as error:
-            raise TransportClosed(str(error)) from None
-
-    async def receive(self) -> bytes:
-        try:
-            message = await self.connection.get_message()
-        except ConnectionClosed as error:
-            raise TransportClosed(str(error)) from None
-        assert isinstance(message, str)
-        return message.encode()
-
-    async def aclose(self) -> None:
-        await self.connection.aclose()
 
 
 class Server(Subscribable):

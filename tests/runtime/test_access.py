@@ -17,9 +17,11 @@ from mcpmux.config.views import Selector, View
 from mcpmux.mux.policy import policy_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.runtime.access_control import EVERYTHING
-from tests.runtime.scripted import CACHE, MODERN, Json, RpcFailure, ScriptedClient
-from tests.runtime.subscribable import Subscribable
-from tests.runtime.task_server import EXTENSION, TaskServer
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import MODERN, Json
+from tests.peers.server import CACHE, RpcFailure
+from tests.peers.subscribable import Subscribable
+from tests.peers.task_server import EXTENSION, TaskServer
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

@@ -10,8 +10,10 @@ import structlog
 import trio
 import trio.testing
 
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.http_world import HttpWorld
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

@@ -14,8 +14,9 @@ import trio
 from mcpmux import app
 from mcpmux.config import Config, Http, Upstream
 from tests.peers.http_server import start_http
+from tests.peers.web import JSON
 from tests.runtime.bad_answers import DENIED, NO_ANSWER, patience
-from tests.runtime.scripted_web import JSON, exchange
+from tests.runtime.web_world import exchange
 
 COMPLETE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 FACTS = {"supportedVersions": ["2026-07-28"], "capabilities": {"resources": {}}} | COMPLETE

@@ -14,11 +14,13 @@ from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.framing import BATCH_LIMIT
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.server_connection import HttpReply
-from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
+from tests.peers.client import ScriptedClient
 from tests.peers.http_server import EVENT_STREAM, JSON, HttpFace, open_http_face
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.revision import Json
+from tests.peers.server import Handler, ScriptedServer
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import Handler, Json, ScriptedClient, ScriptedServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
 

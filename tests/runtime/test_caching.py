@@ -14,8 +14,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.config import AccessRule, Caching
 from mcpmux.protocol.principal import ANYONE, Principal
-from tests.runtime.scripted import MODERN, Json, RpcFailure, ScriptedClient
-from tests.runtime.subscribable import OFFERS, Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import MODERN, Json
+from tests.peers.server import RpcFailure
+from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

@@ -17,7 +17,9 @@ from trio.testing import MockClock
 
 from mcpmux.config import Caching
 from mcpmux.mux.cache import ROW_BYTES, Generations
-from tests.runtime.scripted import MODERN, Json, ScriptedClient, ScriptedServer
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import MODERN, Json
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import World, open_world
 
 FRESH = {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "public"}

@@ -21,7 +21,7 @@ from mcpmux.transports.inline import Inline
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
 from tests.inline import run_inline
-from tests.memory_pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
+from tests.peers.pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
 from tests.runtime.test_link_deadlines import LIMIT, Peer, open_world, refuse
 
 CALL = Call("tools/call", {"name": raw("slow")}, {PROGRESS_TOKEN: raw("mine")})

@@ -26,19 +26,12 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder
 from tests.oracle import SchemaOracle
+from tests.peers.client import ScriptedClient
 from tests.peers.http_client import HttpClient, request
 from tests.peers.http_server import open_http_face
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.http_front import open_endpoint, start_endpoint
-from tests.runtime.scripted import (
-    CAPABILITIES,
-    CLIENT_INFO,
-    MODERN,
-    VERSION,
-    Json,
-    RpcFailure,
-    ScriptedClient,
-    ScriptedServer,
-)
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
 

@@ -26,8 +26,10 @@ from hypothesis import strategies as st
 from mcpmux.errors import TransportClosed
 from mcpmux.runtime.calls import PARK_SECONDS
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
-from tests.runtime.scripted import CACHE, Json, ScriptedClient, ScriptedServer
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
+from tests.peers.revision import Json
+from tests.peers.server import CACHE, ScriptedServer
 from tests.runtime.test_exchanges import tasks
 from tests.runtime.world import World, open_world
 

@@ -23,8 +23,10 @@ from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.message_stream import open_line_stream
-from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
-from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedClient, ScriptedServer
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
+from tests.peers.revision import Json
+from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"

@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from mcpmux.runtime.client_outbox import DETAIL_LIMIT
-from tests.runtime.scripted import CAPABILITIES, Json, RpcFailure, ScriptedServer
+from tests.peers.revision import CAPABILITIES, Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
 

@@ -17,9 +17,10 @@ from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.downstreams.http_answer import respond
 from tests.inline import run_inline
-from tests.runtime.scripted import Json
-from tests.runtime.scripted_web import JSON, SSE, TOOLS, Web, exchange, open_web
+from tests.peers.revision import Json
+from tests.peers.web import JSON, SSE, TOOLS, Web
 from tests.runtime.test_http_answer import Peer
+from tests.runtime.web_world import exchange, open_web
 
 LARGE = 4 * 2**20
 LEFT = LARGE // 8

@@ -23,10 +23,11 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.sse import SseDecoder
 from tests.http_request import requested
-from tests.memory_pipe import CAPACITY
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import CAPACITY
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.peers.subscribable import Subscribable
 from tests.runtime.fanout_server import CLIENTS, URIS
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedClient
-from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_subscriptions import subscribe
 from tests.runtime.world import open_world
 

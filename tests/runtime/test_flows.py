@@ -15,8 +15,9 @@ from mcpmux.mux.merge import BEGINS_AGAIN
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from mcpmux.transports.inline import BUNCH
-from tests.runtime.scripted import CACHE, Json, RpcFailure, ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.revision import Json
+from tests.peers.server import CACHE, RpcFailure, ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

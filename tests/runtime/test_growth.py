@@ -26,10 +26,10 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from tests.grown_examples import Place, example, places
-from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
 from tests.official_schema import OfficialSchema, find_schemas, load_schema
-from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json
-from tests.runtime.subscribable import SUBSCRIPTION_ID
+from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
+from tests.peers.revision import CAPABILITIES, MODERN, VERSION, Json
+from tests.peers.subscribable import SUBSCRIPTION_ID
 from tests.runtime.world import World, open_world
 from tests.step_watch import StepWatch
 

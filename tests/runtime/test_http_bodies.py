@@ -17,7 +17,7 @@ from mcpmux.config import Auth, Config, HttpListener, Limits, Listeners, StaticT
 from mcpmux.protocol.headers import METHOD_HEADER, VERSION_HEADER
 from mcpmux.transports.body_budget import BodyBudget
 from tests.peers.http_client import request
-from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
+from tests.peers.revision import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world, upstream
 

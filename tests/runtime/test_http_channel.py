@@ -14,8 +14,9 @@ from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.runtime.upstreams import http_channel
-from tests.runtime.scripted import Json
-from tests.runtime.scripted_web import LEGACY, SSE, TOOLS, Web, event, exchange, initialize, open_web
+from tests.peers.revision import LEGACY, Json
+from tests.peers.web import SSE, TOOLS, Web, event, initialize
+from tests.runtime.web_world import exchange, open_web
 
 
 async def test_a_legacy_session_carries_its_headers_and_is_ended():

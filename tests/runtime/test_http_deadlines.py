@@ -24,7 +24,8 @@ from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline, available
 from tests.inline import run_inline
-from tests.runtime.scripted_web import LEGACY, event
+from tests.peers.revision import LEGACY
+from tests.peers.web import event
 
 LATE = 2 * SWEEP_SECONDS
 VIRTUAL_SECONDS = 5000  # after which a test has failed

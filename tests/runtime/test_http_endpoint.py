@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from tests.peers.http_client import request
-from tests.peers.revision import CLIENT, LEGACY
+from tests.peers.revision import CAPABILITIES, CLIENT, LEGACY, MODERN, VERSION, Json
+from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json, ScriptedServer
 from tests.runtime.test_flows import docs
 
 

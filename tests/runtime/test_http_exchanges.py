@@ -32,9 +32,10 @@ from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.waiting import available
 from tests.peers.http_client import Answer, HttpClient, request
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_exchanges import (
     NO_SLOT_IS_HELD,
     PLAIN,

@@ -20,10 +20,10 @@ from mcpmux.transports.http.route import HttpOrigin
 from tests.auth.made import Clock, Issuing, bearer, claims, make_gate, sign
 from tests.http_request import requested
 from tests.peers.http_client import HttpClient, request
-from tests.peers.revision import CLIENT, LEGACY
+from tests.peers.revision import CAPABILITIES, CLIENT, LEGACY, MODERN, VERSION, Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.task_server import EXTENSION, TaskServer
 from tests.runtime.http_front import FEW_SESSIONS, start_endpoint
-from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json, RpcFailure, ScriptedServer
-from tests.runtime.task_server import EXTENSION, TaskServer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world
 

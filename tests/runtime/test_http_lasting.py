@@ -13,9 +13,9 @@ from mcpmux.runtime.downstreams import http_session
 from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.runtime.downstreams.http_session import ResumableCall
 from tests.peers.http_client import request
-from tests.peers.revision import CLIENT, LEGACY
+from tests.peers.revision import CLIENT, LEGACY, Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
 from tests.runtime.test_asking import ASKING, CAPABILITIES, Curious
 
 TOOL = {"name": "t", "inputSchema": {"type": "object"}}

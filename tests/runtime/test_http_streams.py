@@ -12,10 +12,10 @@ from mcpmux.runtime.downstreams import http_session
 from mcpmux.transports.http import server_connection
 from mcpmux.transports.sse import KEEP_ALIVE
 from tests.peers.http_client import request
-from tests.peers.revision import CLIENT, LEGACY
+from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, ScriptedServer
-from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_asking import Impatient
 from tests.runtime.test_flows import docs
 

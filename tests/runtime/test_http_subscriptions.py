@@ -16,7 +16,7 @@ from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.upstreams import http_peer, listening
 from tests.peers.http_server import HttpFace, open_http_face
-from tests.runtime.subscribable import Subscribable
+from tests.peers.subscribable import Subscribable
 
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"

@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 from mcpmux.config import ClientTls, Http, Secret, ServerTls
 from mcpmux.errors import ConfigError, RpcError
 from mcpmux.transports.tls import server_context
-from tests.runtime.scripted import Json
-from tests.runtime.scripted_web import SSE, Web, event, exchange, initialize, open_web
+from tests.peers.revision import Json
+from tests.peers.web import SSE, Web, event, initialize
+from tests.runtime.web_world import exchange, open_web
 from tests.transports.certificates import Certificates
 from tests.transports.forward_proxy import open_proxy
 

@@ -12,8 +12,10 @@ import trio
 from mcpmux.config import Http, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
 from mcpmux.runtime.upstreams.registry import PAUSE_SECONDS, era_session_key, mirrors
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
-from tests.runtime.subscribable import Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure
+from tests.peers.subscribable import Subscribable
 from tests.runtime.test_asking import LEGACY, MODERN, client_of
 from tests.runtime.world import World, open_world
 

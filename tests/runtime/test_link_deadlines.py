@@ -16,7 +16,7 @@ from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.message_stream import open_line_stream
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
-from tests.memory_pipe import open_memory_pipes
+from tests.peers.pipe import open_memory_pipes
 from tests.transports.test_pipe import Stuck
 
 LIMIT = 2 * QUEUE_BYTES

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.errors import RpcError
 from mcpmux.runtime.opening import open_duplex_channel
-from tests.memory_pipe import MemoryPipe, PromptMemoryPipe, open_memory_pipes
+from tests.peers.pipe import MemoryPipe, PromptMemoryPipe, open_memory_pipes
 
 HELD_HERE = 2  # by the test, and by the question
 

@@ -12,9 +12,9 @@ from mcpmux.protocol.method import LISTEN
 from mcpmux.runtime.downstreams.http_answer import HttpNotify
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from tests.peers.http_client import request
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, VERSION
+from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, VERSION
-from tests.runtime.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.test_subscriptions import MODERN, quiet, silent
 from tests.runtime.world import open_world
 from tests.transports.test_http_sse_server import ByteStream, reply_on

@@ -21,7 +21,8 @@ from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import MessageStream
 from tests.bare_reply import reply_on
-from tests.runtime.scripted import MODERN, ScriptedServer
+from tests.peers.revision import MODERN
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import World, open_world
 
 SLOW = "vendor/slow"

@@ -13,8 +13,9 @@ from mcpmux.mux.breaker import FAILURES
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams import http_peer, status
-from tests.runtime.scripted import Json
-from tests.runtime.scripted_web import JSON, LEGACY, TOOLS, Web, exchange, initialize, open_web
+from tests.peers.revision import LEGACY, Json
+from tests.peers.web import JSON, TOOLS, Web, initialize
+from tests.runtime.web_world import exchange, open_web
 
 MODERN = "2026-07-28"
 ERAS = [LEGACY, MODERN]

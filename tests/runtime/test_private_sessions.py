@@ -12,7 +12,8 @@ import trio
 from trio.testing import MockClock
 
 from mcpmux.config import Upstream
-from tests.runtime.scripted import Json, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import ScriptedServer
 from tests.runtime.test_asking import CAPABILITIES, LEGACY, TOOL, Curious, client_of
 from tests.runtime.world import World, open_world
 

@@ -11,9 +11,11 @@ import pytest
 from mcpmux.errors import RpcError
 from mcpmux.protocol.revisions import LEGACY
 from mcpmux.runtime.upstreams import connection
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.web import JSON, TOOLS, Web, initialize
 from tests.runtime.bad_answers import DENIED, NO_ANSWER, Bad, patience, saying
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
-from tests.runtime.scripted_web import JSON, TOOLS, Web, exchange, initialize, open_web
+from tests.runtime.web_world import exchange, open_web
 from tests.runtime.world import open_world
 
 NEWEST = "2026-07-28"

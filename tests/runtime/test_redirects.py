@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 
 from mcpmux.config import Http, Secret
 from mcpmux.errors import RpcError
-from tests.runtime.scripted import Json
-from tests.runtime.scripted_web import SSE, Web, event, exchange, initialize, open_web
+from tests.peers.revision import Json
+from tests.peers.web import SSE, Web, event, initialize
+from tests.runtime.web_world import exchange, open_web
 
 
 def with_token(url: str) -> Http:

@@ -17,7 +17,7 @@ from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.runtime.duplex_channel import OBJECTION_LIMIT
 from mcpmux.transports.message_stream import RECEIVE_BYTES
 from mcpmux.transports.send_queue import QUEUE_BYTES
-from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
+from tests.peers.revision import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
 
 META = {VERSION: MODERN, CAPABILITIES: {}}

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import trio
 
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import MODERN, Json
+from tests.peers.server import CACHE, RpcFailure, ScriptedServer
 from tests.runtime.http_world import HttpWorld
-from tests.runtime.scripted import CACHE, MODERN, Json, RpcFailure, ScriptedClient, ScriptedServer
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

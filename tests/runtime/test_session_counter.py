@@ -16,10 +16,11 @@ from mcpmux.config import Limits
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.session_counter import SessionCounter
+from tests.peers.client import ScriptedClient
 from tests.peers.http_client import request
 from tests.peers.revision import CLIENT, LEGACY
+from tests.peers.server import RpcFailure
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import RpcFailure, ScriptedClient
 from tests.runtime.stream_world import KINDS, Client, Server, open_stream_world
 from tests.runtime.test_flows import docs
 from tests.runtime.test_sse_endpoint import open_site

@@ -18,8 +18,9 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.upstreams.shared_listening import REPLACES, Wish
-from tests.runtime.scripted import Json, ScriptedClient
-from tests.runtime.subscribable import Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.subscribable import Subscribable
 from tests.runtime.test_subscriber import Moody, uris_in
 from tests.runtime.test_subscriptions import ERAS, LEGACY, client_of, expect_update, quiet, silent, subscribe
 from tests.runtime.world import open_world

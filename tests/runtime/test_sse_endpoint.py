@@ -24,8 +24,10 @@ from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_streams import open_sse_client_stream
 from tests.http_request import requested
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer
 from tests.runtime.test_flows import docs
 from tests.runtime.world import World, open_world

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from tests.runtime.scripted import Json, ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.revision import Json
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.runtime.test_subscriptions import LEGACY, MODERN, quiet
 from tests.runtime.world import open_world
 

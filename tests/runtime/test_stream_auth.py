@@ -30,7 +30,7 @@ from mcpmux.config import (
 from mcpmux.errors import ConfigError
 from tests.auth.made import Clock, Issuing, claims, sign
 from tests.auth.made import make_gate as make_test_gate
-from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION, Json
+from tests.peers.revision import CAPABILITIES, MODERN, VERSION, Json
 from tests.runtime.test_flows import docs
 from tests.runtime.world import open_world, upstream
 from tests.transports.certificates import Certificates

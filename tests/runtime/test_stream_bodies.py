@@ -19,8 +19,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.transports.body_budget import BodyBudget, Holding
 from mcpmux.transports.message_stream import LineStream, open_line_stream
 from tests.peers.http_client import request
-from tests.peers.revision import CLIENT
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, MODERN, VERSION, Json
 from tests.runtime.test_client_shares import BOB, TOKENS
 from tests.runtime.test_flows import docs
 from tests.runtime.test_http_bodies import ANN, PATIENCE, Site, declared, head, padded, read_answer

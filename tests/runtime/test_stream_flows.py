@@ -12,7 +12,9 @@ import trio.testing
 
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure
 from tests.runtime.stream_world import KINDS, SAMPLED, SAMPLING, Server, StreamWorld, open_stream_world
 from tests.runtime.test_exchanges import tasks
 from tests.runtime.test_subscriptions import expect_update, subscribe

@@ -13,9 +13,9 @@ from mcpmux.config import Limits
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.transports.websocket import GOING_AWAY, Door
-from tests.runtime.scripted import CAPABILITIES, MODERN, VERSION
+from tests.peers.raw_websocket import TEXT, RawClient, frame, handshake
+from tests.peers.revision import CAPABILITIES, MODERN, VERSION
 from tests.runtime.test_load import SLOW, SlowServer, one_upstream
-from tests.transports.raw_websocket import TEXT, RawClient, frame, handshake
 
 DOOR = Door("/mcp", OriginPolicy("127.0.0.1", [], []))
 META = {VERSION: MODERN, CAPABILITIES: {}}

@@ -19,8 +19,9 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.upstreams.http_peer import STREAM_BYTES
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.waiting import available
-from tests.runtime.scripted import Json
-from tests.runtime.scripted_web import SSE, Web, event, initialize, open_web
+from tests.peers.revision import Json
+from tests.peers.web import SSE, Web, event, initialize
+from tests.runtime.web_world import open_web
 
 pytestmark = pytest.mark.skipif(not available, reason="Linux only")
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from tests.runtime.scripted import Json, RpcFailure
-from tests.runtime.subscribable import SUBSCRIPTION_ID, Subscribable
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure
+from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.test_subscriptions import (
     ERAS,
     LEGACY,

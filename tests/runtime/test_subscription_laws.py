@@ -26,10 +26,12 @@ from hypothesis import strategies as st
 
 from mcpmux.errors import TransportClosed
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from tests.memory_pipe import open_memory_pipes
 from tests.oracle import SchemaOracle
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
-from tests.runtime.subscribable import SUBSCRIPTION_ID, Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.subscribable import SUBSCRIPTION_ID, Subscribable
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

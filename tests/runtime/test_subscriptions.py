@@ -11,8 +11,10 @@ import trio.testing
 
 from mcpmux.errors import RpcError
 from mcpmux.runtime.downstreams.service import SUBSCRIBED_AT_ONCE, _subscribe_all
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient
-from tests.runtime.subscribable import Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure
+from tests.peers.subscribable import Subscribable
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

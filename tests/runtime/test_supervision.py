@@ -11,7 +11,8 @@ import trio.testing
 from mcpmux.config import Merging
 from mcpmux.mux.breaker import DEATHS, FAILURES, JITTER, LOOP_SECONDS
 from mcpmux.runtime.upstreams.status import ANSWER_SECONDS, SILENCES
-from tests.runtime.scripted import MODERN, Json, RpcFailure, ScriptedServer
+from tests.peers.revision import MODERN, Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

@@ -18,7 +18,8 @@ from mcpmux.runtime.tap import Leg, Watch, tapped
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.message_stream import open_line_stream
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.test_asking import ASKED, CAPABILITIES, LEGACY, MODERN, Curious, call_and_answer, client_of
 from tests.runtime.world import World, upstream
 

@@ -19,10 +19,10 @@ from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import available
 from tests.peers.http_client import HttpClient, request
 from tests.peers.http_server import HttpFace, open_http_face
-from tests.peers.revision import LEGACY
+from tests.peers.revision import LEGACY, MODERN, Json
+from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
-from tests.runtime.scripted import MODERN, Json, ScriptedServer
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer, client_of
 from tests.runtime.test_flows import docs
 from tests.runtime.test_tap import Witness

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
-from tests.runtime.task_server import CAPABILITIES, EXTENSION, LEGACY, RELATED, RESULT, WISH, TaskServer
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import LEGACY, Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.task_server import CAPABILITIES, EXTENSION, RELATED, RESULT, WISH, TaskServer
 from tests.runtime.world import World, open_world
 
 MODERN = "2026-07-28"

@@ -18,10 +18,9 @@ from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import WAITING_LIMIT, NotificationHub
 from mcpmux.traffic.recorder import Recorder
 from tests.peers.http_client import HttpClient, Stream, request
-from tests.peers.revision import CLIENT, LEGACY
+from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, LEGACY, MODERN, VERSION
+from tests.peers.subscribable import Subscribable
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION
-from tests.runtime.subscribable import Subscribable
 from tests.runtime.test_http_streams import next_update
 from tests.runtime.test_outlet import Client
 from tests.runtime.test_tap import Witness

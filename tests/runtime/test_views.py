@@ -29,10 +29,10 @@ from mcpmux.runtime.access_control import NARROWINGS_KEPT
 from mcpmux.runtime.merger import TOOLS_KNOWN_SECONDS
 from tests.http_request import requested
 from tests.peers.http_client import request
-from tests.peers.revision import CLIENT, LEGACY
+from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, LEGACY, MODERN, VERSION, Json
+from tests.peers.server import RpcFailure
+from tests.peers.task_server import TaskServer
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, RpcFailure
-from tests.runtime.task_server import TaskServer
 from tests.runtime.test_access import (
     ALL_LISTS,
     CODER,

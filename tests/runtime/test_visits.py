@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world
 
 LEGACY = "2025-11-25"

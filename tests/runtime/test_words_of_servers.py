@@ -17,8 +17,9 @@ from mcpmux.config.expansion import Secret
 from mcpmux.errors import MORE, RpcError
 from mcpmux.printable import QUOTED_BYTES, QUOTED_LENGTH
 from mcpmux.protocol.envelope import error_body, raw
-from tests.runtime.scripted import MODERN, Json
-from tests.runtime.scripted_web import JSON, Web, exchange, open_web
+from tests.peers.revision import MODERN, Json
+from tests.peers.web import JSON, Web
+from tests.runtime.web_world import exchange, open_web
 
 SECRET, WORDS = "planted-secret", "planted words"
 TEXT = f"{WORDS} {SECRET}"

@@ -8,8 +8,9 @@ import pytest
 
 from mcpmux.config import Http
 from mcpmux.mux.rewrite import Marks, owner_of
-from tests.runtime.scripted import Json, RpcFailure
-from tests.runtime.task_server import EXTENSION, TaskServer
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure
+from tests.peers.task_server import EXTENSION, TaskServer
 from tests.runtime.test_asking import ASKED, LEGACY, MODERN, Curious, client_of
 from tests.runtime.world import open_world
 

@@ -18,8 +18,9 @@ from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.runtime.tap import tapped
 from mcpmux.runtime.upstreams.channels import answer_server
-from tests.memory_pipe import PromptMemoryPipe, open_memory_pipes
-from tests.runtime.scripted import ScriptedClient, ScriptedServer
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
+from tests.peers.server import ScriptedServer
 
 
 class World:

@@ -36,7 +36,7 @@ from mcpmux.traffic.record import Run
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.transports.tls import TlsContexts
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import World, open_world
 
 Json = dict[str, Any]

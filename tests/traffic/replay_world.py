@@ -29,9 +29,11 @@ from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.replay.replay import run_replay
 from mcpmux.traffic.replay.report import Report
-from tests.memory_pipe import open_memory_pipes
-from tests.runtime.scripted import Json, RpcFailure, ScriptedClient, ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.runtime.world import World, upstream
 from tests.traffic.made import read_dialogues
 

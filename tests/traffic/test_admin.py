@@ -20,7 +20,7 @@ from mcpmux.traffic.admin.listener import serve_admin
 from mcpmux.traffic.admin.route import BadRequest, Route, whole_number
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.tls import TlsContexts
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.traffic.admin_world import Traffic, listening
 
 SECRET = "sk-live-4242424242424242abcdef"

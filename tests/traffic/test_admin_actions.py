@@ -12,7 +12,7 @@ import trio.lowlevel
 
 from mcpmux.errors import ConfigError
 from mcpmux.traffic.admin.api import is_ready
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import upstream
 from tests.traffic.admin_world import Listening, Traffic, listening
 from tests.traffic.test_admin import ask

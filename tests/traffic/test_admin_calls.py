@@ -15,7 +15,8 @@ from mcpmux.config.listener import Admin
 from mcpmux.config.views import Selector, View
 from mcpmux.traffic.admin import calls
 from tests.library.servers import DONE, Worker
-from tests.runtime.scripted import CLIENT_INFO, VERSION, Json, ScriptedServer
+from tests.peers.revision import CLIENT_INFO, VERSION, Json
+from tests.peers.server import ScriptedServer
 from tests.runtime.test_asking import ASKED, ERAS, Curious
 from tests.traffic.admin_world import Listening, Traffic, listening
 from tests.traffic.test_admin import events, get, hear

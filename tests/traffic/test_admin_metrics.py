@@ -14,7 +14,7 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.tls import TlsContexts
 from tests.http_request import requested
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.admin_world import Traffic
 from tests.traffic.test_metrics import Play

@@ -11,8 +11,9 @@ from mcpmux.traffic.telemetry.prometheus import cluster_gauges, render
 from tests.cluster.nodes import LEASE
 from tests.cluster.replicas import open_replicas
 from tests.peers.http_client import request
-from tests.runtime.scripted import Json, ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.revision import Json
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.traffic.admin_world import Listening, listening
 from tests.traffic.test_admin import ask, get
 from tests.traffic.test_prometheus import parse

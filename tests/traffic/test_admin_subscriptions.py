@@ -11,8 +11,8 @@ import trio
 from mcpmux.runtime import notification_hub
 from mcpmux.traffic.admin import listening as admin_listening
 from mcpmux.traffic.admin.listening import ListeningClient, Subscription, merge_subscriptions
-from tests.runtime.scripted import ScriptedServer
-from tests.runtime.subscribable import Subscribable
+from tests.peers.server import ScriptedServer
+from tests.peers.subscribable import Subscribable
 from tests.traffic.admin_world import Listening, listening
 from tests.traffic.test_admin import get
 

@@ -13,7 +13,7 @@ from mcpmux.config.listener import HttpListener, Listeners, TcpListener, UnixLis
 from mcpmux.config.views import Selector, View, ViewOverride
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.traffic.admin.configured_views import describe_views, in_words
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import upstream
 from tests.traffic.admin_world import listening
 from tests.traffic.test_admin import ask, get

@@ -24,7 +24,7 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.traffic.telemetry import metrics
 from mcpmux.traffic.telemetry.prometheus import render
 from tests.cluster.replicas import open_replicas
-from tests.runtime.scripted import RpcFailure, ScriptedServer
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import open_world, upstream
 from tests.traffic.promql import Matcher, Names, Selector, names_in
 

@@ -11,8 +11,9 @@ import trio
 
 from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
-from tests.memory_pipe import open_memory_pipes
-from tests.runtime.scripted import RpcFailure, ScriptedClient
+from tests.peers.client import ScriptedClient
+from tests.peers.pipe import open_memory_pipes
+from tests.peers.server import RpcFailure
 from tests.traffic.replay_world import (
     CAPABILITIES,
     ERAS,

@@ -15,7 +15,7 @@ from mcpmux import __version__
 from mcpmux.config import Caching
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics
 from mcpmux.traffic.telemetry.prometheus import Family, gauge, mux_gauges, render, snapshot
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 from tests.runtime.world import open_world
 from tests.traffic.test_metrics import Play
 

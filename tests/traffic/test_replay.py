@@ -18,7 +18,8 @@ from mcpmux.config.traffic import parse_path
 from mcpmux.config.views import Selector, View
 from mcpmux.errors import ConnectFailed
 from mcpmux.traffic.replay.report import Report, show_path
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.traffic.replay_world import (
     ERAS,
     LEGACY,

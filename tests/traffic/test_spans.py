@@ -13,7 +13,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.telemetry.metrics import TOOL_ERROR
 from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT, NAMES_FAILED, Names
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.test_flows import docs, open_client
 from tests.runtime.world import open_world
 from tests.traffic.traced_world import (

@@ -25,8 +25,8 @@ from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server_connection import HttpReply
 from tests.peers.http_client import HttpClient
 from tests.peers.http_server import HttpFace, open_http_face
+from tests.peers.server import ScriptedServer
 from tests.runtime.http_front import start_endpoint
-from tests.runtime.scripted import ScriptedServer
 from tests.runtime.world import World, open_world
 
 OVER_HTTP = Http(url="http://unused.invalid/")  # as far as attributes say; the channels are in memory

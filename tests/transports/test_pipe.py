@@ -13,7 +13,7 @@ from trio.testing import (
 from mcpmux.errors import MessageTooLarge, TransportClosed
 from mcpmux.transports.message_stream import open_line_stream
 from mcpmux.transports.send_queue import FLUSH_SECONDS, LAST_WORDS_SECONDS, QUEUE_BYTES
-from tests.memory_pipe import open_memory_pipes
+from tests.peers.pipe import open_memory_pipes
 
 LIMIT = 1000
 

@@ -27,7 +27,7 @@ from mcpmux.transports.message_stream import sending
 from mcpmux.transports.stream import PatientStream
 from mcpmux.transports.websocket import WebSocketStream, _shake_hands
 from tests.examples import examples
-from tests.transports.raw_websocket import BINARY, CLOSE, MASK, PING, PONG, TEXT, RawClient
+from tests.peers.raw_websocket import BINARY, CLOSE, MASK, PING, PONG, TEXT, RawClient
 from tests.transports.test_frame_writer import frames_in
 from tests.transports.test_websocket_server import LIMIT, Echo, connect, open_client
 

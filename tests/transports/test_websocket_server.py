@@ -27,7 +27,7 @@ from mcpmux.transports.websocket import (
     open_websocket_client,
 )
 from tests.examples import examples
-from tests.transports.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
+from tests.peers.raw_websocket import BINARY, CLOSE, PING, PONG, TEXT, RawClient, frame, handshake
 
 LIMIT = 1000
 DOOR = Door("/mcp", OriginPolicy("127.0.0.1", ["mux.example"], ["https://app.example"]))

@@ -9,7 +9,8 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from tests.oracle import SchemaOracle
-from tests.runtime.scripted import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json, RpcFailure
+from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
+from tests.peers.server import RpcFailure
 
 INFO = {"name": "strict", "version": "1"}
 PATIENCE = 30  # seconds, virtual ones over pipes

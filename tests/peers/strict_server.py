@@ -13,8 +13,9 @@ import trio
 
 from tests.oracle import SchemaOracle
 from tests.peers.http_server import HttpFace
-from tests.runtime.scripted import CACHE, CAPABILITIES, MODERN, Json, RpcFailure
-from tests.runtime.subscribable import Subscribable
+from tests.peers.revision import CAPABILITIES, MODERN, Json
+from tests.peers.server import CACHE, RpcFailure
+from tests.peers.subscribable import Subscribable
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 OPENINGS = ("initialize", "server/discover")

@@ -6,7 +6,8 @@ from typing import Any
 
 import trio
 
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 
 LEGACY = "2025-11-25"
 EXTENSION = "io.modelcontextprotocol/tasks"

@@ -7,7 +7,8 @@ from typing import Any
 
 import trio
 
-from tests.runtime.scripted import Json, RpcFailure, ScriptedServer
+from tests.peers.revision import Json
+from tests.peers.server import RpcFailure, ScriptedServer
 
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 OFFERS = {

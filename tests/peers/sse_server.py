@@ -13,7 +13,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 from tests.peers.http_server import open_http
-from tests.runtime.scripted import ScriptedServer
+from tests.peers.server import ScriptedServer
 
 EVENT_STREAM = (("Content-Type", "text/event-stream; charset=utf-8"),)
 
