@@ -38,14 +38,21 @@ class ScriptedClient:
     async def send_raw(self, data: bytes) -> None:
         await self._pipe.send(data)
 
+    async def receive_raw(self) -> Any:
+        """Wait for the next message, and check nothing."""
+        return json.loads(await self._pipe.receive())
+
     async def receive(self) -> Json:
-        """The next message of mcpmux, checked against the schema."""
+        """Wait for the next message, and check it against the schema."""
         with trio.fail_after(60):  # of virtual time
-            message = json.loads(await self._pipe.receive())
-        method = self._methods.get(message.get("id"))
-        if method is None or not method.startswith("vendor/"):
-            SchemaOracle(self.revision).check_from_server(message, method)
+            message = await self.receive_raw()
+        self.check(message, self._methods.get(message.get("id")))
         return message
+
+    def check(self, message: Json, method: str | None) -> None:
+        """Check a message of mcpmux, which answers a request with `method` unless that is None."""
+        if method is None or "error" in message or not method.startswith("vendor/"):
+            SchemaOracle(self.revision).check_from_server(message, method)
 
     async def receive_method(self, method: str) -> Json:
         """The next message with that method; others are skipped."""
@@ -77,18 +84,19 @@ class ScriptedClient:
         self._ids += 1
         self._methods[self._ids] = method
         params = params if method == "initialize" else self.params(params, **meta)
-        await self.send({"id": self._ids, "method": method, "params": params})
+        await self.send({"id": self._ids, "method": method, **({"params": params} if params else {})})
         return self._ids
 
     async def request(self, method: str, params: Json | None = None, **meta: Any) -> Json:
-        """The result of a request; raises RpcFailure for an error."""
+        """Make a request, and return its result; raise RpcFailure for an error."""
         request_id = await self.start(method, params, **meta)
+        return _result_of(await self.answer(request_id))
+
+    async def answer(self, request_id: int) -> Json:
+        """Wait for the answer to a request, which has to be the next message."""
         message = await self.receive()
         assert message["id"] == request_id, message
-        if "error" in message:
-            error = message["error"]
-            raise RpcFailure(error["code"], error["message"], error.get("data"))
-        return message["result"]
+        return message
 
     async def walk(self, method: str, key: str) -> list[Json]:
         """Every item of a list, page by page."""
@@ -100,3 +108,21 @@ class ScriptedClient:
             if result.get("nextCursor") is None:
                 return items
             params = {"cursor": result["nextCursor"]}
+
+
+class QuietClient(ScriptedClient):
+    """A client that skips list changes: in real time, they may come at any moment."""
+
+    async def receive(self) -> Json:
+        while str((message := await super().receive()).get("method")).endswith("list_changed"):
+            pass
+        return message
+
+
+def _result_of(message: Json) -> Json:
+    """Return the result in an answer; raise RpcFailure for an error."""
+    if "error" in message:
+        error = message["error"]
+        raise RpcFailure(error["code"], error["message"], error.get("data"))
+    result: Json = message["result"]
+    return result

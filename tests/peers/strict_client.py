@@ -9,10 +9,9 @@ import trio
 
 from mcpmux.errors import TransportClosed
 from tests.oracle import SchemaOracle
-from tests.peers.revision import CAPABILITIES, CLIENT_INFO, MODERN, VERSION, Json
-from tests.peers.server import RpcFailure
+from tests.peers.client import ScriptedClient
+from tests.peers.revision import MODERN, Json
 
-INFO = {"name": "strict", "version": "1"}
 PATIENCE = 30  # seconds, virtual ones over pipes
 
 ANSWERS: dict[str, Json] = {
@@ -44,20 +43,17 @@ def answer_to(question: Json) -> Json:
     return ANSWERS[question["method"]]
 
 
-class StrictClient:
+class StrictClient(ScriptedClient):
     """`run` has to run. `heard` has every notification, `questions` everything that it was asked."""
 
     def __init__(self, pipe: Any, revision: str) -> None:
-        self._pipe = pipe
+        super().__init__(pipe)
         self.revision = revision
-        self.oracle = SchemaOracle(revision)
         self.capabilities = all_capabilities(revision)
         self.log_level: str | None = None
         self.heard: list[Json] = []
         self.questions: list[Json] = []
-        self._methods: dict[Any, str] = {}
         self._answers: dict[Any, Json] = {}
-        self._ids = 0
         self._arrival = trio.lowlevel.ParkingLot()
 
     @property
@@ -68,7 +64,7 @@ class StrictClient:
         """Hear until the stream ends."""
         while True:
             try:
-                message = json.loads(await self._pipe.receive())
+                message = await self.receive_raw()
             except TransportClosed:
                 return
             await self._take(message)
@@ -76,66 +72,49 @@ class StrictClient:
 
     async def _take(self, message: Json) -> None:
         method = None if "method" in message else self._methods[message["id"]]
-        if method is None or "error" in message or not method.startswith("vendor/"):
-            self.oracle.check_from_server(message, method)
-            self._check_words(message)
+        self.check(message, method)
         if method is not None:
             assert message["id"] not in self._answers, "answered twice"
             self._answers[message["id"]] = message
         elif "id" in message:
             assert not self.modern, "a request to a client of 2026-07-28"
             self.questions.append(message)
-            await self._say({"id": message["id"], "result": answer_to(message)}, message["method"])
+            await self.send({"id": message["id"], "result": answer_to(message)}, message["method"])
         else:
             self.heard.append(message)
 
-    def _check_words(self, message: Json) -> None:
-        """Check that a legacy client hears nothing of 2026-07-28, which its loose schema would admit."""
+    def check(self, message: Json, method: str | None) -> None:
+        """Check also that a legacy client hears nothing of 2026-07-28, which its loose schema would admit."""
+        super().check(message, method)
         if not self.modern:
             assert not message.get("result", {}).keys() & {"resultType", "ttlMs", "cacheScope"}
             assert "io.modelcontextprotocol/" not in json.dumps(message.get("result", message))
 
-    async def _say(self, message: Json, method: str | None = None) -> None:
-        message = {"jsonrpc": "2.0", **message}
-        if not message.get("method", "").startswith("vendor/"):
-            self.oracle.check_from_client(message, method)
-        await self._pipe.send(json.dumps(message).encode())
-
     # What it says
 
+    async def send(self, message: Json, method: str | None = None) -> None:
+        """Send a message, which answers a request with `method` unless that is None."""
+        if not message.get("method", "").startswith("vendor/"):
+            SchemaOracle(self.revision).check_from_client({"jsonrpc": "2.0", **message}, method)
+        await super().send(message)
+
     async def hello(self) -> Json:
-        """Discover or initialize: what the server says about itself."""
+        """Discover or initialize, and return what the server says about itself."""
         if self.modern:
             return await self.request("server/discover")
-        params = {"protocolVersion": self.revision, "capabilities": self.capabilities, "clientInfo": INFO}
-        result = await self.request("initialize", params)
-        await self._say({"method": "notifications/initialized"})
-        return result
+        return await self.initialize(self.revision)
 
-    async def start(self, method: str, params: Json | None = None, **meta: Any) -> int:
-        """Send a request; its id."""
-        self._ids += 1
-        self._methods[self._ids] = method
-        if self.modern:
-            meta |= {VERSION: MODERN, CLIENT_INFO: INFO, CAPABILITIES: self.capabilities}
-            meta |= {"io.modelcontextprotocol/logLevel": self.log_level} if self.log_level else {}
-        params = (params or {}) | ({"_meta": meta} if meta else {})
-        await self._say({"id": self._ids, "method": method} | ({"params": params} if params else {}))
-        return self._ids
+    def params(self, params: Json | None = None, **meta: Any) -> Json:
+        if self.modern and self.log_level:
+            meta["io.modelcontextprotocol/logLevel"] = self.log_level
+        return super().params(params, **meta)
 
     async def answer(self, request_id: int) -> Json:
-        """The result of a request that was started. Raises RpcFailure."""
+        """Wait for the answer to a request that was started."""
         with trio.fail_after(PATIENCE):
             while request_id not in self._answers:
                 await self._arrival.park()
-        message = self._answers[request_id]
-        if "error" in message:
-            error = message["error"]
-            raise RpcFailure(error["code"], error["message"], error.get("data"))
-        return message["result"]
-
-    async def request(self, method: str, params: Json | None = None, **meta: Any) -> Json:
-        return await self.answer(await self.start(method, params, **meta))
+        return self._answers[request_id]
 
     async def call(self, name: str, **arguments: Any) -> Json:
         """Call a tool; what is asked on the way is answered, as the era does it."""
@@ -150,7 +129,7 @@ class StrictClient:
         return result
 
     async def cancel(self, request_id: int) -> None:
-        await self._say({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+        await self.send({"method": "notifications/cancelled", "params": {"requestId": request_id}})
 
     async def hear(self, method: str, **params: Any) -> Json:
         """Wait for a notification whose parameters have these members; it is taken out of `heard`."""

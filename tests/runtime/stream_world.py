@@ -23,7 +23,7 @@ from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Config, Limits, Listeners, Upstream
 from mcpmux.config.argument import parse_listen_argument
 from mcpmux.config.layout import make_target
-from tests.peers.client import ScriptedClient
+from tests.peers.client import QuietClient, ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.socket_pipe import Lines, Messages
 from tests.peers.subscribable import Subscribable
@@ -99,15 +99,6 @@ class Server(Subscribable):
         return result | {"resultType": "complete"} | ({"ttlMs": 0, "cacheScope": "private"} if cached else {})
 
 
-class Client(ScriptedClient):
-    """A client that does not care when lists change: in real time, that may be at any moment."""
-
-    async def receive(self) -> Json:
-        while str((message := await super().receive()).get("method")).endswith("list_changed"):
-            pass
-        return message
-
-
 class StreamWorld:
     """Running mcpmux with one listener at `url`. Servers are at `server_url`, started and stopped by hand."""
 
@@ -176,7 +167,7 @@ class StreamWorld:
 
     async def client(self, revision: str = "2026-07-28", capabilities: Json | None = None) -> ScriptedClient:
         """A new client on a stream of its own."""
-        client = Client(await self.connect())
+        client = QuietClient(await self.connect())
         client.capabilities = capabilities or {}
         if revision != "2026-07-28":
             await client.initialize(revision)

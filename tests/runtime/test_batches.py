@@ -92,7 +92,7 @@ async def say(client: ScriptedClient, *members: Any) -> None:
 
 async def hear(client: ScriptedClient) -> Any:
     with trio.fail_after(60):
-        return json.loads(await client._pipe.receive())
+        return await client.receive_raw()
 
 
 # From a client, on a stream

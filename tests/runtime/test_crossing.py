@@ -171,7 +171,7 @@ class PipeCaller(Caller):
     async def listen(self) -> None:
         with suppress(TransportClosed):
             while True:
-                self.hear(json.loads(await self._client._pipe.receive()))
+                self.hear(await self._client.receive_raw())
 
     async def call(self, upstream: str, key: str, token: Any, late: bool, nursery: trio.Nursery) -> None:
         await self._client.send(self.request(upstream, key, token, late))

@@ -11,7 +11,6 @@ Between its pauses everything may overlap. Whatever has happened:
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -178,7 +177,7 @@ class Client:
         try:
             while True:
                 await self._hears.wait()
-                message = json.loads(await self._client._pipe.receive())
+                message = await self._client.receive_raw()
                 self.told.append(message)
                 if "method" in message and "id" in message and not self.is_silent:
                     await self._client.send({"id": message["id"], "result": {"roots": []}})

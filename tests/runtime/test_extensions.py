@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -100,7 +99,7 @@ async def heard(client: Any) -> list[int]:
     numbers = []
     with trio.move_on_after(20):
         while True:
-            message = json.loads(await client._pipe.receive())
+            message = await client.receive_raw()
             assert message["method"] == "notifications/vendor/thing"
             numbers.append(message["params"]["number"])
     return numbers

@@ -49,7 +49,7 @@ async def count_updates(client: ScriptedClient, heard: Counter[ScriptedClient]) 
     """Read all the time."""
     with suppress(TransportClosed):
         while True:
-            if json.loads(await client._pipe.receive()).get("method") == UPDATED:
+            if (await client.receive_raw()).get("method") == UPDATED:
                 heard[client] += 1
 
 

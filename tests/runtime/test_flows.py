@@ -622,7 +622,7 @@ async def test_bad_lines_get_the_right_error_and_harm_nothing(line, code, reques
         client = world.client()
         await client.send_raw(line)
         with trio.fail_after(30):
-            message = json.loads(await client._pipe.receive())
+            message = await client.receive_raw()
         assert message["error"]["code"] == code
         assert message.get("id") == request_id
         assert await client.request("resources/list")

@@ -68,7 +68,7 @@ class Asker:
 
     async def _take(self, count):
         for _ in range(count):
-            message = json.loads(await self.client._pipe.receive())
+            message = await self.client.receive_raw()
             if "error" in message:
                 self.refusals.append(message["error"])
             else:

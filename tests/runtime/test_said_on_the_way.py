@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ async def hear_all(client: ScriptedClient, method: str, params: Json) -> list[An
     heard: list[Any] = []
     with trio.fail_after(60):
         while True:
-            message = json.loads(await client._pipe.receive())
+            message = await client.receive_raw()
             if message.get("id") == request_id:
                 assert "result" in message, message
                 return [*heard, "result"]

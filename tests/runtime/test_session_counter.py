@@ -16,12 +16,12 @@ from mcpmux.config import Limits
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.session_counter import SessionCounter
-from tests.peers.client import ScriptedClient
+from tests.peers.client import QuietClient, ScriptedClient
 from tests.peers.http_client import request
 from tests.peers.revision import CLIENT, LEGACY
 from tests.peers.server import RpcFailure
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.stream_world import KINDS, Client, Server, open_stream_world
+from tests.runtime.stream_world import KINDS, Server, open_stream_world
 from tests.runtime.test_flows import docs
 from tests.runtime.test_sse_endpoint import open_site
 from tests.runtime.world import open_world
@@ -102,7 +102,7 @@ async def test_sessions_on_other_streams_are_counted_until_their_stream_ends(kin
     async with open_stream_world(kind, Server(LEGACY), tmp_path, ONE) as world:
         await world.mux.upstreams["x"].settled()
         await world.client(LEGACY)
-        other = Client(await world.connect())
+        other = QuietClient(await world.connect())
         with pytest.raises(RpcFailure) as refused:
             await other.initialize(LEGACY)
         assert refused.value.error["data"]["limit"] == SETTING

@@ -24,7 +24,7 @@ from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.sse_streams import open_sse_client_stream
 from tests.http_request import requested
-from tests.peers.client import ScriptedClient
+from tests.peers.client import QuietClient
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.subscribable import Subscribable
@@ -39,15 +39,6 @@ TOOL = {"name": "t", "inputSchema": {"type": "object"}}
 PATIENCE = 60.0
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 JSON = (("Content-Type", "application/json"),)
-
-
-class Client(ScriptedClient):
-    """Does not care that lists have changed, as they do while upstreams start."""
-
-    async def receive(self) -> Json:
-        while "list_changed" in (message := await super().receive()).get("method", ""):
-            pass
-        return message
 
 
 class Site:
@@ -67,7 +58,7 @@ class Site:
     async def client(self, revision: str = MODERN, capabilities: Json | None = None) -> AsyncIterator[Any]:
         with self.pool() as pool:
             async with open_sse_client_stream(pool, self.url, (), 1 << 24, PATIENCE) as pipe:
-                client = Client(pipe)
+                client = QuietClient(pipe)
                 client.capabilities = capabilities or {}
                 if revision != MODERN:
                     result = await client.initialize(revision)

@@ -258,7 +258,7 @@ async def test_a_line_past_the_limit_is_refused_and_the_stream_goes_on(kind: str
         await ready(world)
         client = await world.client(LEGACY)
         await client.send_raw(b'{"jsonrpc":"2.0","id":1,"method":"' + b"x" * 3000 + b'"}')
-        refused = json.loads(await client._pipe.receive())
+        refused = await client.receive_raw()
         assert refused["error"]["code"] == -32600
         assert (await call(client, "who", me="on"))["content"][0]["text"] == "on"
 

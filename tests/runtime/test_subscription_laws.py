@@ -12,7 +12,6 @@ Between its quiet points everything may overlap; the laws are checked when nothi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -129,7 +128,7 @@ class Ear(ScriptedClient):
         """Take what comes until the stream ends."""
         with suppress(TransportClosed):
             while True:
-                self._take(json.loads(await self._pipe.receive()))
+                self._take(await self.receive_raw())
         for arrived in self._waiting.values():
             arrived.set()
 
