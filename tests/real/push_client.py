@@ -2,7 +2,7 @@
 
     push_client.py '{"url": "http://127.0.0.1:8000/mcp", "mode": "legacy", "uris": ["memo://text"]}'
 
-`mode` is for the SDK 2.x only, as in `sdk_client.py`. A session of the 2025 revisions subscribes to each URI,
+`mode` is for the SDK 2.x only, as in `clients`. A session of the 2025 revisions subscribes to each URI,
 a client of 2026-07-28 opens one listen. The first document is `{"agreed": [URI, …]}`; then each notification
 as `{"method": …, "uri": …}`, until the program is ended. A URI on a line of standard input is read at once:
 `{"read": URI, "text": …}`.

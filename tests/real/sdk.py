@@ -12,7 +12,7 @@ import pytest
 
 from tests.real.mux import Json
 
-PROGRAM = Path(__file__).parent / "sdk_client.py"
+PROGRAMS = Path(__file__).parent / "clients"
 SECONDS = 150  # for one client to see all its servers
 
 
@@ -22,6 +22,7 @@ class Client(NamedTuple):
     python: str
     mode: str
     revision: str
+    program: str = "python2.py"
 
     def found(self, request: pytest.FixtureRequest) -> Client:
         """The client with the path of its Python."""
@@ -29,16 +30,20 @@ class Client(NamedTuple):
 
 
 CLIENTS = {
-    "sdk1": Client("sdk1_python", "legacy", "2025-11-25"),
+    "sdk1": Client("sdk1_python", "legacy", "2025-11-25", "python1.py"),
     "sdk2": Client("sdk2_python", "auto", "2026-07-28"),
     "sdk2-legacy": Client("sdk2_python", "legacy", "2025-11-25"),
 }
 
 
 def see(client: Client, targets: Mapping[str, Json]) -> dict[str, Json]:
-    """The documents that a client makes of servers, which it visits side by side."""
-    arguments = [json.dumps({**target, "mode": client.mode}) for target in targets.values()]
-    command = [client.python, str(PROGRAM), *arguments]
+    """Return the documents of `walker.py` that a client makes of servers, which it visits side by side.
+
+    The client offers to answer nothing.
+    """
+    settings = {"mode": client.mode, "answers": False}
+    arguments = [json.dumps({**target, **settings}) for target in targets.values()]
+    command = [client.python, str(PROGRAMS / client.program), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(targets, map(json.loads, done.stdout.splitlines()), strict=True))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import trio
 
 from mcpmux.transports.process import StopLadder, open_process
+from tests.peers.revision import Json
+from tests.real import sdk
+from tests.real.sdk import Client
 
-CLIENT = Path(__file__).parent / "sdk_client.py"
 STOP = StopLadder(close_seconds=2, terminate_seconds=2)
 STOP_HTTP = StopLadder(close_seconds=0, terminate_seconds=2)  # it does not read its standard input
 INITIALIZE = {
@@ -54,10 +55,16 @@ async def test_a_server_initializes_over_stdio(stdio_command: list[str]):
     assert answer["result"]["protocolVersion"] == "2025-06-18"
 
 
-async def see(python: str, target: dict) -> dict:
-    with trio.fail_after(60):
-        done = await trio.run_process([python, str(CLIENT), json.dumps(target)], capture_stdout=True)
-    return json.loads(done.stdout)
+async def see(client: Client, target: Json) -> Json:
+    return (await trio.to_thread.run_sync(sdk.see, client, {"it": target}))["it"]
+
+
+def sdk1(python: str) -> Client:
+    return sdk.CLIENTS["sdk1"]._replace(python=python)
+
+
+def sdk2(python: str, mode: str = "auto") -> Client:
+    return sdk.CLIENTS["sdk2"]._replace(python=python, mode=mode)
 
 
 def assert_complete(seen: dict) -> None:
@@ -76,13 +83,13 @@ def assert_complete(seen: dict) -> None:
     [("auto", "2026-07-28"), pytest.param("legacy", "2025-11-25", marks=pytest.mark.slow)],
 )
 async def test_the_newer_client_walks_the_newer_server_over_stdio(sdk2_python, sdk2_command, mode, revision):
-    seen = await see(sdk2_python, {"command": sdk2_command, "mode": mode})
+    seen = await see(sdk2(sdk2_python, mode), {"command": sdk2_command})
     assert seen["revision"] == revision
     assert_complete(seen)
 
 
 async def test_the_older_client_walks_the_newer_server_over_stdio(sdk1_python, sdk2_command):
-    seen = await see(sdk1_python, {"command": sdk2_command})
+    seen = await see(sdk1(sdk1_python), {"command": sdk2_command})
     assert seen["revision"] == "2025-11-25"
     assert_complete(seen)
 
@@ -92,13 +99,13 @@ async def test_both_clients_walk_the_newer_server_over_http(sdk1_python, sdk2_py
         with trio.fail_after(60):
             words, _, url = (await server.receive()).decode().rpartition(" ")
         assert words == "listening on"
-        for python, revision in ((sdk1_python, "2025-11-25"), (sdk2_python, "2026-07-28")):
-            seen = await see(python, {"url": url})
-            assert seen["revision"] == revision
+        for client in (sdk1(sdk1_python), sdk2(sdk2_python)):
+            seen = await see(client, {"url": url})
+            assert seen["revision"] == client.revision
             assert_complete(seen)
 
 
 async def test_the_older_client_walks_the_everything_server(sdk1_python, everything_command):
-    seen = await see(sdk1_python, {"command": everything_command})
+    seen = await see(sdk1(sdk1_python), {"command": everything_command})
     assert len(seen["tools"]) > 10
     assert seen["contents"].keys() == {item["uri"] for item in seen["resources"]}

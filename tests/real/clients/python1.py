@@ -52,8 +52,10 @@ async def decline(_context, _params):
     return types.ElicitResult(action="decline")
 
 
-def answers():
-    """How this SDK is told to answer what servers ask."""
+def answers(target):
+    """How this SDK is told to answer what servers ask, unless it is not to offer that."""
+    if not target.get("answers", True):
+        return {}
     given = {"sampling_callback": sample, "list_roots_callback": list_roots}
     if "elicitation_callback" in inspect.signature(ClientSession).parameters:  # since 2025-06-18
         given["elicitation_callback"] = decline
@@ -64,7 +66,7 @@ def answers():
 async def connect(target):
     left = False
     try:
-        async with open_streams(target) as streams, ClientSession(*streams, **answers()) as session:
+        async with open_streams(target) as streams, ClientSession(*streams, **answers(target)) as session:
             yield await greet(session), partial(ask, session)
             left = True
     except* anyio.BrokenResourceError:

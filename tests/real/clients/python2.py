@@ -44,7 +44,8 @@ ANSWERS = {
 
 @asynccontextmanager
 async def connect(target):
-    async with Client(server_of(target), mode=target["mode"], cache=None, **ANSWERS) as client:
+    answers = ANSWERS if target.get("answers", True) else {}
+    async with Client(server_of(target), mode=target.get("mode", "auto"), cache=None, **answers) as client:
 
         async def ask(method, params):
             try:

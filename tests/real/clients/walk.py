@@ -104,12 +104,12 @@ async def walk(hello, ask, target):
     seen = {**hello, "pages": {}}
     for name, (method, member) in LISTS.items():
         seen[name], seen["pages"][name] = await walk_list(ask, method, member)
-    if target["read"]:
+    if target.get("read", True):
         read = {item["uri"]: {"uri": item["uri"]} for item in seen["resources"]}
         seen["contents"] = {uri: await answer(ask, "resources/read", params) for uri, params in read.items()}
         get = {prompt["name"]: made_up(prompt) for prompt in seen["prompts"]}
         seen["messages"] = {name: await answer(ask, "prompts/get", params) for name, params in get.items()}
-    seen["answers"] = [await answer(ask, method, params) for method, params in target["asking"]]
+    seen["answers"] = [await answer(ask, method, params) for method, params in target.get("asking", ())]
     if hello["revision"] != MODERN:
         seen["ping"] = await answer(ask, "ping", {})
     return seen
