@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,9 @@ from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.sse_streams import NoEventStream
 from tests.auth.oauth_world import World, open_mux, open_world
-from tests.process.running import WAIT_SECONDS, Running
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
+from tests.process.running import Running
 from tests.runtime.web_world import exchange
 
 REFUSED = "Bearer"
@@ -412,35 +413,15 @@ async def test_the_clients_own_token_never_goes_upstream(tmp_path: Path) -> None
 
 def read_through(config: Path, token: str) -> Any:
     """The answer to a read that shows mcpmux a token; and what mcpmux logs holds no secret."""
-    body = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "resources/read",
-        "params": {"uri": "asks+a:1", "_meta": {**META, "x.example/authorization": "kept"}},
-    }
-    headers = {
-        "Authorization": f"Bearer {token}",
-        "Content-Type": "application/json",
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": "2026-07-28",
-        "Mcp-Method": "resources/read",
-        "Mcp-Name": "asks+a:1",
-    }
+    params = {"uri": "asks+a:1", "_meta": {"x.example/authorization": "kept"}}
     with Running("serve", str(config), "--log-level", "debug") as mux:
-        request = urllib.request.Request(mux.line().strip(), json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as answer:
-            said = json.loads(answer.read())
+        client = HttpClient(mux.line().strip(), MODERN, {"Authorization": f"Bearer {token}"})
+        said = client.ask("resources/read", params)[-1]
         assert mux.stop() == 0
         assert "new token" in mux.stderr
         assert "SECRET" not in mux.stderr
         assert "CLIENT" not in mux.stderr
         return said
-
-
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 
 
 async def test_a_websocket_server_is_shown_the_token_and_a_refused_one_is_renewed(tmp_path: Path) -> None:

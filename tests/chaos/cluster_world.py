@@ -26,7 +26,7 @@ from pathlib import Path
 import trio
 
 from tests.chaos.fault_proxy import FaultProxy
-from tests.chaos.waiting import count_descriptors
+from tests.chaos.waiting import count_descriptors, count_kilobytes, read_metrics
 from tests.cluster.redis_server import RedisServer, RedisServers, redis_servers
 from tests.peers.revision import Json
 from tests.process.running import COMMAND
@@ -158,17 +158,11 @@ class ReplicaProcess:
 
     def held(self) -> int:
         """Kilobytes of memory of its own."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1])
+        return count_kilobytes(self.pid)
 
     def counts(self) -> dict[str, float]:
         """What it holds for clients, as it says itself, if it is anything. For threads."""
-        connection = HTTPConnection("127.0.0.1", self._admin, timeout=START_SECONDS)
-        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
-        text = connection.getresponse().read().decode()
-        connection.close()
+        text = read_metrics(self._admin, ADMIN_TOKEN)
         found = {line: float(count) for line, count in COUNTED.findall(text)}
         assert found, text
         return {line: count for line, count in found.items() if count}

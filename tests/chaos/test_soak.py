@@ -13,7 +13,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,7 +22,7 @@ import trio
 from tests.chaos.clients import HttpClient
 from tests.chaos.load import SHARED, Load
 from tests.chaos.victims import Victim, Web
-from tests.chaos.waiting import POLL_SECONDS, count_descriptors, until
+from tests.chaos.waiting import POLL_SECONDS, count_descriptors, count_kilobytes, read_metrics, until
 from tests.peers.revision import LEGACY, MODERN, Json
 from tests.real.mux import HttpMux, descendants
 
@@ -61,10 +60,7 @@ class Soak:
 
     def kilobytes(self) -> int:
         """Memory of its own that the process holds."""
-        status = Path(f"/proc/{self._pid}/status").read_text()
-        found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1])
+        return count_kilobytes(self._pid)
 
     async def visits(self, count: int) -> None:
         """So many clients, some at a time."""
@@ -106,15 +102,8 @@ class Soak:
         with trio.move_on_after(END_SECONDS):
             while not counts or any(float(count) for count in counts):
                 await trio.sleep(POLL_SECONDS)
-                counts = TABLES.findall(await trio.to_thread.run_sync(self._metrics))
+                counts = TABLES.findall(await trio.to_thread.run_sync(read_metrics, self._admin, TOKEN))
         assert counts and not any(float(count) for count in counts), counts
-
-    def _metrics(self) -> str:
-        connection = HTTPConnection("127.0.0.1", self._admin or 0, timeout=END_SECONDS)
-        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-        text = connection.getresponse().read().decode()
-        connection.close()
-        return text
 
 
 @asynccontextmanager

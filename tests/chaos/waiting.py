@@ -1,13 +1,16 @@
-"""Waiting for what nobody tells: processes that end, tables that become empty."""
+"""Looking at processes from outside, and waiting for what they do not announce."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
 import trio
 
 POLL_SECONDS = 0.05
+ANSWER_SECONDS = 90.0  # of a busy machine
 
 
 async def until(condition: Callable[[], object], seconds: float) -> bool:
@@ -22,3 +25,20 @@ async def until(condition: Callable[[], object], seconds: float) -> bool:
 def count_descriptors(pid: int | str = "self") -> int:
     """How many files, pipes and sockets a process has open."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def count_kilobytes(pid: int) -> int:
+    """Return how much memory of its own a process holds."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def read_metrics(port: int, token: str) -> str:
+    """Return the metrics of an admin listener. For threads."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text

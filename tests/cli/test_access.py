@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from mcpmux.auth.bearer import hash_token
 from tests.cli.invoking import Invoke
+from tests.peers.blocking_client import HttpClient
+from tests.peers.revision import MODERN
 from tests.process.running import Running
 
 TOKENS = {name: f"mcpmux-test-token-of-{name}-0123456789abcdef" for name in ("alice", "bob")}
-VERSION = "2026-07-28"
 UPSTREAMS = ("notes", "clock")
 RULES = """
 [[access]]
@@ -52,31 +51,8 @@ def write_config(folder: Path) -> Path:
 
 def ask(url: str, who: str, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
     """One modern request with somebody's token; the whole answer."""
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": VERSION,
-        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**(params or {}), "_meta": meta}}
-    headers = {
-        "Authorization": f"Bearer {TOKENS[who]}",
-        "Content-Type": "application/json",
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": VERSION,
-        "Mcp-Method": method,
-    }
-    target = (params or {}).get("uri") or (params or {}).get("name")
-    if target is not None:
-        headers["Mcp-Name"] = target
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
-    try:
-        connection.request("POST", parts.path, json.dumps(body), headers)
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-    return answer
+    client = HttpClient(url, MODERN, {"Authorization": f"Bearer {TOKENS[who]}"})
+    return client.ask(method, params)[-1]
 
 
 @pytest.mark.process

@@ -93,10 +93,14 @@ class StdioClient(RawClient):
 
 
 class HttpClient(RawClient):
-    """One connection for each request. `session`: its id; `last_event_id`: of what was heard last."""
+    """One connection for each request. `session`: its id; `last_event_id`: of what was heard last.
 
-    def __init__(self, url: str, revision: str) -> None:
+    `fields`: more header fields of each request.
+    """
+
+    def __init__(self, url: str, revision: str, fields: Mapping[str, str] = NO_FIELDS) -> None:
         super().__init__(revision)
+        self._fields = fields
         parts = urlsplit(url)
         self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path
         self.session: str | None = None
@@ -134,7 +138,7 @@ class HttpClient(RawClient):
     ) -> HTTPResponse:
         body = None if message is None else json.dumps(message)
         fields = make_fields(self.revision, message, self.session)
-        connection.request(verb, self._path, body, {**fields, **more})
+        connection.request(verb, self._path, body, {**fields, **self._fields, **more})
         return connection.getresponse()
 
     def _events(self, response: HTTPResponse) -> Iterator[Json]:

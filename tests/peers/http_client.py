@@ -13,7 +13,7 @@ from mcpmux.transports.http.client import HttpPool, HttpResponse
 from mcpmux.transports.sse import SseDecoder
 from tests.http_request import requested
 from tests.oracle import SchemaOracle
-from tests.peers.revision import LEGACY, MODERN, Json, make_fields, make_greeting, make_meta
+from tests.peers.revision import LEGACY, MODERN, Json, make_fields, make_greeting, make_request
 
 
 class Answer:
@@ -102,7 +102,7 @@ class HttpClient:
 
     async def modern(self, method: str, params: Json | None = None, **headers: Any) -> Answer:
         """Make a request of 2026-07-28."""
-        message = request(method, {**(params or {}), "_meta": make_meta()})
+        message = make_request(method, params or {})
         answer = await self.send(message, make_fields(MODERN, message) | headers)
         for said in answer.messages:
             SchemaOracle(MODERN).check_from_server(said, method)

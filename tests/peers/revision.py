@@ -34,6 +34,12 @@ def make_greeting(revision: str, client: Json = CLIENT, capabilities: Mapping[st
     return {"protocolVersion": revision, "capabilities": dict(capabilities), "clientInfo": client}
 
 
+def make_request(method: str, params: Mapping[str, Any] = NOTHING, number: int | str = 1) -> Json:
+    """Return a modern request; members of a `_meta` in its parameters come on top."""
+    params = {**params, "_meta": {**make_meta(), **params.get("_meta", {})}}
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
 def make_fields(revision: str, message: Json | None, session: str | None = None) -> dict[str, str]:
     """Return the header fields of an HTTP request with a message, or of a GET or DELETE without one."""
     if message is None:

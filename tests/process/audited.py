@@ -11,21 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.peers.revision import MODERN, make_fields, make_request
 from tests.process.running import WAIT_SECONDS, Running
 
 CLIENTS = 8
 ANSWERS = 200  # at most before a kill
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": {"name": "load", "version": "1"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-HEADERS = {
-    "Accept": "application/json, text/event-stream",
-    "Content-Type": "application/json",
-    "MCP-Protocol-Version": "2026-07-28",
-    "Mcp-Method": "resources/read",
-}
 
 
 class Load:
@@ -71,10 +61,9 @@ class Load:
             self._enough.release()
 
     def _ask_one(self, connection: HTTPConnection, trace: str) -> Any:
-        meta = {**META, "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
-        params = {"uri": self._uri, "_meta": meta}
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params})
-        connection.request("POST", self._url.path, body, {**HEADERS, "Mcp-Name": self._uri})
+        meta = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+        read = make_request("resources/read", {"uri": self._uri, "_meta": meta})
+        connection.request("POST", self._url.path, json.dumps(read), make_fields(MODERN, read))
         return json.loads(connection.getresponse().read())
 
 

@@ -19,13 +19,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.cli.invoking import Invoke
+from tests.peers.revision import MODERN, make_fields, make_request
 from tests.process.running import COMMAND, WAIT_SECONDS, Running, demo_command, is_alive
 from tests.process.test_serve import start_call
 
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 URI = "clock+clock:///utc"
 
 
@@ -64,16 +61,8 @@ class File:
 
 
 def read(connection: HTTPConnection, path: str) -> Any:
-    params = {"uri": URI, "_meta": META}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params}
-    headers = {
-        "Content-Type": "application/json",
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": "2026-07-28",
-        "Mcp-Method": "resources/read",
-        "Mcp-Name": URI,
-    }
-    connection.request("POST", path, json.dumps(body).encode(), headers)
+    message = make_request("resources/read", {"uri": URI})
+    connection.request("POST", path, json.dumps(message), make_fields(MODERN, message))
     response = connection.getresponse()
     return response.status, json.loads(response.read())
 

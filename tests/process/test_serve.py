@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invoking import Invoke
+from tests.peers.revision import MODERN, make_fields, make_request
 from tests.process.running import WAIT_SECONDS, Running, children_of, command_of, demo_command, is_alive
 
 META = {
@@ -28,16 +29,8 @@ ANY_PORT = ("--http", "127.0.0.1:0")
 
 def start_call(url: str, name: str, arguments: dict[str, object]) -> HTTPResponse:
     """A call in flight: its response, of which nothing has been read yet."""
-    params = {"name": name, "arguments": arguments, "_meta": META}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    headers = {
-        "Content-Type": "application/json",
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": "2026-07-28",
-        "Mcp-Method": "tools/call",
-        "Mcp-Name": name,
-    }
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    call = make_request("tools/call", {"name": name, "arguments": arguments, "_meta": META})
+    request = urllib.request.Request(url, json.dumps(call).encode(), make_fields(MODERN, call))
     response = urllib.request.urlopen(request, timeout=WAIT_SECONDS)
     assert isinstance(response, HTTPResponse)
     return response
