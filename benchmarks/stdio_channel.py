@@ -18,15 +18,15 @@ from benchmarks.connection import WrongAnswer
 from benchmarks.load import Clock, Tally
 from benchmarks.question import CLIENT
 from benchmarks.upstream import item_uri
+from mcpmux.channels.duplex_channel import DuplexChannel
+from mcpmux.channels.opener import answer_server
+from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.logs import configure_logs
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.transports.process import StopLadder, open_process
 from mcpmux.transports.waiting import Deadline
 

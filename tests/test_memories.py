@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from mcpmux.app.workers.traffic_forwarder import TrafficCollector
+from mcpmux.channels.tap import Leg
 from mcpmux.config import AccessRule, Capture, CaptureRule
 from mcpmux.mux.pattern import URI_LIMIT, matches_template
 from mcpmux.mux.policy import Policy, Rule
@@ -23,7 +24,6 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.headers import OriginPolicy, ToolHeaders
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import SHORT_CHARS
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.capture.capture import Levels
 from mcpmux.traffic.capture.line import fingerprint

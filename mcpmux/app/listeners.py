@@ -16,6 +16,11 @@ import structlog
 import trio
 from trio.abc import Listener
 
+from mcpmux.clients.http_answer import refuse
+from mcpmux.clients.http_endpoint import HttpEndpoint
+from mcpmux.clients.server_card import ServerCard
+from mcpmux.clients.service import Service
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import (
     AnyListener,
     Config,
@@ -32,11 +37,6 @@ from mcpmux.mux.rewrite import Marks
 from mcpmux.mux.share import Share
 from mcpmux.protocol.headers import OriginPolicy
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.server_card import ServerCard
-from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.handing import HandedListener, Handing
 from mcpmux.transports.http.server import serve_http
@@ -192,7 +192,7 @@ async def _serve_replicas_too(
 
 def _prepare_streams(listener: StreamListener, serving: Serving, tls: CurrentContext | None) -> Serve:
     # Not at the top: most serve HTTP alone, and WebSocket is a large part of a start.
-    from mcpmux.runtime.downstreams.stream_clients import StreamClients
+    from mcpmux.clients.stream_clients import StreamClients
     from mcpmux.transports.websocket import Door
 
     limits, door = serving.limits, None

@@ -16,6 +16,10 @@ import structlog
 import trio
 
 from mcpmux import __version__
+from mcpmux.channels.calls import Client, Question
+from mcpmux.channels.opener import ChannelOpener
+from mcpmux.channels.tap import Leg, Tap, Trace, Watch
+from mcpmux.clients.service import MuxService
 from mcpmux.config import Config, Http, Identity, Stdio, Unix
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.config.model import transport_of
@@ -31,27 +35,23 @@ from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl, Shown
-from mcpmux.runtime.calls import Client, Question
-from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.merger import Merger
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
-from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.session_counter import SessionCounter
-from mcpmux.runtime.tap import Leg, Tap, Trace, Watch
 from mcpmux.runtime.tasks import Tasks
-from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
-from mcpmux.runtime.upstreams.response_cache import CacheStore
-from mcpmux.runtime.upstreams.shared_listening import Replicas, SharedListening
-from mcpmux.runtime.upstreams.subscriber import Subscriber
-from mcpmux.runtime.upstreams.upstream import OpenChannel, Upstream
-from mcpmux.runtime.upstreams.wishes import Wishes
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.tls import TlsContexts
 from mcpmux.transports.waiting import ReadinessPoller, available
+from mcpmux.upstreams.connection import Eras
+from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.registry import PRIVATE, Addressee, UpstreamRegistry, is_one_for_all
+from mcpmux.upstreams.response_cache import CacheStore
+from mcpmux.upstreams.shared_listening import Replicas, SharedListening
+from mcpmux.upstreams.subscriber import Subscriber
+from mcpmux.upstreams.upstream import OpenChannel, Upstream
+from mcpmux.upstreams.wishes import Wishes
 
 log = structlog.get_logger()
 

@@ -17,9 +17,9 @@ import trio
 
 from mcpmux.app.listeners import Announce, Serving, serve_listener
 from mcpmux.app.mux import Mux
+from mcpmux.channels.tap import Tap, Trace
+from mcpmux.clients.service import Service
 from mcpmux.config import Admin, Config, HttpListener, Limits
-from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.tap import Tap, Trace
 from mcpmux.traffic.observer import BatchObserver, ExchangeObserver, MessageObserver
 from mcpmux.traffic.record import Run
 from mcpmux.traffic.redaction.redactor import Redactor

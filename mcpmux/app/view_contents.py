@@ -26,9 +26,9 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import learn_tools, walk
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.traffic.admin.configured_views import ViewCount, ViewsState, describe_views
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.upstreams.upstream import Upstream
 
 TOKEN_CHARACTERS = 4  # of JSON as it is sent: a simple estimate, near enough to compare views
 COUNT_SECONDS = 5.0  # for an upstream to answer its lists; somebody waits for the numbers

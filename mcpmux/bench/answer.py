@@ -19,10 +19,10 @@ from attrs import define, field
 
 from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.results import OK
+from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError
 from mcpmux.protocol.envelope import decode_list, text_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 
 WRONG = "wrong answer"
 TIMEOUT = "timeout"

@@ -22,14 +22,14 @@ from attrs import define, field
 from mcpmux import __version__
 from mcpmux.bench.answer import Chain, size_of
 from mcpmux.bench.operation import Ask
+from mcpmux.channels.http_channel import HttpChannel
+from mcpmux.channels.http_peer import HttpStatusError, SessionExpired, message_in
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import MessageTooLarge, RemoteProtocolError, TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import modern_meta, with_meta
 from mcpmux.protocol.envelope import UNREADABLE, ErrorReply, Reply, decode_fields, encode_request, raw
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired, message_in
 from mcpmux.transports.byte_stream import PlainStream, connect
 from mcpmux.transports.http.client import EVENT_STREAM, JSON_TYPE
 from mcpmux.transports.http.message import ResponseParser, encode_request_head

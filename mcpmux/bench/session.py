@@ -22,6 +22,10 @@ from mcpmux.bench.operation import SEVERAL, Ask
 from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import OK
 from mcpmux.bench.tally import Tally
+from mcpmux.channels.calls import Hear, unheard
+from mcpmux.channels.channel import Channel
+from mcpmux.channels.http_channel import HttpChannel
+from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.config import Upstream
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import method as m
@@ -31,13 +35,9 @@ from mcpmux.protocol.envelope import EMPTY_OBJECT, Notification, decode_list, ra
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.calls import Hear, unheard
-from mcpmux.runtime.channel import Channel
 from mcpmux.runtime.merger import walk_pages
-from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
-from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.wall import leaves_of
+from mcpmux.upstreams.connection import Connection, Eras, connect
 
 LOST = "connection lost"
 OPENING_AT_ONCE = 16  # opening alone should not bring a server down

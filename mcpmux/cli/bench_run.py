@@ -50,12 +50,12 @@ from mcpmux.bench.run import Run
 from mcpmux.bench.schedule import SleepUntil, open_timer
 from mcpmux.bench.search import Search
 from mcpmux.bench.tally import Snapshot
+from mcpmux.channels.opener import ChannelOpener
 from mcpmux.cli.console import ERR, plain_table, show_bytes, show_line, show_table, tell
 from mcpmux.cli.process import INTERRUPTED, Mistake
 from mcpmux.config import Limits, Upstream
 from mcpmux.errors import ConfigError, McpmuxError
 from mcpmux.printable import printable
-from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.wall import leaves_of
 

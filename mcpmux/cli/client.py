@@ -20,6 +20,7 @@ from mcpmux.app import Mux, open_mux
 from mcpmux.app.listeners import check_listeners
 from mcpmux.app.mux import config_naming
 from mcpmux.app.unmatched import MENDED, Listed, find_unmatched_names, list_names
+from mcpmux.channels.calls import unheard
 from mcpmux.cli import console
 from mcpmux.cli.cluster import report_cluster
 from mcpmux.cli.completion import complete_file, complete_tool, complete_uri
@@ -52,9 +53,8 @@ from mcpmux.protocol.codes import INVALID_PARAMS
 from mcpmux.protocol.envelope import decode_any, decode_items, decode_list, raw, text_of
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.merger import ITEMS, LEFT_OUT
-from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.upstreams.upstream import Upstream
 
 # What servers list, as tables.
 

@@ -12,6 +12,9 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.channels.calls import lost_with_process
+from mcpmux.clients.http_answer import HttpNotify, respond
+from mcpmux.clients.service import MuxService
 from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.door import ATTEMPTS
 from mcpmux.cluster.letter import HandedCall
@@ -25,9 +28,6 @@ from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.input_requests import STATE
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.calls import lost_with_process
-from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
-from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task

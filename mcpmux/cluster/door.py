@@ -17,6 +17,10 @@ from typing import Final, Protocol
 
 import trio
 
+from mcpmux.channels.calls import lost_with_process
+from mcpmux.clients.http_answer import headers_of, status_of
+from mcpmux.clients.http_endpoint import HttpEndpoint
+from mcpmux.clients.session_records import MovedElsewhere
 from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.letter import HandedRequest
 from mcpmux.cluster.membership import RENEWALS, Membership
@@ -31,10 +35,6 @@ from mcpmux.protocol.envelope import BadMessage, Message, Request, decode_messag
 from mcpmux.protocol.headers import SESSION_HEADER
 from mcpmux.protocol.principal import ANYONE
 from mcpmux.protocol.raw_json import Id
-from mcpmux.runtime.calls import lost_with_process
-from mcpmux.runtime.downstreams.http_answer import headers_of, status_of
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.session_records import MovedElsewhere
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task

@@ -15,10 +15,10 @@ import msgspec
 import structlog
 import trio
 
+from mcpmux.clients.session_records import StreamEvent
 from mcpmux.cluster.seal import Seal
 from mcpmux.cluster.store import Store, StoreAway
 from mcpmux.mux.replay import ReplayBounds
-from mcpmux.runtime.downstreams.session_records import StreamEvent
 
 log = structlog.get_logger()
 

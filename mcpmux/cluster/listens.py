@@ -30,12 +30,12 @@ from mcpmux.protocol.envelope import encode_notification, raw
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry, is_one_for_all
-from mcpmux.runtime.upstreams.shared_listening import REPLACES, Wish
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, STREAM_HEADERS, encode_event
+from mcpmux.upstreams.registry import UpstreamRegistry, is_one_for_all
+from mcpmux.upstreams.shared_listening import REPLACES, Wish
+from mcpmux.upstreams.upstream import Upstream
 
 SIGNS: Final = 3  # of life in the time of one lease; a reader that hears none for so long ends its stream
 LINGER_LEASES: Final = 4  # until the others know of another owner, listen there, and let the one before end

@@ -6,6 +6,8 @@ from collections.abc import Collection
 
 import trio
 
+from mcpmux.clients.http_endpoint import HttpEndpoint
+from mcpmux.clients.service import MuxService
 from mcpmux.cluster.door import Door, Passing
 from mcpmux.cluster.membership import Membership
 from mcpmux.cluster.places import StoredPlaces
@@ -13,10 +15,8 @@ from mcpmux.cluster.seal import Seal
 from mcpmux.cluster.sessions import StoredSessions
 from mcpmux.cluster.store import Store
 from mcpmux.cluster.tokens import StoredTokens
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.rate_counter import RateCounter
+from mcpmux.upstreams.rate_counter import RateCounter
 
 LEAVE_SECONDS = 2.0  # to tell the store that we go
 

@@ -12,6 +12,8 @@ import structlog
 import trio
 
 from mcpmux import __version__
+from mcpmux.clients.http_answer import refuse, refuse_with
+from mcpmux.clients.service import MuxService
 from mcpmux.cluster.calls import HandedCalls
 from mcpmux.cluster.card import Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
@@ -25,15 +27,13 @@ from mcpmux.cluster.state import INSIDE, LEFT, OUTSIDE, SILENT, ReplicaState
 from mcpmux.cluster.store import Store
 from mcpmux.config import Config
 from mcpmux.errors import RemoteProtocolError, TransportError
-from mcpmux.runtime.downstreams.http_answer import refuse, refuse_with
-from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.stream import open_tcp_listeners
 from mcpmux.transports.tls import TlsContexts
+from mcpmux.upstreams.rate_counter import RateCounter
 
 log = structlog.get_logger()
 

@@ -16,6 +16,8 @@ import msgspec
 import structlog
 import trio
 
+from mcpmux.clients.service import LegacySession, MuxService, Session
+from mcpmux.clients.session_records import MovedElsewhere, Recovered, StreamEvent
 from mcpmux.cluster.events import KIND as EVENT
 from mcpmux.cluster.events import EventWriter, StoredEvents
 from mcpmux.cluster.membership import Membership
@@ -25,8 +27,6 @@ from mcpmux.cluster.upkeep import KEPT_LONGER, Upkeep
 from mcpmux.errors import RpcError
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.downstreams.service import LegacySession, MuxService, Session
-from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, StreamEvent
 from mcpmux.runtime.session_facts import SessionFacts
 from mcpmux.transports.inline import in_task
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from mcpmux.cluster.seal import Seal
 from mcpmux.cluster.store import Bucket, Store, StoreAway
 from mcpmux.mux.rate import Counted, Exceeded
-from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.rate_counter import RateCounter
 
 
 class StoredTokens:

@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from mcpmux import __version__
+from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
@@ -35,7 +36,6 @@ from mcpmux.protocol.envelope import Request, decode_any, raw
 from mcpmux.protocol.era import downgrade_error, downgrade_result
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import SUPPORTED, negotiate_legacy
-from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream
 from mcpmux.transports.stdio import open_stdio_stream

@@ -27,7 +27,7 @@ from mcpmux.errors import LocalProtocolError
 from mcpmux.library.client import Json, Notification, OnNotification
 from mcpmux.library.exchanges import FinishedExchange
 from mcpmux.library.mux import MOST_EXCHANGES, Source
-from mcpmux.runtime.upstreams.upstream import OpenChannel
+from mcpmux.upstreams.upstream import OpenChannel
 
 T = TypeVar("T")
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
+from mcpmux.channels.calls import unheard
+from mcpmux.clients.memory_client import MemoryClient
 from mcpmux.errors import LocalProtocolError, RemoteProtocolError, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import LOG_LEVEL, PROGRESS_TOKEN, Call, Event, Exchange, Notify
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import data_of, decode_any, objects_in
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.downstreams.memory_client import MemoryClient
 from mcpmux.runtime.merger import walk_pages
 
 T = TypeVar("T")

@@ -23,6 +23,7 @@ import trio
 
 from mcpmux import app
 from mcpmux.app.observers import open_observers
+from mcpmux.clients.memory_client import raw_given
 from mcpmux.config import Admin, Config
 from mcpmux.errors import ConfigError, LocalProtocolError
 from mcpmux.hosts.configuration import read_config, read_mapping
@@ -31,8 +32,7 @@ from mcpmux.library.exchanges import ExchangeFeed, Exchanges
 from mcpmux.logs import set_up_logs, tell_notes
 from mcpmux.protocol.envelope import decode_any
 from mcpmux.protocol.principal import Principal, is_name
-from mcpmux.runtime.downstreams.memory_client import raw_given
-from mcpmux.runtime.upstreams.upstream import OpenChannel
+from mcpmux.upstreams.upstream import OpenChannel
 
 Source: TypeAlias = Config | str | os.PathLike[str] | Mapping[str, Any]
 """A configuration: ready, the path of a file, or what such a file has in it, our own or a host app's."""

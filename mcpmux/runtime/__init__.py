@@ -1,1 +1,1 @@
-"""Tasks, deadlines and MCP methods: router, upstreams, downstreams. Knows no bytes."""
+"""What happens to an exchange: access, routes, merged lists, tasks, notifications. Knows no bytes."""

@@ -19,11 +19,11 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import trio
 
+from mcpmux.channels.tap import Leg
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import Leg
 from mcpmux.transports.http.server_connection import HttpReply
 
 DETAIL_LIMIT = 256  # waiting changes after which sub-resources are not told one by one any more

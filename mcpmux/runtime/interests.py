@@ -6,6 +6,7 @@ access rules do not let it use; a client that was another process's hears that i
 
 from __future__ import annotations
 
+from mcpmux.channels.calls import Client
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
 from mcpmux.protocol import method as m
@@ -13,15 +14,14 @@ from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND, UPSTREAM_TIMEOUT
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.runtime.access_control import AccessControl, no_resource
-from mcpmux.runtime.calls import Client
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import NotificationHub, upstream_of
-from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.runtime.session_facts import MadeTask
-from mcpmux.runtime.upstreams.registry import PRIVATE, UpstreamRegistry
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.registry import PRIVATE, UpstreamRegistry
+from mcpmux.upstreams.upstream import Upstream
 
 
 class Interests:

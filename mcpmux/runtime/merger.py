@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
+from mcpmux.channels.calls import unheard
 from mcpmux.config import Merging
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError
 from mcpmux.lru import Lru
@@ -44,12 +45,11 @@ from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, members_of, ra
 from mcpmux.protocol.method import LISTS, PAGED, RESOURCES_LIST, TASKS_LIST, TEMPLATES_LIST, TOOLS_LIST
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.access_control import AccessControl
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
-from mcpmux.runtime.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task, together
 from mcpmux.transports.waiting import Deadline, limited
+from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.response_cache import HINTS, CacheStore, Found, Page, aged
+from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
+from mcpmux.channels.tap import Leg
 from mcpmux.errors import RpcError
 from mcpmux.lru import Lru, weigh
 from mcpmux.mux import rewrite
@@ -44,7 +45,6 @@ from mcpmux.protocol.raw_json import SHORT_CHARS, Fields, Raw
 from mcpmux.protocol.tasks import TASK_ID, related_task
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.tap import Leg
 
 log = structlog.get_logger()
 

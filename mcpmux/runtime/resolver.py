@@ -36,9 +36,9 @@ from mcpmux.runtime.merger import (
     incomplete,
     learn_tools,
 )
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.runtime.visible_names import VisibleNames
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.registry import UpstreamRegistry
 
 
 class Resolver:

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from mcpmux.channels.calls import lost_state, unknown_state
 from mcpmux.mux.rewrite import ForeignMark, Marks, owner_of
 from mcpmux.mux.seal import ForeignState, StateSeal, TaskSeal
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
@@ -28,10 +29,9 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import TASK_ID, extension_missing, knows_extension
 from mcpmux.runtime.access_control import AccessControl, lost_task, no_task
-from mcpmux.runtime.calls import lost_state, unknown_state
 from mcpmux.runtime.resolver import Resolver
-from mcpmux.runtime.upstreams.registry import is_one_for_all
-from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.upstreams.registry import is_one_for_all
+from mcpmux.upstreams.upstream import Upstream
 
 _COMING_BACK: Final = ((STATE, unknown_state, lost_state), (TASK_ID, no_task, lost_task))
 """What clients of 2026-07-28 get and come back with, and what they hear if it is nothing of ours, or lost."""

@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from mcpmux.channels.calls import Client
 from mcpmux.config.views import RESOURCES, TEMPLATES
 from mcpmux.errors import RpcError
 from mcpmux.mux import rewrite
@@ -37,20 +38,19 @@ from mcpmux.runtime.access_control import (
     no_resource,
     no_task,
 )
-from mcpmux.runtime.calls import Client
 from mcpmux.runtime.interests import Interests
 from mcpmux.runtime.merger import Merger, learn_tools, mention
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.rate_counter import RateCounter
 from mcpmux.runtime.resolver import Resolver
 from mcpmux.runtime.round_trips import RoundTrips
 from mcpmux.runtime.tasks import Tasks
 from mcpmux.runtime.tool_search import ToolSearch
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
-from mcpmux.runtime.upstreams.response_cache import REMEMBERED
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.runtime.url_visits import UrlVisits
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.response_cache import REMEMBERED
+from mcpmux.upstreams.upstream import Upstream
 
 _ABOUT_TOOLS: Final = m.ABOUT_TASKS | {m.TOOLS_LIST}
 

@@ -32,6 +32,7 @@ import msgspec
 import structlog
 import trio
 
+from mcpmux.channels.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, unheard, unknown_state
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.lru import Lru
 from mcpmux.mux.rewrite import Marks
@@ -44,12 +45,11 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.access_control import AccessControl, no_task
-from mcpmux.runtime.calls import PARK_LIMIT, PARK_SECONDS, STATE_BYTES, Client, unheard, unknown_state
 from mcpmux.runtime.merger import walk
 from mcpmux.runtime.notification_hub import Personal
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline
+from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 

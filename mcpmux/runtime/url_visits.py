@@ -28,8 +28,8 @@ from mcpmux.protocol.input_requests import accepted_visits, elicitation_ids, off
 from mcpmux.protocol.method import ELICIT
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.runtime.notification_hub import Personal
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.upstream import Upstream
 
 VISIT_SECONDS: Final = 30.0  # for a user who has just accepted; a longer visit is asked about again
 

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
+from mcpmux.channels.tap import EXCHANGE
 from mcpmux.config.report import CANDIDATES_LIMIT
 from mcpmux.config.views import KINDS, RESOURCES, TEMPLATES
 from mcpmux.errors import Refused, RpcError
@@ -29,9 +30,8 @@ from mcpmux.protocol.codes import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.access_control import AccessControl
 from mcpmux.runtime.merger import learn_tools, walk
-from mcpmux.runtime.tap import EXCHANGE
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
 from mcpmux.transports.inline import in_task
+from mcpmux.upstreams.registry import UpstreamRegistry
 
 log = structlog.get_logger()
 

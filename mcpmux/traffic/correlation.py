@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from mcpmux.channels.tap import Direction, Leg
 from mcpmux.lru import Lru
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import own_id
@@ -34,7 +35,6 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.json_repair import repaired
 from mcpmux.protocol.raw_json import Id, Raw
-from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.observer import Observation, PendingRequest, UnreadMessage
 from mcpmux.traffic.record import MICROS, NO_PARAMS, Envelope, Error, Params, Result
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
+from mcpmux.channels.tap import Direction, Leg, Said
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
-from mcpmux.runtime.tap import Direction, Leg, Said
 from mcpmux.traffic.record import ANSWERS
 
 

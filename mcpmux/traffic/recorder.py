@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
+from mcpmux.channels.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg, Said
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.raw_json import Fields, Id
-from mcpmux.runtime.tap import EXCHANGE, LAST_SECONDS, NO_HEADERS, Direction, Leg, Said
 from mcpmux.traffic.correlation import exchange_of, observe
 from mcpmux.traffic.observer import (
     BATCH,

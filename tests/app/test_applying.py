@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.config import Config, Http, Identity, Merging, Missing, Secret, Stdio, Upstream
 from mcpmux.protocol.call import SERVER_INFO
-from mcpmux.runtime.upstreams.registry import RETIRE_SECONDS
+from mcpmux.upstreams.registry import RETIRE_SECONDS
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer

@@ -15,10 +15,10 @@ from trio_websocket import WebSocketRequest, serve_websocket
 
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.credential import AHEAD_SECONDS, NEW_SECONDS, RETRY_SECONDS, Credential
+from mcpmux.channels.http_peer import HttpPlace
+from mcpmux.channels.opener import open_sse, open_stream_channel
 from mcpmux.config import OAuth, Secret, WebSocket
 from mcpmux.errors import ConnectFailed, RpcError, TransportError
-from mcpmux.runtime.upstreams.channels import open_sse, open_stream_channel
-from mcpmux.runtime.upstreams.http_peer import HttpPlace
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.sse_streams import NoEventStream

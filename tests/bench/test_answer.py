@@ -10,11 +10,11 @@ from mcpmux.bench import answer
 from mcpmux.bench.answer import TOOL_ERROR, WANTS_INPUT, WRONG, Checker, describe, judge, size_of
 from mcpmux.bench.operation import Ask
 from mcpmux.bench.results import OK
+from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
 from mcpmux.errors import ConnectFailed, McpmuxError, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_any, decode_fields, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 
 
 def fields(**members: Any) -> Fields:

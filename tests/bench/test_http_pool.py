@@ -14,12 +14,12 @@ import trio
 from mcpmux.bench.answer import Chain, judge
 from mcpmux.bench.http_pool import CLIENT_INFO, Connector, HttpPool
 from mcpmux.bench.operation import Ask
+from mcpmux.channels.http_peer import HttpStatusError, SessionExpired
+from mcpmux.channels.opener import ChannelOpener
 from mcpmux.config import Http, Limits, Upstream
 from mcpmux.errors import ConnectFailed, MessageTooLarge, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.upstreams.channels import ChannelOpener
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder

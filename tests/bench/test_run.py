@@ -15,10 +15,10 @@ from mcpmux.bench.plan import Plan
 from mcpmux.bench.results import Results
 from mcpmux.bench.run import Run
 from mcpmux.bench.workload import parse_flow
+from mcpmux.channels.opener import answer_server
+from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.config import Upstream
 from mcpmux.errors import ConfigError, TransportError
-from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.upstreams.channels import answer_server
 from tests.peers.pipe import open_memory_pipes
 from tests.peers.revision import Json
 from tests.peers.server import CACHE, RpcFailure, ScriptedServer

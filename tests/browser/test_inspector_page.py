@@ -6,8 +6,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from mcpmux.channels.tap import EXCHANGE
 from mcpmux.config.views import Selector, View, ViewOverride
-from mcpmux.runtime.tap import EXCHANGE
 from tests.browser.browser import Browser, Page, open_page
 from tests.cluster.replicas import open_replicas
 from tests.peers.server import CACHE, ScriptedServer

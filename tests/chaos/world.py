@@ -14,14 +14,14 @@ import trio
 
 from mcpmux import app
 from mcpmux.app.listeners import Serving, serve_listener
+from mcpmux.clients.http_endpoint import HttpEndpoint
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, HttpListener, Upstream
 from mcpmux.protocol.call import PendingRequest
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.runtime.upstreams.connection import Connection
 from mcpmux.transports.message_stream import open_line_stream
+from mcpmux.upstreams.connection import Connection
 from tests.chaos.clients import HttpClient, LineClient, LoadClient
 from tests.chaos.waiting import count_descriptors, until
 from tests.peers.revision import LEGACY, MODERN

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from mcpmux.channels.tap import NO_HEADERS
 from mcpmux.cli.audit import describe
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.config import Secret
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import NO_HEADERS
 from mcpmux.traffic.audit.opening import open_audit
 from mcpmux.traffic.observer import Exchange
 from tests.cli.invoking import Invoke

@@ -11,6 +11,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from mcpmux.channels.calls import unheard
 from mcpmux.cluster.card import Card, Neighbour
 from mcpmux.cluster.encryption import ClusterSeal
 from mcpmux.cluster.letter import HandedRequest, ListenWanted
@@ -21,7 +22,6 @@ from mcpmux.config import ClientTls, Config, Limits, Merging, Secret
 from mcpmux.config.cluster import Cluster
 from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.protocol.call import Call, Event
-from mcpmux.runtime.calls import unheard
 from mcpmux.transports.http.client import was_unsent
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply

@@ -16,9 +16,9 @@ from mcpmux.cluster.letter import ListenWanted
 from mcpmux.cluster.owner import owner_of
 from mcpmux.config import AccessRule, Http
 from mcpmux.errors import RemoteProtocolError
-from mcpmux.runtime.upstreams import shared_listening
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry, era_session_key
-from mcpmux.runtime.upstreams.shared_listening import REPLACES
+from mcpmux.upstreams import shared_listening
+from mcpmux.upstreams.registry import UpstreamRegistry, era_session_key
+from mcpmux.upstreams.shared_listening import REPLACES
 from tests.cluster.nodes import LEASE, Member
 from tests.cluster.replicas import Replicas, open_replicas
 from tests.cluster.test_nodes import listen

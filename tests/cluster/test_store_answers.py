@@ -24,6 +24,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mcpmux.clients.session_records import MovedElsewhere
 from mcpmux.cluster import redis_script as script
 from mcpmux.cluster.card import Card
 from mcpmux.cluster.encryption import ClusterSeal
@@ -40,7 +41,6 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.downstreams.session_records import MovedElsewhere
 from tests.examples import examples
 from tests.peers.server import ScriptedServer
 from tests.runtime.world import open_world

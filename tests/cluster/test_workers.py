@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mcpmux.app.workers import pool, worker
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.transports.handing import NOTE_BYTES
 from mcpmux.transports.http.client import HttpPool
 from tests.cluster.nodes import LEASE

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 import trio
 
+from mcpmux.channels.tap import EXCHANGE, ORIGIN
 from mcpmux.config import AccessRule
 from mcpmux.library import RpcError
-from mcpmux.runtime.tap import EXCHANGE, ORIGIN
 from tests.library.servers import Worker, open_local
 
 

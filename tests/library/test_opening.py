@@ -20,8 +20,8 @@ from mcpmux.config.views import Parameter
 from mcpmux.errors import ConfigError, LocalProtocolError
 from mcpmux.library import open_mux
 from mcpmux.library.mux import load
-from mcpmux.runtime.upstreams.upstream import STARTUP_PART, STARTUP_SECONDS
 from mcpmux.traffic.record import decode_record
+from mcpmux.upstreams.upstream import STARTUP_PART, STARTUP_SECONDS
 from tests.library.servers import Worker, config_of, open_local
 from tests.runtime.world import World, upstream
 

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from mcpmux import app
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, Http, Merging, Upstream
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.peers.http_pipe import open_http_pipe

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from mcpmux.runtime.downstreams.http_answer import refuse
+from mcpmux.clients.http_answer import refuse
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server import serve_http
 from mcpmux.transports.http.server_connection import Handler, HttpReply

@@ -8,9 +8,9 @@ from typing import Any
 
 import trio
 
+from mcpmux.clients.http_endpoint import HttpEndpoint
+from mcpmux.clients.service import Service
 from mcpmux.config import HttpListener, Limits
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.service import Service
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.peers.http_client import HttpClient

@@ -9,8 +9,8 @@ from typing import Any
 import trio
 from attrs import evolve
 
+from mcpmux.channels.opener import ChannelOpener
 from mcpmux.config import Http, Limits, Upstream
-from mcpmux.runtime.upstreams.channels import ChannelOpener
 from mcpmux.transports.polling import open_readiness_poller
 from mcpmux.transports.process import StopLadder
 from mcpmux.transports.waiting import available

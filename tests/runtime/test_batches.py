@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from mcpmux import app
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, Http, Upstream
 from mcpmux.protocol.framing import BATCH_LIMIT
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from mcpmux.transports.http.server_connection import HttpReply
 from tests.oracle import SchemaOracle
 from tests.peers.client import ScriptedClient

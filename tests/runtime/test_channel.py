@@ -11,12 +11,12 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from mcpmux.channels.duplex_channel import LAST_WORDS_SECONDS, DuplexChannel
+from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.errors import Overdue, RemoteProtocolError, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call, Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.duplex_channel import LAST_WORDS_SECONDS, DuplexChannel
-from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 
+from mcpmux.channels.calls import unheard
+from mcpmux.channels.http_peer import HttpPlace
+from mcpmux.channels.opener import answer_server, open_streamable
 from mcpmux.errors import TransportError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.upstreams.channels import answer_server, open_streamable
-from mcpmux.runtime.upstreams.http_peer import HttpPlace
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 

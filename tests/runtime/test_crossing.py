@@ -19,9 +19,9 @@ import trio
 import trio.testing
 
 from mcpmux import app
+from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.config import Config, Http, Limits, Upstream
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder

@@ -22,9 +22,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpmux.channels.calls import PARK_SECONDS
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.calls import PARK_SECONDS
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
 from tests.peers.revision import Json

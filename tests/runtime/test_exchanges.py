@@ -14,15 +14,15 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.channels.duplex_channel import DuplexChannel
+from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import AccessRule, Limits
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import PendingRequest
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.message_stream import open_line_stream
+from mcpmux.upstreams.response_cache import DOUBTS, PASSED
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
 from tests.peers.revision import Json

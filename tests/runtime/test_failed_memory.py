@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from mcpmux.clients.http_answer import respond
 from mcpmux.config.model import Limits
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.downstreams.http_answer import respond
 from tests.inline import run_inline
 from tests.peers.revision import Json
 from tests.peers.web import JSON, SSE, TOOLS, Web

@@ -20,11 +20,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import AccessRule, Caching
 from mcpmux.config.views import Parameter, Selector, View, ViewOverride
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from tests.grown_examples import Place, example, places
 from tests.official_schema import OfficialSchema, find_schemas, load_schema
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mcpmux.clients.http_answer import HttpNotify, respond
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.downstreams.http_answer import HttpNotify, respond
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import FINISHED
 from tests.bare_reply import reply_on

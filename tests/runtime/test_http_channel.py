@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.channels import http_channel
 from mcpmux.config import Http, Secret
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import decode_any
-from mcpmux.runtime.upstreams import http_channel
 from tests.peers.revision import LEGACY, Json
 from tests.peers.web import SSE, TOOLS, Web, event, initialize
 from tests.runtime.web_world import exchange, open_web
@@ -319,7 +319,7 @@ async def test_a_server_without_a_stream_of_its_own_is_not_asked_again(status, m
 
 
 async def test_a_stream_that_always_ends_at_once_is_not_asked_for_without_end(monkeypatch):
-    monkeypatch.setattr("mcpmux.runtime.upstreams.http_peer.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("mcpmux.channels.http_peer.RETRY_SECONDS", 0.0)
     monkeypatch.setattr("mcpmux.mux.breaker.FIRST_SECONDS", 30.0)
 
     async def script(web: Web, request: Any, message: Json, reply: Any) -> None:

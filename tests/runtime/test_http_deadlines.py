@@ -12,13 +12,13 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.channels.http_channel import HttpChannel
+from mcpmux.channels.http_peer import HttpPlace
+from mcpmux.channels.opener import open_streamable
 from mcpmux.errors import Overdue, RpcError, TransportClosed
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.runtime.upstreams.channels import open_streamable
-from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_peer import HttpPlace
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits
 from mcpmux.transports.polling import open_readiness_poller

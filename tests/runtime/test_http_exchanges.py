@@ -13,17 +13,16 @@ import pytest
 import trio
 from opentelemetry.trace import SpanKind
 
+from mcpmux.channels import http_channel
+from mcpmux.channels.duplex_channel import DuplexChannel
+from mcpmux.channels.http_channel import HttpChannel
+from mcpmux.channels.http_peer import PendingHttpRequest
+from mcpmux.channels.tap import Leg, Said
 from mcpmux.cli.main import is_compiled
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.mux import rewrite
 from mcpmux.protocol.envelope import LARGE_BYTES
 from mcpmux.protocol.raw_json import Id
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.tap import Leg, Said
-from mcpmux.runtime.upstreams import http_channel
-from mcpmux.runtime.upstreams.http_channel import HttpChannel
-from mcpmux.runtime.upstreams.http_peer import PendingHttpRequest
-from mcpmux.runtime.upstreams.response_cache import DOUBTS
 from mcpmux.traffic.audit.journal import Audit
 from mcpmux.traffic.audit.record import RecordMaker
 from mcpmux.traffic.recorder import Recorder
@@ -31,6 +30,7 @@ from mcpmux.traffic.redaction.redactor import Redactor
 from mcpmux.traffic.telemetry.metrics import Metrics
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.waiting import available
+from mcpmux.upstreams.response_cache import DOUBTS
 from tests.peers.http_client import Answer, HttpClient, request
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer

@@ -12,9 +12,9 @@ import trio
 
 from mcpmux.auth.bearer import hash_token
 from mcpmux.auth.gate import Gate
+from mcpmux.clients.server_card import ServerCard
 from mcpmux.config import Auth, HttpListener, Limits, StaticToken
 from mcpmux.config.views import Selector, View
-from mcpmux.runtime.downstreams.server_card import ServerCard
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from tests.auth.made import Clock, Issuing, bearer, claims, make_gate, sign

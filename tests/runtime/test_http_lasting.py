@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.runtime.downstreams import http_session
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
-from mcpmux.runtime.downstreams.http_session import ResumableCall
+from mcpmux.clients import http_session
+from mcpmux.clients.http_endpoint import HttpEndpoint
+from mcpmux.clients.http_session import ResumableCall
 from tests.peers.http_client import request
 from tests.peers.revision import CLIENT, LEGACY, Json
 from tests.peers.server import RpcFailure, ScriptedServer

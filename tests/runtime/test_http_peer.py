@@ -9,12 +9,7 @@ import trio
 
 from mcpmux.auth.bearer import Challenge
 from mcpmux.auth.credential import Credential
-from mcpmux.errors import ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
-from mcpmux.mux.breaker import STABLE_SECONDS, Comeback
-from mcpmux.protocol.call import Call
-from mcpmux.protocol.envelope import ErrorReply
-from mcpmux.runtime.upstreams.channels import answer_server
-from mcpmux.runtime.upstreams.http_peer import (
+from mcpmux.channels.http_peer import (
     LEAST_RETRY_SECONDS,
     RETRY_SECONDS,
     HttpErrorReply,
@@ -27,6 +22,11 @@ from mcpmux.runtime.upstreams.http_peer import (
     pause_before_stream,
     retry_seconds,
 )
+from mcpmux.channels.opener import answer_server
+from mcpmux.errors import ConnectFailed, McpmuxError, RpcError, TransportClosed, TransportError
+from mcpmux.mux.breaker import STABLE_SECONDS, Comeback
+from mcpmux.protocol.call import Call
+from mcpmux.protocol.envelope import ErrorReply
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.sse import SseDecoder

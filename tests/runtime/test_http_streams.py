@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpmux.runtime.downstreams import http_session
+from mcpmux.clients import http_session
 from mcpmux.transports.http import server_connection
 from mcpmux.transports.sse import KEEP_ALIVE
 from tests.peers.http_client import request

@@ -9,12 +9,13 @@ import pytest
 import trio
 
 from mcpmux import app
+from mcpmux.channels import http_peer
+from mcpmux.channels.calls import unheard
 from mcpmux.config import Caching, Config, Http, Upstream
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
-from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.upstreams import http_peer, listening
+from mcpmux.upstreams import listening
 from tests.peers.http_server import HttpFace, open_http_face
 from tests.peers.subscribable import Subscribable
 

@@ -11,7 +11,7 @@ import trio
 
 from mcpmux.config import Http, Stdio, Upstream
 from mcpmux.errors import ConnectFailed
-from mcpmux.runtime.upstreams.registry import PAUSE_SECONDS, era_session_key, mirrors
+from mcpmux.upstreams.registry import PAUSE_SECONDS, era_session_key, mirrors
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.channels.opening import open_duplex_channel
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.protocol.call import PROGRESS_TOKEN, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.opening import open_duplex_channel
 from mcpmux.transports.message_stream import open_line_stream
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline

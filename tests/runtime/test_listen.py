@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.clients.http_answer import HttpNotify
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import decode_fields, raw
 from mcpmux.protocol.method import LISTEN
-from mcpmux.runtime.downstreams.http_answer import HttpNotify
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from tests.peers.http_client import request
 from tests.peers.revision import CAPABILITIES, CLIENT_INFO, VERSION

@@ -11,12 +11,12 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.clients.http_answer import respond
+from mcpmux.clients.stream_clients import FIRST_SECONDS, JsonStream
 from mcpmux.config import Http, Limits, Stdio, Unix
 from mcpmux.errors import TransportClosed
 from mcpmux.protocol.codes import BUSY, Busy
 from mcpmux.protocol.envelope import Request
-from mcpmux.runtime.downstreams.http_answer import respond
-from mcpmux.runtime.downstreams.stream_clients import FIRST_SECONDS, JsonStream
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.message_stream import MessageStream

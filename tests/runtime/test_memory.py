@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from mcpmux.channels.tap import Watch
 from mcpmux.config import Tcp, Upstream
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event, Notify
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import Watch
-from mcpmux.runtime.upstreams.response_cache import DOUBTS, PASSED, CacheStore, ResponseCache
+from mcpmux.upstreams.response_cache import DOUBTS, PASSED, CacheStore, ResponseCache
 
 READ = Call(m.RESOURCES_READ, {"uri": raw("file:///a")}, {})
 

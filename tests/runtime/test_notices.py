@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from mcpmux.clients.http_answer import Tagged
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, RECENT, Event, encode_notice
 from mcpmux.protocol.envelope import encode_notification, raw
-from mcpmux.runtime.downstreams.http_answer import Tagged
 from mcpmux.transports.sse import SseDecoder
 
 TAG = {"io.modelcontextprotocol/subscriptionId": 'a"}b'}

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.channels import http_peer
 from mcpmux.errors import RpcError
 from mcpmux.mux.breaker import FAILURES
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.upstreams import http_peer, status
+from mcpmux.upstreams import status
 from tests.peers.revision import LEGACY, Json
 from tests.peers.web import JSON, TOOLS, Web, initialize
 from tests.runtime.web_world import exchange, open_web

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from mcpmux.clients import http_session
+from mcpmux.clients.http_session import LATELY, LATELY_BYTES, OWN_STREAM, OwnStream
 from mcpmux.mux.replay import ReplayBounds, ReplayBuffer
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams import http_session
-from mcpmux.runtime.downstreams.http_session import LATELY, LATELY_BYTES, OWN_STREAM, OwnStream
 
 
 def opened() -> tuple[OwnStream, ReplayBuffer]:

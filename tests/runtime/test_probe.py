@@ -10,7 +10,7 @@ import pytest
 
 from mcpmux.errors import RpcError
 from mcpmux.protocol.revisions import LEGACY
-from mcpmux.runtime.upstreams import connection
+from mcpmux.upstreams import connection
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.peers.web import JSON, TOOLS, Web, initialize

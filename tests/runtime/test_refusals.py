@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from mcpmux.channels.duplex_channel import OBJECTION_LIMIT
+from mcpmux.clients.stream_clients import StreamClients
 from mcpmux.config import Limits
 from mcpmux.protocol.codes import BUSY
-from mcpmux.runtime.downstreams.stream_clients import StreamClients
-from mcpmux.runtime.duplex_channel import OBJECTION_LIMIT
 from mcpmux.transports.message_stream import RECEIVE_BYTES
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from tests.peers.revision import CAPABILITIES, MODERN, VERSION

@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from mcpmux import __version__
+from mcpmux.clients.server_card import ServerCard, make_card
 from mcpmux.config import Auth, Config, HttpListener, Identity, Issuer, ServerTls, StaticToken
 from mcpmux.config.argument import parse_upstream_argument
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.configuration import read_config
-from mcpmux.runtime.downstreams.server_card import ServerCard, make_card
 from tests.runtime.test_http_guard import ANN, APP, LOCAL, STATIC, open_guarded
 
 CARD = "/mcp/server-card"

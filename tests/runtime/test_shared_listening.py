@@ -17,7 +17,7 @@ from mcpmux.errors import TransportClosed
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.upstreams.shared_listening import REPLACES, Wish
+from mcpmux.upstreams.shared_listening import REPLACES, Wish
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.subscribable import Subscribable

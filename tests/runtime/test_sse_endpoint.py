@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from mcpmux import app
+from mcpmux.clients.http_answer import refuse
+from mcpmux.clients.http_endpoint import HttpEndpoint
 from mcpmux.config import Config, Http, HttpListener, Limits
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY
 from mcpmux.protocol.envelope import decode_any, raw
-from mcpmux.runtime.downstreams.http_answer import refuse
-from mcpmux.runtime.downstreams.http_endpoint import HttpEndpoint
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
 from mcpmux.transports.http.server import serve_http

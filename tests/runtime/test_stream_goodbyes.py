@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from mcpmux.clients.stream_clients import StreamClients
 from mcpmux.config import Limits
 from mcpmux.protocol.headers import OriginPolicy
-from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.transports.websocket import GOING_AWAY, Door
 from tests.peers.raw_websocket import TEXT, RawClient, frame, handshake
 from tests.peers.revision import CAPABILITIES, MODERN, VERSION

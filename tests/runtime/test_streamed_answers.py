@@ -11,12 +11,12 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.channels.http_peer import STREAM_BYTES
 from mcpmux.config.model import Limits
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.envelope import decode_any, raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.http_peer import STREAM_BYTES
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.waiting import available
 from tests.peers.revision import Json

@@ -23,8 +23,8 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.errors import TransportClosed
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
 from tests.oracle import SchemaOracle
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import open_memory_pipes

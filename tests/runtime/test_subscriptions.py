@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcpmux.clients.service import SUBSCRIBED_AT_ONCE, _subscribe_all
 from mcpmux.errors import RpcError
-from mcpmux.runtime.downstreams.service import SUBSCRIBED_AT_ONCE, _subscribe_all
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.server import RpcFailure

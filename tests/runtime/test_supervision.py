@@ -10,7 +10,7 @@ import trio.testing
 
 from mcpmux.config import Merging
 from mcpmux.mux.breaker import DEATHS, FAILURES, JITTER, LOOP_SECONDS
-from mcpmux.runtime.upstreams.status import ANSWER_SECONDS, SILENCES
+from mcpmux.upstreams.status import ANSWER_SECONDS, SILENCES
 from tests.peers.revision import MODERN, Json
 from tests.peers.server import RpcFailure, ScriptedServer
 from tests.runtime.world import World, open_world

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from mcpmux import app
+from mcpmux.channels.tap import Leg, Watch, tapped
 from mcpmux.config import Config
 from mcpmux.errors import MessageTooLarge, RpcError
-from mcpmux.runtime.tap import Leg, Watch, tapped
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.message_stream import open_line_stream

@@ -11,13 +11,13 @@ from typing import Any
 import trio
 
 from mcpmux import app
+from mcpmux.channels.opener import answer_server
+from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.tap import tapped
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import AccessRule, Caching, Config, Limits, Merging, Stdio, Upstream
 from mcpmux.config.views import View
 from mcpmux.errors import ConnectFailed
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.tap import tapped
-from mcpmux.runtime.upstreams.channels import answer_server
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import PromptMemoryPipe, open_memory_pipes
 from tests.peers.server import ScriptedServer

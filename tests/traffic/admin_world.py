@@ -17,13 +17,13 @@ from mcpmux.app.control import Control
 from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.app.observers import serve_mock
 from mcpmux.app.view_contents import MuxViews
+from mcpmux.channels.tap import EXCHANGE, Leg
 from mcpmux.config import AccessRule, HttpListener, Limits
 from mcpmux.config.listener import Admin
 from mcpmux.config.traffic import Redaction
 from mcpmux.config.views import View
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.tap import EXCHANGE, Leg
 from mcpmux.traffic.admin.calls import OFF, Calls, call_routes
 from mcpmux.traffic.admin.configured_views import view_routes
 from mcpmux.traffic.admin.listener import serve_admin

@@ -10,11 +10,11 @@ from typing import Any
 
 import trio
 
+from mcpmux.channels.tap import NO_HEADERS, Leg
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import NO_HEADERS, Leg
 from mcpmux.traffic.audit.journal import Audit
 from mcpmux.traffic.audit.record import RecordMaker
 from mcpmux.traffic.recorder import Recorder

@@ -15,12 +15,12 @@ import trio
 import trio.testing
 
 from mcpmux import app
+from mcpmux.channels.opener import answer_server
+from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.config import Config, Merging
 from mcpmux.config.views import View
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
-from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.upstreams.channels import answer_server
 from mcpmux.traffic.capture.line import to_record
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.reading.dialogue import Dialogue

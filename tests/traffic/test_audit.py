@@ -16,6 +16,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import wait_all_tasks_blocked
 
+from mcpmux.channels.tap import NO_HEADERS
 from mcpmux.config import Audit as AuditSettings
 from mcpmux.config import Redaction
 from mcpmux.errors import Refused, RpcError, TransportClosed
@@ -25,7 +26,6 @@ from mcpmux.protocol.codes import BUSY, INTERNAL_ERROR, UPSTREAM_TIMEOUT, UPSTRE
 from mcpmux.protocol.envelope import encode_request, raw
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import NO_HEADERS
 from mcpmux.traffic.audit import opening
 from mcpmux.traffic.audit.chain import AuditFiles, AuditUnusable, verify
 from mcpmux.traffic.audit.journal import (

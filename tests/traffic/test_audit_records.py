@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcpmux.channels.tap import Leg
 from mcpmux.config.traffic import Redaction
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, VERSION, Call, Meta
 from mcpmux.protocol.envelope import raw, value_of
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.audit.record import (
     CALLERS_KEPT,
     NAME_LIMIT,

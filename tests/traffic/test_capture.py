@@ -17,9 +17,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpmux.channels.tap import Direction, Leg
 from mcpmux.config import Capture, CaptureRule, Redaction
 from mcpmux.protocol.call import Call
-from mcpmux.runtime.tap import Direction, Leg
 from mcpmux.traffic.capture import capture as capture_module
 from mcpmux.traffic.capture.capture import CaptureSink, CaptureUnusable, open_capture
 from mcpmux.traffic.capture.files import CaptureWriter, find_files, read_files

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mcpmux.channels.tap import Leg
 from mcpmux.config import Capture, CaptureRule
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.capture import REMEMBERED, Levels
 from mcpmux.traffic.observer import Observation
 

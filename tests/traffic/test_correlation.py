@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from mcpmux.channels.tap import Leg, Said, said_in_answer
 from mcpmux.protocol.call import target_in
 from mcpmux.protocol.envelope import ErrorReply, Reply, decode_message, decode_reply, decode_request
-from mcpmux.runtime.tap import Leg, Said, said_in_answer
 from mcpmux.traffic.correlation import PENDING_LIMIT, exchange_of, observe
 from mcpmux.traffic.observer import Observation, UnreadMessage
 

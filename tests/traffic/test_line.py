@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpmux.channels.tap import Leg
 from mcpmux.config.traffic import Redaction
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.capture.line import (
     HEAD,
     LEGS_CACHED,

@@ -9,10 +9,10 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpmux.channels.tap import EXCHANGE, Said
 from mcpmux.config.traffic import Redaction
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.tap import EXCHANGE, Said
 from mcpmux.traffic.admin.ring import (
     EDGES,
     GROUPS,

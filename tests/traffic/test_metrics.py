@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
+from mcpmux.channels.tap import Leg
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.traffic.telemetry.metrics import SECONDS, Metrics, outcome_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcpmux.runtime.downstreams.stdio_client import serve_messages
+from mcpmux.clients.stdio_client import serve_messages
 from mcpmux.traffic.replay.mock import CapturedAnswers, Mock, open_mock
 from tests.peers.client import ScriptedClient
 from tests.peers.pipe import open_memory_pipes

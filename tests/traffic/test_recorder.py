@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
-from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.tap import (
+from mcpmux.channels.tap import (
     EXCHANGE,
     INTRODUCTION_LENGTH,
     NAME_CHARS,
@@ -16,6 +14,8 @@ from mcpmux.runtime.tap import (
     Origin,
     identify,
 )
+from mcpmux.protocol.call import CLIENT_INFO, VERSION, Call
+from mcpmux.protocol.envelope import raw
 from mcpmux.traffic.observer import BATCH, LONG_BYTES, Observation
 from mcpmux.traffic.recorder import Recorder
 

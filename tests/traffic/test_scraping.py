@@ -7,7 +7,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpmux.runtime.tap import Leg
+from mcpmux.channels.tap import Leg
 from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import UnreadMessage
 from mcpmux.traffic.telemetry.metrics import Metrics

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from opentelemetry.trace import SpanKind, StatusCode
 
-from mcpmux.runtime.tap import Leg
+from mcpmux.channels.tap import Leg
 from mcpmux.traffic.telemetry.metrics import TOOL_ERROR
 from mcpmux.traffic.telemetry.spans import ARRIVED_LIMIT, NAMES_FAILED, Names
 from tests.peers.revision import Json

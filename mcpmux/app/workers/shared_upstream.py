@@ -17,6 +17,9 @@ import trio
 from trio.abc import Stream
 
 from mcpmux.app.mux import Mux, open_mux
+from mcpmux.channels.tap import Tap
+from mcpmux.clients.service import Elsewhere, Session
+from mcpmux.clients.stream_clients import StreamClients
 from mcpmux.config import Config
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import Call, Notify
@@ -24,12 +27,9 @@ from mcpmux.protocol.codes import UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id
-from mcpmux.runtime.downstreams.service import Elsewhere, Session
-from mcpmux.runtime.downstreams.stream_clients import StreamClients
 from mcpmux.runtime.session_counter import SessionCounter
-from mcpmux.runtime.tap import Tap
-from mcpmux.runtime.upstreams.upstream import Upstream as Server
 from mcpmux.transports.stream import open_unix_listener, serve_streams
+from mcpmux.upstreams.upstream import Upstream as Server
 
 log = structlog.get_logger()
 

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import structlog
 import trio
 
+from mcpmux.channels.tap import Leg
 from mcpmux.lru import Lru
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.observer import BATCH, Exchange, Observation
 from mcpmux.transports.inline import AT_ONCE

@@ -31,9 +31,9 @@ from mcpmux.config import Config
 from mcpmux.errors import ConfigError, McpmuxError, TransportClosed
 from mcpmux.logs import set_up_logs
 from mcpmux.mux.cache import Generations
-from mcpmux.runtime.upstreams.upstream import OpenChannel
 from mcpmux.transports.handing import ConnectionChannel, Handed, HandedListener, Handing, Note
 from mcpmux.transports.wall import leaves_of
+from mcpmux.upstreams.upstream import OpenChannel
 
 log = structlog.get_logger()
 

@@ -22,13 +22,13 @@ from typing import Any, Final
 
 import trio
 
+from mcpmux.clients.memory_client import MemoryClient
+from mcpmux.clients.service import MuxService
 from mcpmux.errors import RpcError
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, CLIENT_INFO, META, VERSION, Event
 from mcpmux.protocol.codes import INTERNAL_ERROR
 from mcpmux.protocol.envelope import EMPTY_OBJECT, decode_fields, encode, error_body, raw, text_of
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.downstreams.memory_client import MemoryClient
-from mcpmux.runtime.downstreams.service import MuxService
 from mcpmux.traffic.admin.route import SECURITY, BadRequest, HttpExchange, Route, check_json
 from mcpmux.traffic.admin.view import LiveView
 from mcpmux.transports.sse import STREAM_HEADERS, encode_event

@@ -17,10 +17,10 @@ import msgspec
 from mcpmux.protocol import method as m
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import Key, NotificationHub
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.traffic.record import second_of
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.upstream import Upstream
 
 RESOURCES = 200  # that are told, those with the newest changes first
 CLIENTS = 50  # of one subject

@@ -17,11 +17,11 @@ from mcpmux.cluster.state import ReplicaState
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.protocol.envelope import members_of, text_of
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
-from mcpmux.runtime.upstreams.upstream import Upstream
 from mcpmux.traffic.admin.listening import ListeningView, Subscription
 from mcpmux.traffic.record import second_of
 from mcpmux.traffic.redaction.redactor import Redactor
+from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.upstream import Upstream
 
 SESSIONS = 100  # of one upstream that are listed; there may be one for each client
 URIS = 200  # of one session

@@ -58,13 +58,13 @@ from typing import Any, Final
 import msgspec
 import trio
 
+from mcpmux.channels.tap import name_in
 from mcpmux.errors import Refused, RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_INFO, META, Call, Meta, target_in
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import raw, text_of, value_of
 from mcpmux.protocol.raw_json import Fields, Raw
-from mcpmux.runtime.tap import name_in
 from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.record import MICROS, cut, listened_uris, second_of
 from mcpmux.traffic.redaction.redactor import Redactor, RuleSet

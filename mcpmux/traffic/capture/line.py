@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
+from mcpmux.channels.tap import Leg
 from mcpmux.protocol.envelope import UNREADABLE
 from mcpmux.protocol.framing import CR, LF
 from mcpmux.protocol.raw_json import Raw
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.correlation import method_id_target
 from mcpmux.traffic.observer import Observation
 from mcpmux.traffic.record import MICROS, VERSION, Body, Record, Run, decode_record, micros_of, second_of

@@ -18,6 +18,9 @@ import structlog
 import trio
 from attrs import define, field
 
+from mcpmux.channels.calls import unheard
+from mcpmux.channels.tap import Tap
+from mcpmux.clients.service import Ask, Elsewhere, Filter, read_filter
 from mcpmux.config.report import closest
 from mcpmux.errors import RpcError
 from mcpmux.mux.subscriptions import is_at_or_above
@@ -59,11 +62,8 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import NEWEST, SUPPORTED, is_modern, negotiate_legacy
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.runtime.calls import unheard
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams.service import Ask, Elsewhere, Filter, read_filter
 from mcpmux.runtime.session_counter import SessionCounter
-from mcpmux.runtime.tap import Tap
 from mcpmux.traffic.reading.dialogue import (
     METADATA,
     REDACTED,
@@ -184,7 +184,7 @@ def _hint(wanted: str, known: Iterable[str]) -> str:
 
 @define(eq=False)
 class Mock:
-    """See runtime.downstreams.service.Service. Made by `open_mock`. `close` ends the listens."""
+    """See clients.service.Service. Made by `open_mock`. `close` ends the listens."""
 
     answers: CapturedAnswers
     nursery: trio.Nursery
@@ -306,7 +306,7 @@ _CHANGES_NOTHING = frozenset({m.SET_LEVEL, m.RESOURCES_SUBSCRIBE, m.RESOURCES_UN
 
 
 class MockSession:
-    """A legacy session with a mocked server; see runtime.downstreams.service.Session.
+    """A legacy session with a mocked server; see clients.service.Session.
 
     It gets captured answers of its own revision unchanged, others translated to its revision. Notifications
     come after the answer they followed in the capture; updates of a resource come once it has subscribed.

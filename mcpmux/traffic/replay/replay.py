@@ -15,6 +15,9 @@ import trio
 from attrs import define, field
 
 from mcpmux import __version__
+from mcpmux.channels.calls import Hear, Question, unheard
+from mcpmux.channels.channel import Channel
+from mcpmux.channels.http_peer import HttpStatusError
 from mcpmux.errors import McpmuxError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import CLIENT_CAPABILITIES, Call, Event
@@ -24,9 +27,6 @@ from mcpmux.protocol.input_requests import STATE, error_response, repeated, wish
 from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import LEGACY, NEWEST_LEGACY, V_2025_11_25
-from mcpmux.runtime.calls import Hear, Question, unheard
-from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError
 from mcpmux.traffic.reading.dialogue import (
     CapturedRequest,
     ClientNotification,

@@ -23,11 +23,11 @@ import trio
 from mcpmux import __version__
 from mcpmux.cluster.state import INSIDE, ReplicaState
 from mcpmux.runtime.notification_hub import NotificationHub
-from mcpmux.runtime.upstreams.registry import UpstreamRegistry
-from mcpmux.runtime.upstreams.response_cache import CacheStore
 from mcpmux.traffic.admin.route import NO_STORE, SECURITY, HttpExchange, Route
 from mcpmux.traffic.telemetry.metrics import SECONDS, Labels, Metrics
 from mcpmux.transports.http.message import Fields
+from mcpmux.upstreams.registry import UpstreamRegistry
+from mcpmux.upstreams.response_cache import CacheStore
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -27,6 +27,7 @@ from opentelemetry.context import Context as OtelContext
 from opentelemetry.metrics import Meter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from mcpmux.channels.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.errors import Overdue, RpcError
 from mcpmux.lru import Lru
 from mcpmux.protocol import method as m
@@ -34,7 +35,6 @@ from mcpmux.protocol.call import Call
 from mcpmux.protocol.envelope import raw, text_of
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED
-from mcpmux.runtime.tap import EXCHANGE, TRACE_HEADERS, Leg
 from mcpmux.traffic.capture.line import fingerprint
 from mcpmux.traffic.observer import Exchange, Observation
 from mcpmux.traffic.record import cut

@@ -12,9 +12,9 @@ from mcpmux.app.workers.traffic_forwarder import (
     TrafficCollector,
     TrafficForwarder,
 )
+from mcpmux.channels.tap import Leg
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.principal import ANYONE
-from mcpmux.runtime.tap import Leg
 from mcpmux.traffic.admin.ring import LiveRing
 from mcpmux.traffic.correlation import observe
 from mcpmux.traffic.observer import Exchange, UnreadMessage

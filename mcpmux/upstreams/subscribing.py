@@ -13,15 +13,15 @@ from collections.abc import Callable
 import structlog
 import trio
 
+from mcpmux.channels.calls import unheard
 from mcpmux.errors import RemoteProtocolError, RpcError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE
 from mcpmux.protocol.envelope import raw
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.listening import AGREE_SECONDS, GATHER_SECONDS, REASK_SECONDS
-from mcpmux.runtime.upstreams.wishes import Wishes
+from mcpmux.upstreams.connection import Connection
+from mcpmux.upstreams.listening import AGREE_SECONDS, GATHER_SECONDS, REASK_SECONDS
+from mcpmux.upstreams.wishes import Wishes
 
 log = structlog.get_logger()
 

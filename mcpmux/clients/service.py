@@ -18,6 +18,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
+from mcpmux.channels.calls import seconds_to_answer, unanswered
+from mcpmux.channels.tap import ORIGIN, Leg, Tap, identify, name_in, watched
+from mcpmux.clients.http_answer import HttpNotify
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import (
@@ -55,14 +58,11 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields, Id, Raw
 from mcpmux.protocol.revisions import V_2025_11_25, negotiate_legacy
 from mcpmux.protocol.tasks import TASK
-from mcpmux.runtime.calls import seconds_to_answer, unanswered
 from mcpmux.runtime.client_outbox import ClientOutbox
-from mcpmux.runtime.downstreams.http_answer import HttpNotify
 from mcpmux.runtime.notification_hub import EVERYTHING, SUBSCRIPTION_LIMIT, NotificationHub, OpenQuestion
 from mcpmux.runtime.router import Router
 from mcpmux.runtime.session_counter import SessionCounter
 from mcpmux.runtime.session_facts import Interest, MadeTask, SessionFacts
-from mcpmux.runtime.tap import ORIGIN, Leg, Tap, identify, name_in, watched
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.sse import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 

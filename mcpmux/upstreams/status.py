@@ -33,6 +33,7 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.channels.http_peer import HttpStatusError
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import MORE, McpmuxError, RpcError, TransportClosed, TransportError
 from mcpmux.mux.breaker import Breaker, Comeback, State
@@ -42,10 +43,9 @@ from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.codes import BUSY, TOO_MANY_REQUESTS, UPSTREAM_TIMEOUT, UPSTREAM_UNAVAILABLE, Busy
 from mcpmux.protocol.handshake import ServerFacts
-from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError
-from mcpmux.runtime.upstreams.response_cache import ResponseCache
 from mcpmux.transports.http.server_connection import CONNECTION
+from mcpmux.upstreams.connection import Connection
+from mcpmux.upstreams.response_cache import ResponseCache
 
 log = structlog.get_logger()
 

@@ -15,6 +15,9 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import Channel
+from mcpmux.channels.http_peer import HttpStatusError, SessionExpired, may_mean_forgotten
 from mcpmux.errors import McpmuxError, RemoteProtocolError, RpcError, TransportClosed, TransportError
 from mcpmux.protocol import handshake
 from mcpmux.protocol import method as m
@@ -35,9 +38,6 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE, after_visits, first
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
 from mcpmux.protocol.tasks import offers_tasks, without_task_support
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.upstreams.http_peer import HttpStatusError, SessionExpired, may_mean_forgotten
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline
 

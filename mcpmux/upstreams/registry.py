@@ -29,6 +29,7 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.channels.calls import Client
 from mcpmux.config import Http, Stdio
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import RpcError
@@ -43,9 +44,8 @@ from mcpmux.protocol.input_requests import SHARED_CAPABILITIES
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
 from mcpmux.protocol.tasks import related_task
-from mcpmux.runtime.calls import Client
-from mcpmux.runtime.upstreams.connection import Eras
-from mcpmux.runtime.upstreams.upstream import Upstream
+from mcpmux.upstreams.connection import Eras
+from mcpmux.upstreams.upstream import Upstream
 
 log = structlog.get_logger()
 

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from mcpmux.clients.service import LegacySession, Session
 from mcpmux.errors import McpmuxError
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Id
-from mcpmux.runtime.downstreams.service import LegacySession, Session
 
 
 class MovedElsewhere(McpmuxError):

@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from mcpmux import __version__
+from mcpmux.clients.http_answer import refuse_with
 from mcpmux.config import Config, HttpListener
 from mcpmux.config.listener import CARD, HOST_PATTERN
 from mcpmux.protocol.revisions import SUPPORTED
-from mcpmux.runtime.downstreams.http_answer import refuse_with
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import HttpReply
 

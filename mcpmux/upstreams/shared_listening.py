@@ -25,8 +25,8 @@ from mcpmux.errors import RemoteProtocolError, TransportError
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import Event
 from mcpmux.protocol.envelope import text_of
-from mcpmux.runtime.upstreams.listening import GATHER_SECONDS, REASK_SECONDS, uris_in
-from mcpmux.runtime.upstreams.wishes import Wishes
+from mcpmux.upstreams.listening import GATHER_SECONDS, REASK_SECONDS, uris_in
+from mcpmux.upstreams.wishes import Wishes
 
 log = structlog.get_logger()
 

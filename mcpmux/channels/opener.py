@@ -20,6 +20,13 @@ from msgspec.structs import replace
 from trio.abc import HalfCloseableStream
 
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
+from mcpmux.channels.calls import Hear
+from mcpmux.channels.channel import Channel
+from mcpmux.channels.duplex_channel import Answer, DuplexChannel
+from mcpmux.channels.http_channel import HttpChannel, OpenOlder
+from mcpmux.channels.http_peer import HttpPlace
+from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.tap import EXCHANGE, Watch, tapped
 from mcpmux.config import ClientTls, Http, Limits, Missing, Stdio, Tcp, Unix, Upstream, WebSocket
 from mcpmux.config.expansion import Hide, make_hide
 from mcpmux.config.model import secrets_of
@@ -30,13 +37,6 @@ from mcpmux.protocol.envelope import Request
 from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.method import PING
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.duplex_channel import Answer, DuplexChannel
-from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.tap import EXCHANGE, Watch, tapped
-from mcpmux.runtime.upstreams.http_channel import HttpChannel, OpenOlder
-from mcpmux.runtime.upstreams.http_peer import HttpPlace
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin, PoolLimits, Route, choose_proxy
 from mcpmux.transports.http.sse_streams import NoEventStream, open_sse_client_stream

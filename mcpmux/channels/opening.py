@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.duplex_channel import Answer, DuplexChannel
+from mcpmux.channels.calls import Hear
+from mcpmux.channels.duplex_channel import Answer, DuplexChannel
 from mcpmux.transports.message_stream import MessageStream
 
 

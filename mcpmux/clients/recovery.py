@@ -7,9 +7,9 @@ from collections.abc import Callable
 import structlog
 import trio
 
+from mcpmux.clients.session_records import MovedElsewhere, Recovered, SessionRecords
 from mcpmux.errors import RpcError
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, SessionRecords
 
 log = structlog.get_logger()
 

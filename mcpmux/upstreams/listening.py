@@ -21,8 +21,8 @@ from mcpmux.protocol.call import Call, Event
 from mcpmux.protocol.codes import METHOD_NOT_FOUND
 from mcpmux.protocol.envelope import raw, value_at, value_of
 from mcpmux.protocol.raw_json import Fields
-from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.wishes import Wishes
+from mcpmux.upstreams.connection import Connection
+from mcpmux.upstreams.wishes import Wishes
 
 log = structlog.get_logger()
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection
 import trio
 
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.upstreams.connection import Connection
-from mcpmux.runtime.upstreams.listening import Listening, OnLists
-from mcpmux.runtime.upstreams.shared_listening import SharedListening
-from mcpmux.runtime.upstreams.subscribing import Subscribing
-from mcpmux.runtime.upstreams.wishes import Wishes
+from mcpmux.upstreams.connection import Connection
+from mcpmux.upstreams.listening import Listening, OnLists
+from mcpmux.upstreams.shared_listening import SharedListening
+from mcpmux.upstreams.subscribing import Subscribing
+from mcpmux.upstreams.wishes import Wishes
 
 
 class Subscriber:

@@ -25,6 +25,31 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.channels.calls import unheard
+from mcpmux.channels.channel import Channel
+from mcpmux.channels.duplex_channel import DuplexChannel
+from mcpmux.channels.http_peer import (
+    FAREWELL_SECONDS,
+    REFUSALS,
+    STREAM_BYTES,
+    HttpErrorReply,
+    HttpPeer,
+    HttpPlace,
+    HttpStatusError,
+    PendingHttpRequest,
+    SessionExpired,
+    answer_in,
+    as_answer,
+    batch_in,
+    is_compressed,
+    is_event_stream,
+    may_mean_forgotten,
+    message_in,
+    nonsense,
+    pause_before_stream,
+    retry_seconds,
+)
+from mcpmux.channels.tap import EXCHANGE, said_in_answer
 from mcpmux.errors import (
     LocalProtocolError,
     McpmuxError,
@@ -66,31 +91,6 @@ from mcpmux.protocol.headers import Headers
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.tasks import related_task
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.tap import EXCHANGE, said_in_answer
-from mcpmux.runtime.upstreams.http_peer import (
-    FAREWELL_SECONDS,
-    REFUSALS,
-    STREAM_BYTES,
-    HttpErrorReply,
-    HttpPeer,
-    HttpPlace,
-    HttpStatusError,
-    PendingHttpRequest,
-    SessionExpired,
-    answer_in,
-    as_answer,
-    batch_in,
-    is_compressed,
-    is_event_stream,
-    may_mean_forgotten,
-    message_in,
-    nonsense,
-    pause_before_stream,
-    retry_seconds,
-)
 from mcpmux.transports.http.client import HttpResponse, was_unsent
 from mcpmux.transports.sse import SseDecoder
 from mcpmux.transports.waiting import Deadline

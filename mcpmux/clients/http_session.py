@@ -20,6 +20,18 @@ from typing import Final
 
 import trio
 
+from mcpmux.channels.calls import lost_with_process
+from mcpmux.channels.duplex_channel import InlineExchange
+from mcpmux.channels.tap import Watch
+from mcpmux.clients.http_answer import (
+    JSON,
+    HttpNotify,
+    Say,
+    failure,
+    respond,
+)
+from mcpmux.clients.service import LegacySession, Session
+from mcpmux.clients.session_records import EventKeeper, Recovered, StreamEvent
 from mcpmux.errors import RpcError
 from mcpmux.mux.replay import EPOCH, Ahead, Gone, Kept, ReplayBounds, ReplayBuffer, Said
 from mcpmux.protocol import method as m
@@ -42,19 +54,7 @@ from mcpmux.protocol.envelope import (
 from mcpmux.protocol.framing import join_batch
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import V_2025_11_25
-from mcpmux.runtime.calls import lost_with_process
 from mcpmux.runtime.client_outbox import ClientOutbox, Outlet
-from mcpmux.runtime.downstreams.http_answer import (
-    JSON,
-    HttpNotify,
-    Say,
-    failure,
-    respond,
-)
-from mcpmux.runtime.downstreams.service import LegacySession, Session
-from mcpmux.runtime.downstreams.session_records import EventKeeper, Recovered, StreamEvent
-from mcpmux.runtime.duplex_channel import InlineExchange
-from mcpmux.runtime.tap import Watch
 from mcpmux.transports.body_budget import Holding
 from mcpmux.transports.http.server_connection import HttpReply
 from mcpmux.transports.inline import Wake, in_task, woken

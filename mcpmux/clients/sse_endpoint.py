@@ -17,6 +17,15 @@ from urllib.parse import parse_qs
 import structlog
 import trio
 
+from mcpmux.clients.http_answer import (
+    JSON,
+    NOT_JSON,
+    headers_of,
+    is_json,
+    refuse_with,
+)
+from mcpmux.clients.service import Service
+from mcpmux.clients.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.config import Limits
 from mcpmux.errors import TransportClosed
 from mcpmux.mux.narrowing import NARROWED
@@ -25,15 +34,6 @@ from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import BadMessage, decode_message, encode_error, is_batch
 from mcpmux.protocol.headers import SESSION_KEY
 from mcpmux.protocol.principal import Principal
-from mcpmux.runtime.downstreams.http_answer import (
-    JSON,
-    NOT_JSON,
-    headers_of,
-    is_json,
-    refuse_with,
-)
-from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.transports.body_budget import BodyBudget, budget_client
 from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest

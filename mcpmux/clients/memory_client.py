@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from mcpmux import __version__
+from mcpmux.channels.calls import unheard
+from mcpmux.channels.tap import EXCHANGE, ORIGIN, Watch
+from mcpmux.clients.service import MuxService
 from mcpmux.config.scalars import find_no_number
 from mcpmux.errors import RpcError
 from mcpmux.protocol import method as m
@@ -33,9 +36,6 @@ from mcpmux.protocol.envelope import encode_error, encode_notification, encode_r
 from mcpmux.protocol.principal import Principal
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import NEWEST
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.downstreams.service import MuxService
-from mcpmux.runtime.tap import EXCHANGE, ORIGIN, Watch
 
 TRANSPORT: Final = "memory"
 

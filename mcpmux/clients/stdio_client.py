@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from mcpmux.channels.calls import unheard
+from mcpmux.channels.duplex_channel import DuplexChannel
+from mcpmux.channels.opening import open_duplex_channel
+from mcpmux.channels.tap import Watch, tapped
+from mcpmux.clients.service import Elsewhere, Service, Session
 from mcpmux.config import Limits
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.mux.rewrite import owner_of
@@ -27,11 +32,6 @@ from mcpmux.protocol.principal import ANYONE, Principal
 from mcpmux.protocol.raw_json import Fields
 from mcpmux.protocol.revisions import allows_batch
 from mcpmux.protocol.tasks import TASK_ID
-from mcpmux.runtime.calls import unheard
-from mcpmux.runtime.downstreams.service import Elsewhere, Service, Session
-from mcpmux.runtime.duplex_channel import DuplexChannel
-from mcpmux.runtime.opening import open_duplex_channel
-from mcpmux.runtime.tap import Watch, tapped
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.message_stream import MessageStream

@@ -35,6 +35,9 @@ import trio
 
 from mcpmux.auth.bearer import read_challenge
 from mcpmux.auth.credential import REFUSES_TOKEN, Credential
+from mcpmux.channels.calls import Hear
+from mcpmux.channels.duplex_channel import Answer
+from mcpmux.channels.tap import TRACE_HEADERS, Said, Watch
 from mcpmux.config.expansion import Hide, make_hide
 from mcpmux.errors import (
     ConnectFailed,
@@ -86,9 +89,6 @@ from mcpmux.protocol.headers import (
 )
 from mcpmux.protocol.raw_json import Raw
 from mcpmux.protocol.revisions import NEWEST, V_2025_06_18, allows_batch, is_modern
-from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.duplex_channel import Answer
-from mcpmux.runtime.tap import TRACE_HEADERS, Said, Watch
 from mcpmux.transports.http.client import (
     EVENT_STREAM,
     JSON_TYPE,

@@ -28,6 +28,27 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
+from mcpmux.channels.tap import EXCHANGE, Said, Tap, Watch
+from mcpmux.clients.http_answer import (
+    JSON,
+    JSON_TYPE,
+    NOT_JSON,
+    HttpNotify,
+    NoSession,
+    WatchedReply,
+    failure,
+    headers_of,
+    is_json,
+    refuse_with,
+    respond,
+    status_of,
+)
+from mcpmux.clients.http_session import HttpSession
+from mcpmux.clients.recovery import Recoveries
+from mcpmux.clients.server_card import ServerCard
+from mcpmux.clients.service import Service, Session
+from mcpmux.clients.session_records import MovedElsewhere, Recovered, SessionRecords
+from mcpmux.clients.sse_endpoint import SseEndpoint
 from mcpmux.config import HttpListener, Limits
 from mcpmux.config.scalars import is_name
 from mcpmux.errors import RpcError
@@ -65,27 +86,6 @@ from mcpmux.protocol.headers import (
 from mcpmux.protocol.principal import Principal, Turned
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import SUPPORTED, allows_batch, is_modern
-from mcpmux.runtime.downstreams.http_answer import (
-    JSON,
-    JSON_TYPE,
-    NOT_JSON,
-    HttpNotify,
-    NoSession,
-    WatchedReply,
-    failure,
-    headers_of,
-    is_json,
-    refuse_with,
-    respond,
-    status_of,
-)
-from mcpmux.runtime.downstreams.http_session import HttpSession
-from mcpmux.runtime.downstreams.recovery import Recoveries
-from mcpmux.runtime.downstreams.server_card import ServerCard
-from mcpmux.runtime.downstreams.service import Service, Session
-from mcpmux.runtime.downstreams.session_records import MovedElsewhere, Recovered, SessionRecords
-from mcpmux.runtime.downstreams.sse_endpoint import SseEndpoint
-from mcpmux.runtime.tap import EXCHANGE, Said, Tap, Watch
 from mcpmux.transports.body_budget import BodyBudget
 from mcpmux.transports.byte_stream import origin_of
 from mcpmux.transports.http.message import HttpRequest

@@ -29,6 +29,10 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.channels.calls import FindClient, Hear
+from mcpmux.channels.channel import Channel
+from mcpmux.channels.http_peer import may_repeat, pause_before_repeating
+from mcpmux.channels.tap import EXCHANGE, Watch
 from mcpmux.config import TOOL_SECONDS, Missing
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import (
@@ -52,18 +56,14 @@ from mcpmux.protocol.era import upgrade_refusal
 from mcpmux.protocol.input_requests import ERROR, WITHDRAWN
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.calls import FindClient, Hear
-from mcpmux.runtime.channel import Channel
-from mcpmux.runtime.rate_counter import RateCounter
-from mcpmux.runtime.tap import EXCHANGE, Watch
-from mcpmux.runtime.upstreams.connection import Connection, Eras, connect
-from mcpmux.runtime.upstreams.http_peer import may_repeat, pause_before_repeating
-from mcpmux.runtime.upstreams.status import BREATH_SECONDS, OnChange, UpstreamStatus, when_again
-from mcpmux.runtime.upstreams.subscriber import Subscriber
 from mcpmux.transports.http.sse_streams import SessionEnded
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, clock, limited
 from mcpmux.transports.wall import walled
+from mcpmux.upstreams.connection import Connection, Eras, connect
+from mcpmux.upstreams.rate_counter import RateCounter
+from mcpmux.upstreams.status import BREATH_SECONDS, OnChange, UpstreamStatus, when_again
+from mcpmux.upstreams.subscriber import Subscriber
 
 log = structlog.get_logger()
 

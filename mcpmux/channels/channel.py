@@ -39,6 +39,18 @@ from typing import Final
 import structlog
 import trio
 
+from mcpmux.channels.calls import (
+    PARK_LIMIT,
+    PARK_SECONDS,
+    ROOTS_SECONDS,
+    STATE_BYTES,
+    FindClient,
+    Hear,
+    Question,
+    seconds_to_answer,
+    unanswered,
+    unknown_state,
+)
 from mcpmux.config.expansion import Hide
 from mcpmux.errors import RpcError, TransportError
 from mcpmux.printable import excerpt
@@ -70,18 +82,6 @@ from mcpmux.protocol.input_requests import RESPONSES, STATE, WITHDRAWN, input_re
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import NEWEST_LEGACY
 from mcpmux.protocol.tasks import TASK_ID, related_task
-from mcpmux.runtime.calls import (
-    PARK_LIMIT,
-    PARK_SECONDS,
-    ROOTS_SECONDS,
-    STATE_BYTES,
-    FindClient,
-    Hear,
-    Question,
-    seconds_to_answer,
-    unanswered,
-    unknown_state,
-)
 from mcpmux.transports.inline import in_task, woken
 from mcpmux.transports.waiting import Deadline, DeadlineSweeper, limited
 

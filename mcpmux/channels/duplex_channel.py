@@ -15,6 +15,8 @@ from typing import Any, Final
 import structlog
 import trio
 
+from mcpmux.channels.calls import Hear
+from mcpmux.channels.channel import Channel
 from mcpmux.errors import (
     MessageTooLarge,
     RemoteProtocolError,
@@ -56,8 +58,6 @@ from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.input_requests import ASKS
 from mcpmux.protocol.raw_json import Fields, Id
 from mcpmux.protocol.revisions import allows_batch
-from mcpmux.runtime.calls import Hear
-from mcpmux.runtime.channel import Channel
 from mcpmux.transports.body_budget import SETTING, SMALL_BODY, BodyBudget, Holding
 from mcpmux.transports.inline import Inline, in_task
 from mcpmux.transports.message_stream import MessageStream

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import trio
 from trio.abc import Stream
 
+from mcpmux.clients.service import Service
+from mcpmux.clients.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.config import Limits
 from mcpmux.errors import MessageTooLarge, RpcError, TransportClosed
 from mcpmux.mux.narrowing import BadNarrowing
@@ -25,8 +27,6 @@ from mcpmux.protocol.codes import INVALID_REQUEST, Busy
 from mcpmux.protocol.envelope import encode_error
 from mcpmux.protocol.json_repair import BOM
 from mcpmux.protocol.principal import ANYONE, Admission, Principal, Turned, certified
-from mcpmux.runtime.downstreams.service import Service
-from mcpmux.runtime.downstreams.stdio_client import LINGER_SECONDS, serve_messages
 from mcpmux.transports.body_budget import BodyBudget, Holding, budget_client
 from mcpmux.transports.byte_stream import address_of
 from mcpmux.transports.message_stream import MessageStream, open_line_stream

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import trio
 
+from mcpmux.channels.tap import Watch
 from mcpmux.config import Caching
 from mcpmux.config import Upstream as UpstreamConfig
 from mcpmux.errors import Overdue, RpcError
@@ -48,7 +49,6 @@ from mcpmux.protocol.envelope import Notification, members_of, raw, text_of
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.protocol.revisions import is_modern
-from mcpmux.runtime.tap import Watch
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import Deadline, limited
 

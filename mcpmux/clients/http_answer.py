@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from mcpmux.channels.tap import Said, Watch, said_in_result
 from mcpmux.errors import RpcError, forget_frames
 from mcpmux.protocol import method as m
 from mcpmux.protocol.call import META, Event, encode_notice
@@ -36,7 +37,6 @@ from mcpmux.protocol.envelope import (
 )
 from mcpmux.protocol.raw_json import Fields, Raw
 from mcpmux.runtime.client_outbox import Outlet
-from mcpmux.runtime.tap import Said, Watch, said_in_result
 from mcpmux.transports.http.message import HttpRequest
 from mcpmux.transports.http.server_connection import NEW, HttpReply
 from mcpmux.transports.inline import AT_ONCE

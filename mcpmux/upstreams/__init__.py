@@ -1,0 +1,1 @@
+"""Upstreams: connections to servers in either era, kept up by supervised tasks, and their caches."""
