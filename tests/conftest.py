@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from mcpmux.cli.main import is_compiled
 from mcpmux.logs import configure_logs
+from mcpmux.protocol.revisions import NEWEST
 from tests.step_watch import watch_steps
 from tests.transports.certificates import Certificates
 
@@ -32,6 +33,10 @@ FOLDERS = {
 PROCESSES = frozenset({"demo_url", "redis", "shared_redis", "shared_redis_cluster"})
 """Fixtures that start a process."""
 KINDS = frozenset({*FOLDERS.values()})
+PARTIES = (("down", "up"), ("era", "revision"))
+"""What tests call the revisions of the client and of the server."""
+
+Pair = tuple[str, str]
 
 # Hundreds of Pythons run these sources, and pytest rewrites each test module: compile them once, not in each
 # process, also where the environment (of many containers) says not to keep bytecode.
@@ -78,12 +83,36 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
 
+def find_pair(item: pytest.Item) -> Pair | None:
+    """Return the revisions of the client and of the server in a test, None if it has no such pair."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec and callspec.params
+    for client, server in PARTIES:
+        if params and client in params and server in params:
+            return params[client], params[server]
+    return None
+
+
+def mark_pairs(items: list[pytest.Item]) -> None:
+    """Mark pairs of revisions as slow, except those that are equal and the farthest crossing of the eras."""
+    pairs = {item: pair for item in items if (pair := find_pair(item))}
+    crossings: dict[str, Pair] = {}
+    for item, pair in pairs.items():
+        test = item.nodeid.partition("[")[0]
+        if (pair[0] == NEWEST) is not (pair[1] == NEWEST):
+            crossings[test] = min(crossings.get(test, pair), pair)
+    for item, pair in pairs.items():
+        if pair[0] != pair[1] and pair != crossings.get(item.nodeid.partition("[")[0]):
+            item.add_marker("slow")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test one kind: what it is marked with itself, or that of its folder or fixtures.
 
     Tests marked `interpreted` are skipped when mcpmux is compiled. All asynchronous ones are watched.
     """
+    mark_pairs(items)
     compiled = is_compiled()
     for item in items:
         watch_steps(item)

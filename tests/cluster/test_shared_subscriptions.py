@@ -26,7 +26,7 @@ from tests.peers.http_client import request
 from tests.peers.revision import MODERN, Json
 from tests.peers.subscribable import OFFERS, Subscribable
 from tests.runtime.test_lanes import Session
-from tests.runtime.test_subscriber import Moody, agree, ignore_memo_2, refuse_memo_2
+from tests.upstreams.test_subscriber import Moody, agree, ignore_memo_2, refuse_memo_2
 
 LEGACY = "2025-11-25"
 ERAS = [LEGACY, MODERN]

@@ -16,10 +16,10 @@ from mcpmux.config.model import Limits
 from mcpmux.errors import RpcError, TransportClosed
 from mcpmux.protocol.envelope import Request, raw
 from mcpmux.protocol.raw_json import Fields
+from tests.clients.test_http_answer import Peer
 from tests.inline import run_inline
 from tests.peers.revision import Json
 from tests.peers.web import JSON, SSE, TOOLS, Web
-from tests.runtime.test_http_answer import Peer
 from tests.runtime.web_world import exchange, open_web
 
 LARGE = 4 * 2**20

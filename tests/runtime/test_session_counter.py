@@ -16,6 +16,7 @@ from mcpmux.config import Limits
 from mcpmux.protocol.codes import Busy
 from mcpmux.protocol.principal import Principal
 from mcpmux.runtime.session_counter import SessionCounter
+from tests.clients.test_sse_endpoint import open_site
 from tests.peers.client import QuietClient, ScriptedClient
 from tests.peers.http_client import request
 from tests.peers.revision import CLIENT, LEGACY
@@ -23,7 +24,6 @@ from tests.peers.server import RpcFailure
 from tests.runtime.http_front import open_endpoint
 from tests.runtime.stream_world import KINDS, Server, open_stream_world
 from tests.runtime.test_flows import docs
-from tests.runtime.test_sse_endpoint import open_site
 from tests.runtime.world import open_world
 
 SETTING = "limits.max_sessions_per_principal"

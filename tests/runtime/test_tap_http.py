@@ -17,6 +17,7 @@ from mcpmux.traffic.observer import Exchange
 from mcpmux.traffic.recorder import Recorder
 from mcpmux.transports.inline import in_task
 from mcpmux.transports.waiting import available
+from tests.channels.test_tap import Witness
 from tests.peers.http_client import HttpClient, request
 from tests.peers.http_server import HttpFace, open_http_face
 from tests.peers.revision import LEGACY, MODERN, Json
@@ -25,7 +26,6 @@ from tests.runtime.http_front import open_endpoint
 from tests.runtime.http_world import HttpWorld
 from tests.runtime.test_asking import ASKED, CAPABILITIES, Curious, call_and_answer, client_of
 from tests.runtime.test_flows import docs
-from tests.runtime.test_tap import Witness
 from tests.runtime.world import World, upstream
 
 WINDOW = Merging(change_window=0.001)

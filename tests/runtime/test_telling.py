@@ -17,13 +17,13 @@ from mcpmux.mux.rewrite import Space
 from mcpmux.runtime.client_outbox import ClientOutbox
 from mcpmux.runtime.notification_hub import WAITING_LIMIT, NotificationHub
 from mcpmux.traffic.recorder import Recorder
+from tests.channels.test_http_streams import next_update
+from tests.channels.test_tap import Witness
+from tests.clients.test_outlet import Client
 from tests.peers.http_client import HttpClient, Stream, request
 from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, LEGACY, MODERN, VERSION
 from tests.peers.subscribable import Subscribable
 from tests.runtime.http_front import open_endpoint
-from tests.runtime.test_http_streams import next_update
-from tests.runtime.test_outlet import Client
-from tests.runtime.test_tap import Witness
 
 SPACE = Space("x", "x", frozenset())
 LISTEN_ID = "listen-7"

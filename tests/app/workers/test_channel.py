@@ -9,8 +9,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from mcpmux.app.workers.channel import ControlChannel, Handlers, map_counters, open_counters
-from tests.runtime.test_caching import Library, read, ready
 from tests.runtime.world import open_world
+from tests.upstreams.test_caching import Library, read, ready
 
 TOOLS_CHANGED = "notifications/tools/list_changed"
 

@@ -18,11 +18,11 @@ from mcpmux.config import Auth, Config, HttpListener, Limits, Listeners, TcpList
 from mcpmux.errors import TransportClosed
 from mcpmux.transports.body_budget import BodyBudget, Holding
 from mcpmux.transports.message_stream import LineStream, open_line_stream
+from tests.clients.test_client_shares import BOB, TOKENS
+from tests.clients.test_http_bodies import ANN, PATIENCE, Site, declared, head, padded, read_answer
 from tests.peers.http_client import request
 from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, MODERN, VERSION, Json
-from tests.runtime.test_client_shares import BOB, TOKENS
 from tests.runtime.test_flows import docs
-from tests.runtime.test_http_bodies import ANN, PATIENCE, Site, declared, head, padded, read_answer
 from tests.runtime.world import open_world, upstream
 
 SETTING = "limits.max_body_bytes_in_flight"

@@ -14,9 +14,9 @@ from mcpmux.auth.bearer import hash_token
 from mcpmux.config import Auth, Limits, StaticToken
 from mcpmux.protocol.headers import METHOD_HEADER, SESSION_HEADER, VERSION_HEADER
 from mcpmux.transports.http.server import REFUSED_CONNECTIONS
+from tests.clients.test_http_bodies import ANN, TOKEN, Site, open_site
 from tests.peers.http_client import request
 from tests.peers.revision import CAPABILITIES, CLIENT, CLIENT_INFO, LEGACY, MODERN, VERSION
-from tests.runtime.test_http_bodies import ANN, TOKEN, Site, open_site
 
 BOB = "Authorization: Bearer mcpmux_bob_0123456789abcdefghijklmnopqrst\r\n"
 TOKENS = Auth(

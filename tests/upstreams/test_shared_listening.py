@@ -21,9 +21,9 @@ from mcpmux.upstreams.shared_listening import REPLACES, Wish
 from tests.peers.client import ScriptedClient
 from tests.peers.revision import Json
 from tests.peers.subscribable import Subscribable
-from tests.runtime.test_subscriber import Moody, uris_in
 from tests.runtime.test_subscriptions import ERAS, LEGACY, client_of, expect_update, quiet, silent, subscribe
 from tests.runtime.world import open_world
+from tests.upstreams.test_subscriber import Moody, uris_in
 
 SETTINGS = {"x": {"target": Http("http://unused.invalid")}}
 URIS = ["memo:1", "memo:2", "memo:3"]

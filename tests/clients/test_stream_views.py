@@ -13,10 +13,10 @@ from mcpmux.app.listeners import Serving, serve_listener
 from mcpmux.config import Limits, TcpListener, UnixListener, WebSocketListener
 from mcpmux.mux.view import selections_of
 from mcpmux.runtime.access_control import Shown
+from tests.clients.test_stream_auth import open_socket, shake_hands
 from tests.peers.client import ScriptedClient
 from tests.peers.socket_pipe import Lines, Messages
 from tests.runtime.test_access import VIEWS, knows_nothing, stores
-from tests.runtime.test_stream_auth import open_socket, shake_hands
 from tests.runtime.world import World, open_world
 
 

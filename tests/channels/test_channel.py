@@ -20,9 +20,9 @@ from mcpmux.protocol.raw_json import Fields
 from mcpmux.transports.inline import Inline
 from mcpmux.transports.send_queue import QUEUE_BYTES
 from mcpmux.transports.waiting import SWEEP_SECONDS, Deadline
+from tests.channels.test_link_deadlines import LIMIT, Peer, open_world, refuse
 from tests.inline import run_inline
 from tests.peers.pipe import CAPACITY, PromptMemoryPipe, open_memory_pipes
-from tests.runtime.test_link_deadlines import LIMIT, Peer, open_world, refuse
 
 CALL = Call("tools/call", {"name": raw("slow")}, {PROGRESS_TOKEN: raw("mine")})
 RESULT = {"content": raw([])}

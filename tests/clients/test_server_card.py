@@ -14,7 +14,7 @@ from mcpmux.config import Auth, Config, HttpListener, Identity, Issuer, ServerTl
 from mcpmux.config.argument import parse_upstream_argument
 from mcpmux.errors import ConfigError
 from mcpmux.hosts.configuration import read_config
-from tests.runtime.test_http_guard import ANN, APP, LOCAL, STATIC, open_guarded
+from tests.clients.test_http_guard import ANN, APP, LOCAL, STATIC, open_guarded
 
 CARD = "/mcp/server-card"
 URL = "https://mux.example.com/mcp"
