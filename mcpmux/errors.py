@@ -26,6 +26,16 @@ class McpmuxError(Exception):
         self.quoted = words
         return self
 
+    def anew(self) -> Self:
+        """Return an equal error that was not raised yet.
+
+        An error that is kept, such as the reason why a channel has ended, is raised as another one: else its
+        traceback keeps each caller that it was raised in, with all that they have at hand.
+        """
+        other = type(self).__new__(type(self), *self.args)
+        other.__dict__.update(self.__dict__)
+        return other
+
     @property
     def in_full(self) -> str:
         """The text for the operator."""

@@ -69,7 +69,7 @@ class Credential(ABC):
                 return self._header
             assert self._trouble is not None
             if not self._header or self._clock() >= self._until:
-                raise self._trouble
+                raise self._trouble.anew()
             self._due = min(self._again, self._until)  # the old one is still good
             return self._header
 

@@ -156,7 +156,7 @@ class DuplexChannel(Channel):
 
     def _send_now(self, pending: PendingRequest) -> bool:
         if self.closed.is_set():
-            raise self._close_reason
+            raise self._close_reason.anew()
         return self._offer(self._encoded(pending))
 
     async def _send(self, pending: PendingRequest, deadline: Deadline | None) -> None:
@@ -168,7 +168,7 @@ class DuplexChannel(Channel):
                 with trio.move_on_after(LAST_WORDS_SECONDS):
                     await self.closed.wait()
                 if not self.closed.is_set():
-                    self.give_up(error.with_traceback(None))
+                    self.give_up(error.anew())
                     await self.closed.wait()
                 raise error
 
@@ -217,7 +217,7 @@ class DuplexChannel(Channel):
                 with self._reading:
                     await self._read()
             except TransportError as error:
-                self._close_reason = error.with_traceback(None)  # or what was read stays with it
+                self._close_reason = error.anew()  # or what was read stays with it
             finally:
                 self.closed.set()
                 for exchange in list(self._incoming.values()):  # they go on, in tasks of this nursery

@@ -207,7 +207,7 @@ class HttpChannel(Channel):
     def _send_now(self, pending: PendingRequest) -> bool:
         assert isinstance(pending, PendingHttpRequest)
         if self._over is not None:
-            raise self._over
+            raise self._over.anew()
         peer = self.peer
         if peer.watched:
             pending.context = copy_context()  # which says for what exchange it is

@@ -583,5 +583,5 @@ class HttpPeer:
     def lose(self, reason: TransportError) -> None:
         """It is over with this server, or with what was agreed."""
         if self.close_reason is None:
-            self.close_reason = reason
+            self.close_reason = reason.anew()
             self.closed.set()

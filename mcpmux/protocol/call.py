@@ -520,10 +520,10 @@ class PendingRequests:
         return self._tickets.pop(pending.id, None) is not None and pending.answer is None
 
     def fail_all(self, error: McpmuxError) -> None:
-        """The stream is over: everybody who waits gets `error`."""
+        """The stream is over: each that waits gets an error like `error`."""
         for pending in self:  # those who wait may go on at once, and close theirs
             if pending.answer is None:
-                pending.settle(error)
+                pending.settle(error.anew())
 
     def _find(self, token: Id | None) -> PendingRequest | None:
         number = token if type(token) is int else own_id(token)

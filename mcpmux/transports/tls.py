@@ -382,7 +382,7 @@ class TlsStream:
             while not (self._early or self._ended):
                 self._feed(await self._below.receive())
         except TransportClosed as error:
-            self._ended, self._broken = True, error
+            self._ended, self._broken = True, error.anew()
         finally:
             self._receiving = False
         return self._take_early()
@@ -401,7 +401,7 @@ class TlsStream:
     def _take_early(self) -> bytes:
         data, self._early = self._early, b""
         if not data and self._broken is not None:
-            raise self._broken
+            raise self._broken.anew()
         return data
 
     def _pump(self) -> None:
@@ -410,7 +410,7 @@ class TlsStream:
             try:
                 data = self._below.receive_nowait()
             except TransportClosed as error:
-                self._ended, self._broken = True, error
+                self._ended, self._broken = True, error.anew()
                 return
             if data is None:
                 return

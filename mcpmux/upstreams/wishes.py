@@ -135,7 +135,7 @@ class Wishes:
         until = trio.current_time() + seconds
         while not self.is_agreed(uri):
             if uri in self.refused:
-                raise self.refused[uri]
+                raise self.refused[uri].anew()
             if uri in self.answering:
                 await self._progress.park()
                 until = trio.current_time() + seconds

@@ -6,14 +6,15 @@ import pytest
 import trio
 
 from mcpmux.channels.calls import unheard
-from mcpmux.channels.http_peer import HttpPlace
+from mcpmux.channels.http_peer import HttpPlace, HttpStatusError
 from mcpmux.channels.opener import answer_server, open_streamable
-from mcpmux.errors import TransportError
+from mcpmux.errors import McpmuxError, MessageTooLarge, RpcError, TransportClosed, TransportError
 from mcpmux.protocol.call import Call
 from mcpmux.protocol.handshake import ServerFacts
 from mcpmux.protocol.revisions import NEWEST, NEWEST_LEGACY
 from mcpmux.transports.http.client import HttpPool
 from mcpmux.transports.http.route import HttpOrigin
+from mcpmux.transports.http.sse_streams import MessageRefused
 
 
 @pytest.mark.parametrize("revision", [NEWEST_LEGACY, NEWEST])
@@ -24,5 +25,30 @@ async def test_who_comes_too_late_hears_that_the_connection_is_lost(revision: st
         place = HttpPlace(pool, "http://127.0.0.1:1/mcp", (), 1024, answer_server, lambda _: None, 1.0)
         async with open_streamable(place) as channel:
             channel.settle(ServerFacts(revision, {}))
-        with pytest.raises(TransportError):
-            await channel.exchange(Call(method, {}, {}), unheard)
+            channel.peer.lose(TransportClosed("gone"))
+        assert channel.close_reason.__traceback__ is None
+        for _ in range(2):
+            with pytest.raises(TransportError) as caught:
+                await channel.exchange(Call(method, {}, {}), unheard)
+            assert caught.value is not channel.close_reason  # which would keep all that a caller has at hand
+            assert str(caught.value) == str(channel.close_reason)
+        assert channel.close_reason.__traceback__ is None
+
+
+KEPT: list[McpmuxError] = [
+    TransportClosed("gone").quoting(": a page"),
+    MessageRefused("no", 404),
+    HttpStatusError(401, b"who?", None, 2.0, "meant"),
+    RpcError(-32602, "wrong", {"a": 1}),
+    MessageTooLarge("long", b"{"),
+]
+
+
+@pytest.mark.parametrize("error", KEPT, ids=lambda error: type(error).__name__)
+def test_an_error_that_is_kept_is_raised_as_an_equal_one_without_frames(error: McpmuxError):
+    with pytest.raises(type(error)):
+        raise error
+    other = error.anew()
+    assert type(other) is type(error)
+    assert (other.args, vars(other), other.in_full) == (error.args, vars(error), error.in_full)
+    assert (other.__traceback__, other.__context__) == (None, None)
